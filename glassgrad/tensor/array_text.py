@@ -10,7 +10,7 @@ Needs no NumPy, which a browser does not have. Does not know tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
@@ -33,8 +33,7 @@ def array_text(values: Sequence[Any], shape: Sequence[int], dtype: DType, cut: S
     """
     if 0 in shape:
         return "[]"
-    spell = _spelling(values, shape, dtype)
-    words = [spell(value) for value in values]
+    words = _words(values, shape, dtype)
     return _lines(words, shape, cut or (0,) * len(shape), 1 + indent, LINE) if len(shape) else words[0]
 
 
@@ -65,17 +64,20 @@ def _row(words: Sequence[str], space: str, width: int) -> str:
 
 
 # -- numbers -------------------------------------------------------------------------------------------------
-def _spelling(values: Sequence[Any], shape: Sequence[int], dtype: DType) -> Callable[[Any], str]:
-    """How each of these numbers is written, so that all have one width."""
+def _words(values: Sequence[Any], shape: Sequence[int], dtype: DType) -> list[str]:
+    """The numbers, each written so that all have one width."""
     if dtype.kind == "b":
-        return lambda value: "False" if not value else " True" if len(shape) else "True"
+        return ["False" if not value else " True" if len(shape) else "True" for value in values]
     if dtype.kind != "f":
         width = max(len(str(max(values))), len(str(min(values))))
-        return lambda value: f"{value:{width}d}"
+        return [f"{value:{width}d}" for value in values]
     finite = [value for value in values if math.isfinite(value)]
-    if _needs_exponent(finite, dtype):
-        return _with_exponent(values, finite, dtype)
-    return _with_point(values, finite, dtype)
+    pairs = _scientific(finite, dtype) if _needs_exponent(finite, dtype) else [_positional(v, dtype) for v in finite]
+    before, after = (max((len(pair[side]) for pair in pairs), default=0) for side in (0, 1))
+    if len(finite) < len(values):
+        before = max(before, (4 if -math.inf in values else 3) - after - 1)
+    words = {value: f"{whole:>{before}}.{rest:<{after}}" for value, (whole, rest) in zip(map(str, finite), pairs)}
+    return [words.get(str(value)) or f"{value:>{before + after + 1}}" for value in values]
 
 
 def _needs_exponent(finite: Sequence[float], dtype: DType) -> bool:
@@ -87,46 +89,6 @@ def _needs_exponent(finite: Sequence[float], dtype: DType) -> bool:
         round_float(most / least, dtype) > 1000
 
 
-def _with_point(values: Sequence[float], finite: Sequence[float], dtype: DType) -> Callable[[float], str]:
-    parts = [_positional(value, dtype) for value in finite]
-    before, after = _widths([len(a) for a, _ in parts], [len(b) for _, b in parts], values, finite)
-
-    def spell(value: float) -> str:
-        if not math.isfinite(value):
-            return _not_finite(value, before + after + 1)
-        a, b = _positional(value, dtype)
-        return f"{a:>{before}}.{b:<{after}}"
-    return spell
-
-
-def _with_exponent(values: Sequence[float], finite: Sequence[float], dtype: DType) -> Callable[[float], str]:
-    parts = [_scientific(value, dtype) for value in finite]
-    digits, exponent = max(len(b) for _, b, _ in parts), max(len(c) for _, _, c in parts) - 1
-    before, after = _widths([len(a) for a, _, _ in parts], [exponent + 2 + digits], values, finite)
-
-    def spell(value: float) -> str:
-        if not math.isfinite(value):
-            return _not_finite(value, before + after + 1)
-        mantissa, _, power = f"{value:.{digits}e}".partition("e")
-        mantissa = mantissa if digits else mantissa + "."
-        return f"{mantissa:>{before + digits + 1}}e{power[0]}{power[1:]:0>{exponent}}"
-    return spell
-
-
-def _widths(before: Sequence[int], after: Sequence[int], values: Sequence[float],
-            finite: Sequence[float]) -> tuple[int, int]:
-    """Characters before and after the point, with enough of them for inf and nan."""
-    left, right = max(before, default=0), max(after, default=0)
-    if len(finite) < len(values):
-        longest = 4 if -math.inf in values else 3
-        left = max(left, longest - right - 1)
-    return left, right
-
-
-def _not_finite(value: float, width: int) -> str:
-    return f"{'nan' if value != value else 'inf' if value > 0 else '-inf':>{width}}"
-
-
 def _positional(value: float, dtype: DType) -> tuple[str, str]:
     """The digits before and after the point, the sign with the former."""
     digits, exponent = _shortest(value, dtype)
@@ -135,12 +97,17 @@ def _positional(value: float, dtype: DType) -> tuple[str, str]:
     return whole, fraction.rstrip("0")
 
 
-def _scientific(value: float, dtype: DType) -> tuple[str, str, str]:
-    """The digit before the point, those after it, the exponent with its sign."""
-    digits, _ = _shortest(value, dtype)
-    mantissa, _, exponent = f"{value:.{min(len(digits) - 1, DIGITS)}e}".partition("e")
-    first, _, rest = mantissa.partition(".")
-    return first, rest.rstrip("0"), exponent
+def _scientific(finite: Sequence[float], dtype: DType) -> list[tuple[str, str]]:
+    """The same with an exponent: all with as many digits and as long an exponent as the longest."""
+    shortest = [f"{value:.{min(len(_shortest(value, dtype)[0]) - 1, DIGITS)}e}".partition("e") for value in finite]
+    digits = max(len(mantissa.partition(".")[2].rstrip("0")) for mantissa, _, _ in shortest)
+    width = max(len(exponent) for _, _, exponent in shortest) - 1
+    pairs = []
+    for value in finite:
+        mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
+        whole, _, fraction = mantissa.partition(".")
+        pairs.append((whole, f"{fraction}e{exponent[0]}{exponent[1:]:0>{width}}"))
+    return pairs
 
 
 def _shortest(value: float, dtype: DType) -> tuple[str, int]:

@@ -16,7 +16,6 @@ from weakref import ref
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine import capture
@@ -396,7 +395,7 @@ class TensorBase:
                 found = other
         return found
 
-    def _number(self, value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
+    def _number(self, value: Any, dtype: DType, op: o.Op = o.ADD) -> UOp:
         """A Python number beside a tensor of `dtype`. A subclass may take numbers that do not fit."""
         return number(value, dtype, op)
 

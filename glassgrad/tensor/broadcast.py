@@ -14,12 +14,8 @@ from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
-
-__all__ = ["Axis", "broadcast_shape", "broadcast_pair", "broadcast_all", "number", "one_row", "resolve_axis",
-           "resolve_axes", "shape_from", "size_from", "whole", "working_axis"]
 
 Axis = int | Sequence[int] | None
 
@@ -32,7 +28,7 @@ VERBS = {o.ADD: ("add", "+"), o.SUB: ("subtract", "-"), o.MUL: ("multiply", "*")
 _WRAPPING = frozenset({o.ADD, o.SUB, o.MUL, o.AND, o.OR, o.XOR})   # right modulo 2^bits, whatever the sign
 
 
-def broadcast_shape(a: Shape, b: Shape, op: Op = o.ADD) -> Shape:
+def broadcast_shape(a: Shape, b: Shape, op: o.Op = o.ADD) -> Shape:
     """The shape that two shapes broadcast to.
 
     >>> broadcast_shape((3, 1), (4,))
@@ -57,7 +53,7 @@ def broadcast_shape(a: Shape, b: Shape, op: Op = o.ADD) -> Shape:
     return tuple(out)
 
 
-def number(value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
+def number(value: Any, dtype: DType, op: o.Op = o.ADD) -> UOp:
     """A Python number beside a tensor of `dtype`: weak, so that only its kind can widen the tensor's type.
 
     >>> number(2, dtypes.float16).dtype, number(1.5, dtypes.int64).dtype, number(1, dtypes.bool).dtype
@@ -112,7 +108,7 @@ def plain_number(value: Any, beside: str, expected: str = "a Tensor or a number"
                      expected=expected, fix=fix)
 
 
-def broadcast_pair(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:
+def broadcast_pair(x: UOp, y: UOp, op: o.Op = o.ADD) -> tuple[UOp, UOp]:
     """Two operands brought to one dtype and one shape (a shape of () is left alone: it broadcasts to any)."""
     if x.dtype is not y.dtype:
         dtype = promote(x.dtype, y.dtype)
@@ -124,7 +120,7 @@ def broadcast_pair(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:
     return x, y
 
 
-def broadcast_all(operands: list[UOp], op: Op) -> list[UOp]:
+def broadcast_all(operands: list[UOp], op: o.Op) -> list[UOp]:
     """Several operands brought to one shape; dtypes are the caller's matter."""
     shape: Shape = ()
     for x in operands:

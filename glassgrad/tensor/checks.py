@@ -1,13 +1,18 @@
 """Arguments checked where the user passes them in. In: what the user wrote. Out: plain values, or an InputError.
 
 A wrong argument is named in the user's words before anything is computed with it: given / expected / fix. Nothing is
-wrapped: tracebacks, `help()` and profilers show the method itself. Most methods are checked by their annotations (see
-`arguments.py`); others call a helper on their first lines:
+wrapped: tracebacks, `help()` and profilers show the method itself.
 
-    k = checks.integer("topk", k=k)
+A method's signature already says what it takes: `eps: float`, `keepdim: bool`, `weight: Self | None`. `arguments` reads
+these annotations once per method and checks by them, and `computed` applies a formula to the tensor and the checked
+arguments, which is all that most methods do:
 
-Each helper takes the method's name, then arguments by their names. What an axis, a shape or a number beside a tensor
-may be is checked in `broadcast.py`, which has to read it anyway.
+    def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **spelling: Any) -> Self:
+        return computed(self, activations.normalize, "normalize", spelling, p=p, dim=dim, eps=eps)
+
+Functions that are no methods call a helper on their first lines, `checks.integer("clip", k=k)`, which takes their name
+and then arguments by their names. Annotations that are not in the table `KINDS` (`Any`, sizes, ...) are not checked;
+neither are axes, shapes and numbers beside a tensor, which `broadcast.py` has to read anyway.
 
 Keywords of other libraries: PyTorch says `dim` where tinygrad and NumPy say `axis`, NumPy `keepdims` where both say
 `keepdim`. A method has one name for each parameter, and takes the others as `**spelling`, which `spelled` resolves by
@@ -21,19 +26,14 @@ from __future__ import annotations
 import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, shape_from, whole
-
-__all__ = ["KINDS", "REQUIRED", "SPELLINGS", "broadcast_to", "broadcast_together", "callables", "cannot_take",
-           "checked", "choice", "dtype_or_none", "fit_together", "index_fits", "integer_index", "flags", "integer",
-           "integer_or_none", "integers_in", "items", "mappings", "number", "number_or_none", "numbers_in", "options",
-           "paths", "readable", "several", "sizes", "spelled", "strings", "tensor_list", "tensors", "tensors_or_none",
-           "two_axes"]
 
 
 class _Required:
@@ -170,11 +170,6 @@ def readable(what: str, **given: Any) -> None:
                           f"see help(nn.state.{what})")
 
 
-def dtype_or_none(dtype: Any) -> DType | None:
-    """A dtype, where it is given."""
-    return None if dtype is None else dtype_by_name(dtype)
-
-
 def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
     """Shapes of matrices, or of stacks of them."""
     for shape in shapes:
@@ -299,6 +294,61 @@ def broadcast_to(what: str, node: UOp, shape: tuple[Any, ...]) -> UOp:
         raise ShapeError(f"an argument of {what} does not fit", given=f"shape {node.shape} for {shape}",
                          expected=f"shape {shape}, or one that broadcasts to it", fix="reshape it first")
     return node.broadcast(shape)
+
+
+# -- a method's arguments, by its annotations ----------------------------------------------------------------
+TensorKind = TypeVar("TensorKind", bound=TensorBase)
+_AXES = frozenset(("axis", "axis0", "axis1", "dim", "dim0", "dim1", "dims", "start_dim", "end_dim"))
+
+
+@cache
+def _annotations(method: str) -> dict[str, str]:
+    """The annotations of a method's parameters, by their names."""
+    found = next(vars(mixin)[method] for mixin in TensorBase.__subclasses__() if method in vars(mixin))
+    return getattr(found, "__func__", found).__annotations__  # type: ignore[no-any-return]
+
+
+@cache
+def _checks(method: str) -> dict[str, tuple[Callable[[Any], Any], str]]:
+    """What reads a method's parameters as plain values and their kinds, where `KINDS` has them, by their names."""
+    return {name: (KINDS[kind.removesuffix(" | None")][1], kind) for name, kind in _annotations(method).items()
+            if kind.removesuffix(" | None") in KINDS and name not in _AXES}
+
+
+def arguments(method: str, spelling: dict[str, Any] | None = None, /, **own: Any) -> list[Any]:
+    """The arguments `own` of a method, in their order, checked by its annotations; some may have come under another
+    library's name, in `spelling`.
+
+    >>> arguments("topk", {"axis": 0}, k=2, dim=-1, largest=True)
+    [2, 0, True]
+    """
+    if spelling:
+        own = dict(zip(own, spelled(method, spelling, **own)))
+    known = _checks(method)
+    for name, value in own.items():
+        if value is REQUIRED:
+            spelled(method, {}, **own)                                # which refuses it
+        if name in known:
+            read, kind = known[name]
+            plain = None if value is None else read(value)
+            own[name] = checked(method, kind, name, value) if plain is None else plain
+    return list(own.values())
+
+
+def computed(x: TensorKind, formula: Callable[..., Any], method: str, spelling: dict[str, Any] | None = None, /,
+             **own: Any) -> TensorKind:
+    """A formula of a tensor's node and of a method's arguments, which are checked. Tensors among them become nodes, and
+    so do lists that are annotated as an `Operand`.
+
+    >>> from glassgrad.tensor.formulas.neural.activations import normalize
+    >>> computed(Tensor([[3.0, 4.0]]), normalize, "normalize", p=1.0, dim=1, eps=1e-12).tolist()
+    [[0.4285714328289032, 0.5714285969734192]]
+    """
+    values = arguments(method, spelling, **own)
+    kinds = _annotations(method)
+    nodes = [x._operand(value) if isinstance(value, TensorBase) or kinds.get(name) == "Operand" else value
+             for name, value in zip(own, values)]
+    return x._with(formula(x.uop, *nodes), *(value for value in values if isinstance(value, TensorBase)))
 
 
 # -- new tensors ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
@@ -28,12 +28,7 @@ from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.autograd.leaves import assigned_within
-from glassgrad.tensor.index_range_check import Check
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
-
-__all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "taken", "realize", "schedule",
-           "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "shown_array",
-           "computed_bytes", "numbers_of", "number_in", "few_numbers"]
 
 
 # -- devices -------------------------------------------------------------------------------------------------
@@ -82,41 +77,25 @@ def shared(memory: UOp) -> UOp:
 # -- computing -----------------------------------------------------------------------------------------------
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER. What was assigned to a tensor and is
-    computed on the way is remembered."""
-    checks, waiting = index_range_check.sinks(nodes), assigned_within(nodes)
+    computed on the way is remembered. Beside them, checks compute a number each: whether an index is in range and,
+    under SANITIZE=1, whether a result is finite."""
+    checks: list[Any] = index_range_check.sinks(nodes)
+    waiting = assigned_within(nodes)
     if settings.SANITIZE:
-        return _realize_sanitized(nodes, checks, waiting, device)
+        from glassgrad.tensor.sanitizer import finite_checks
+        checks += finite_checks(_with_known_values([*nodes, *waiting], device))
     if not checks and not waiting:
         return compute(_with_known_values(nodes, device), device)
-    flags = [c.first_bad for c in checks]
+    flags = [check.first_bad for check in checks]
     made = compute(_with_known_values([*nodes, *flags, *waiting], device), device)
-    for node, value in zip(waiting, made[len(nodes) + len(flags):]):
-        _remember(node, value)
-    if checks:
-        found = made[len(nodes):len(nodes) + len(flags)]
-        index_range_check.verify(checks, found, lambda wanted: computed_bytes(wanted, device))
-    return made[:len(nodes)]
-
-
-def _realize_sanitized(nodes: Sequence[UOp], checks: list[Check], waiting: Sequence[UOp], device: str) -> list[UOp]:
-    """The same under SANITIZE=1: each result of floats comes with a number that says whether it is finite."""
-    from glassgrad.tensor.sanitizer import FiniteFlag, finite_checks
-    sanitized = finite_checks(_with_known_values([*nodes, *waiting], device))
-    flags = [*[c.first_bad for c in checks], *[c.first_bad for c in sanitized]]
-    made = compute(_with_known_values([*nodes, *waiting, *flags], device), device)
-    found = made[len(nodes) + len(waiting):]
-
-    def read(wanted: Sequence[UOp]) -> list[Any]:
-        return computed_bytes(wanted, device)
-
-    index_range_check.verify(checks, found[:len(checks)], read)
     trace = recording()
-    for check, result in zip(sanitized, found[len(checks):]):
-        flag = FiniteFlag(check, result)
-        flag.verify(read)
+    for check, result in zip(checks, made[len(nodes):]):
+        flag = check.flag(result)
+        flag.verify(lambda wanted: computed_bytes(wanted, device))
+        check.passed()
         if trace is not None:
             trace.flags.append(flag)
-    for node, value in zip(waiting, made[len(nodes):]):
+    for node, value in zip(waiting, made[len(nodes) + len(flags):]):
         _remember(node, value)
     return made[:len(nodes)]
 
@@ -186,14 +165,9 @@ def taken(node: UOp, device: str) -> UOp:
     """What a view of files shows now, in memory of a device."""
     refuse_reading(f"the file of {node.device}")
     host = device if Device[device].memory.on_host else "CPU"
-    new: dict[UOp, UOp] = {}
-    for n in node.toposort():
-        if n.op is o.BUFFER and on_disk(n.device):
-            lent = Buffer.from_host(n.arg, n.arg.address, n.arg.shape, n.dtype, host)
-            new[n] = shared(UOp(o.BUFFER, n.dtype, (), lent))
-        else:
-            new[n] = n.over(tuple([new[s] for s in n.src]))
-    found = new[node]
+    lent = {n: shared(UOp(o.BUFFER, n.dtype, (), Buffer.from_host(n.arg, n.arg.address, n.arg.shape, n.dtype, host)))
+            for n in node.toposort() if n.op is o.BUFFER and on_disk(n.device)}
+    [found] = substitute([node], lent)
     made = store(HostValue(found.arg.view() if found.arg.nbytes else b"", found.shape, found.dtype), host) \
         if found.op is o.BUFFER else realize([found.contiguous()], host)[0]
     return made if host == device else made.copy_to(device)
@@ -292,16 +266,12 @@ def _part(data: bytearray, shape: Sequence[int], sizes: Sequence[int], itemsize:
     return bytearray().join([data[start * stride:start * stride + length] for start in starts])
 
 
-def array_of(node: UOp, device: str) -> Any:
-    """The node's value as a NumPy array of the caller's own: values here never change, so no memory is shared."""
+def array_of(node: UOp, device: str, shown: bool = False) -> Any:
+    """The values as a NumPy array of their own; or, to be shown, as one that reads the memory itself."""
     import numpy
-    return numpy.frombuffer(bytearray(bytes_of(node, device)), node.dtype.format).reshape(sizes_now(node.shape))
-
-
-def shown_array(node: UOp, device: str) -> Any:
-    """The node's value as a read-only NumPy array; of a BUFFER in the host's memory, that memory itself."""
-    import numpy
-    return numpy.frombuffer(bytes_of(node, device).toreadonly(), node.dtype.format).reshape(sizes_now(node.shape))
+    data = bytes_of(node, device)
+    return numpy.frombuffer(data.toreadonly() if shown else bytearray(data), node.dtype.format).reshape(
+        sizes_now(node.shape))
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:

@@ -15,8 +15,6 @@ from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.runtime.devices import Device
 
-__all__ = ["Limits", "limits", "version_of"]
-
 Limits = tuple[int, int]
 # ops whose elements are elements of their source, and those that add zeros to them
 _SAME = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.SHRINK, o.FLIP, o.WINDOW, o.CONTIGUOUS, o.DETACH, o.COPY, o.AMAX,
@@ -30,7 +28,7 @@ def limits(node: UOp, stored: bool = True) -> Limits | None:
     """The least and greatest a node of integers can be, as far as its formula tells. Without `stored`, whatever is in
     the buffers.
 
-    >>> from glassgrad.tensor.formulas.counting import counting
+    >>> from glassgrad.tensor.formulas.movement import counting
     >>> limits(counting(5) % 3)
     (0, 2)
     """

@@ -29,11 +29,8 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.movement import counting
 from glassgrad.tensor.index_limits import limits, version_of
-
-__all__ = ["watch", "watch_classes", "watch_for", "watched_by", "outside", "nearest", "trusted", "sinks",
-           "verify", "refuse_stored", "Check", "Flag"]
 
 
 class Pick(NamedTuple):
@@ -63,6 +60,20 @@ class Check(NamedTuple):
     indices: UOp                   # as kernels see it
     watched: Watched
     first_bad: UOp                 # (1,), int32: the first position that is out of range, or how many there are
+
+    def flag(self, result: UOp) -> Flag:
+        """What reads the number, once it is computed."""
+        return Flag(self, result)
+
+    def passed(self) -> None:
+        """Remember that the index is in range: its values do not change, so once is enough."""
+        if registry.reads_foreign(self.indices):
+            return                                # others write to that memory: it is checked again
+        _watched.get(self.indices, {}).pop(self.watched.limit, None)
+        first = self.watched.picks[0].indices
+        known = _in_range.get(first) or set()
+        known.add(_identity(self.watched))
+        _in_range.set(first, known)
 
 
 # by the index that kernels see, and its limit: one index may look into several tensors
@@ -179,26 +190,6 @@ def _first_bad(index: UOp, size: int) -> UOp:
     bad = outside(index.reshape((index.elements,)), size)
     position = bad.where(counting(bad.elements), const(bad.size, counting(1).dtype))
     return position.reduce(o.AMIN, (0,)) if bad.size > 1 else position.contiguous()
-
-
-def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[Sequence[UOp]], list[memoryview]]) -> None:
-    """Read what was computed; an index that is out of range is an error, at the user's line. `read` gives nodes'
-    values as arrays."""
-    trace = recording()
-    for check, result in zip(checks, results):
-        flag = Flag(check, result)
-        flag.verify(read)
-        if trace is not None:
-            trace.flags.append(flag)
-        if registry.reads_foreign(check.indices):
-            continue                            # others write to that memory: it is checked again
-        _watched.get(check.indices, {}).pop(check.watched.limit, None)        # values do not change: once is enough
-        first = check.watched.picks[0].indices
-        known = _in_range.get(first)
-        if known is None:
-            known = set()
-            _in_range.set(first, known)
-        known.add(_identity(check.watched))
 
 
 class Flag:

@@ -12,8 +12,6 @@ from typing import Any
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["GRADIENT_SLOT", "assign_node", "computed_from", "result_maker", "set_unread_gradient", "unread_gradient"]
-
 GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` returns, for generated code
 
 

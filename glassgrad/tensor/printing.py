@@ -22,8 +22,6 @@ from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.formulas.movement import pad_axis, part
 from glassgrad.tensor.memory.disk import on_disk
 
-__all__ = ["as_text"]
-
 MOST = 1000         # elements that are shown without leaving some out
 ENDS = 3            # elements at each end of a long axis
 FEW = 1 << 16       # elements that are rather computed together than end by end, in several kernels

@@ -26,9 +26,7 @@ from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.symbolic import value_of
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import record
-from glassgrad.tensor.formulas.counting import counting
-
-__all__ = ["FiniteCheck", "FiniteFlag", "finite_checks", "note_layers"]
+from glassgrad.tensor.formulas.movement import counting
 
 Read = Callable[[Sequence[UOp]], list[memoryview]]      # the values of nodes: what is in memory
 _MOST_POSITIONS = 1 << 30                        # that a number of 32 bits can name twice over
@@ -40,6 +38,13 @@ class FiniteCheck(NamedTuple):
     """A result to look at."""
     node: UOp
     first_bad: UOp           # (1,), int32: p where element p is the first NaN, n + p for an infinity, 2n if all is well
+
+    def flag(self, result: UOp) -> FiniteFlag:
+        """What reads the number, once it is computed."""
+        return FiniteFlag(self, result)
+
+    def passed(self) -> None:
+        """Nothing: a result is computed once."""
 
 
 def note_layers() -> None:

@@ -29,20 +29,16 @@ from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.bits import refuse_bits
 from glassgrad.tensor.memory.host_values import HostValue, nest
 from glassgrad.tensor.memory.interop import InteropMixin
-from glassgrad.tensor.memory.sharding import ShardingMixin
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
-from glassgrad.tensor.methods.assignment import AssignmentMixin
+from glassgrad.tensor.methods.assignment import AssignmentMixin, in_place_methods
 from glassgrad.tensor.methods.casts import CastMixin, PredicatesMixin
 from glassgrad.tensor.methods.creation import CreationMixin
 from glassgrad.tensor.methods.elementwise import ElementwiseMixin
-from glassgrad.tensor.methods.in_place import InPlaceMixin, in_place_methods
 from glassgrad.tensor.methods.linalg.factorizations import FactorizationsMixin
-from glassgrad.tensor.methods.linalg.norms import NormsMixin
 from glassgrad.tensor.methods.linalg.products import ProductsMixin
 from glassgrad.tensor.methods.neural.activations import ActivationsMixin
 from glassgrad.tensor.methods.neural.convolution import ConvolutionMixin
-from glassgrad.tensor.methods.neural.image_ops import ImageOpsMixin
 from glassgrad.tensor.methods.neural.losses import LossesMixin
 from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reduce import ReduceMixin
@@ -54,20 +50,14 @@ from glassgrad.tensor.methods.shape.padding import PaddingMixin
 from glassgrad.tensor.methods.shape.scatter import ScatterMixin
 from glassgrad.tensor.methods.sorting import SortingMixin
 from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
-from glassgrad.tensor.methods.statistics import StatisticsMixin
-from glassgrad.tensor.methods.trigonometry import TrigonometryMixin
 from glassgrad.tensor.printing import as_text
 from glassgrad.tensor.tinygrad_names import TinygradNamesMixin
 
-__all__ = ["Tensor", "class_of_results"]
 
-
-class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, InPlaceMixin,
-             FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,
-             ImageOpsMixin, LossesMixin, PredicatesMixin, RandomMixin,
-             ReduceMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin,
-             SortingMixin, SpecialFunctionsMixin, StatisticsMixin, TrigonometryMixin, InteropMixin, ShardingMixin,
-             TinygradNamesMixin, metaclass=TrainingSwitch):
+class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, FactorizationsMixin,
+             ProductsMixin, ActivationsMixin, ConvolutionMixin, LossesMixin, PredicatesMixin, RandomMixin, ReduceMixin,
+             EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin, SortingMixin,
+             SpecialFunctionsMixin, InteropMixin, TinygradNamesMixin, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])

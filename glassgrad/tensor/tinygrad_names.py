@@ -1,6 +1,7 @@
-"""What only tinygrad has: graphs as functions, schedules by hand, names of older releases. In, out: tensors; schedules.
+"""What only tinygrad has: graphs as functions, schedules by hand, several devices, names of older releases.
 
-A tensor computed from placeholders is a function: `call` puts other tensors in their place. What needs hardware or
+In, out: tensors; schedules. A tensor computed from placeholders is a function: `call` puts other tensors in their
+place. A tensor lives on one device: the names that spread one over several take one device. What needs hardware or
 services that are not here says so.
 """
 
@@ -21,13 +22,10 @@ from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.arithmetic import binary, where
-
-__all__ = ["TinygradNamesMixin"]
 
 TIMEOUT = 30.0         # seconds without a byte from a server
 
@@ -354,6 +352,47 @@ class TinygradNamesMixin(TensorBase):
         there is no TINYFS here
         """
         raise _no_storage(f"{sizes_now(self.shape)} to store")
+
+    # -- devices ---------------------------------------------------------------------------------------------
+    def cpu(self) -> Self:
+        """The values on the CPU.
+
+        >>> Tensor([1]).cpu().device
+        'CPU'
+        """
+        return self.to("CPU")
+
+    def shard(self, devices: Sequence[str], axis: int | None = None, splits: Any = None) -> Self:
+        """The tensor spread over devices; here a tensor lives on one device, so they must all be the same.
+
+        >>> Tensor([1, 2]).shard(("CPU", "CPU"), axis=0).tolist()
+        [1, 2]
+        """
+        names = {running.canonical_device(d) for d in checks.items("shard", devices=devices)}
+        if len(names) != 1:
+            raise DeviceError("a tensor lives on one device",
+                              given=f"shard over {', '.join(map(str, devices))}", expected="one device name",
+                              fix="keep a part per device yourself: x.chunk(n), then .to(device)")
+        return self.to(names.pop())
+
+    def shard_(self, devices: Sequence[str], axis: int | None = None, splits: Any = None) -> Self:
+        """`shard`, of this tensor itself.
+
+        >>> Tensor([1, 2]).shard_(("CPU",)).tolist()
+        [1, 2]
+        """
+        self.to_(self.shard(devices, axis).device)
+        return self
+
+    def shard_like(self, other: Self = REQUIRED, **spelling: Any) -> Self:
+        """Where the other tensor is.
+
+        >>> Tensor([1, 2]).shard_like(Tensor([3])).tolist()
+        [1, 2]
+        """
+        other, = checks.spelled("shard_like", spelling, other=other)
+        checks.tensors("shard_like", other=other)
+        return self.to(other.device)
 
 
 def _no_storage(given: str) -> DeviceError:

@@ -9,7 +9,7 @@ import pytest
 
 import glassgrad
 from glassgrad import Tensor
-from glassgrad.tensor.methods.in_place import in_place_methods
+from glassgrad.tensor.methods.assignment import in_place_methods
 
 METHODS: dict[str, Any] = dict(in_place_methods(Tensor))
 

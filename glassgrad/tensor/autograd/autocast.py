@@ -11,8 +11,6 @@ import threading
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["change", "current", "in_autocast_dtype", "exact"]
-
 
 class _Chosen(threading.local):
     dtype: DType | None = None

@@ -17,8 +17,6 @@ from glassgrad.compiler.graph.arguments import OwnGradient
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["JointResults", "gradient_is", "own_gradient", "while_in_use"]
-
 Backward = Callable[..., tuple[Any, ...]]
 
 

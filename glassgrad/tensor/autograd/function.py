@@ -24,8 +24,6 @@ from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import TensorBase
 
-__all__ = ["Function", "custom_gradient"]
-
 
 class Function:
     """A computation with a gradient of its own; subclass it and write `forward` and `backward`.

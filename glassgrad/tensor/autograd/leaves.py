@@ -17,14 +17,9 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry
-
-__all__ = ["RESET", "Leaf", "UnreadGradient", "assigned", "assigned_within", "cut_off", "distinct",
-           "has_another_value", "hold", "holders", "is_cut_off", "is_held", "leaf_row", "leaves_among",
-           "refuse_cut_off", "refuse_replaced", "started_from", "still_a_leaf", "take_started"]
 
 
 class Leaf:
@@ -187,7 +182,7 @@ def assigned_within(nodes: Sequence[UOp]) -> list[UOp]:
         node = _computed(tensor.uop) if tensor is not None else None
         if node is None or node.base.op is o.BUFFER or node in registry.values:
             del registry.assigned[key]
-        elif node not in wanted and node.op.kind not in (Kind.LEAF, Kind.MOVEMENT):
+        elif node not in wanted and node.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT):
             waiting[node] = None
     below = set(toposort(wanted)) if waiting else ()
     return [node for node in waiting if node in below]

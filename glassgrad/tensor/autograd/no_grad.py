@@ -13,10 +13,7 @@ from contextlib import ContextDecorator, contextmanager
 
 from glassgrad.base.fork import held_at_fork
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
-
-__all__ = ["cut", "ended", "inside", "no_grad", "traced"]
 
 open_blocks = 0                  # blocks, and traces of the jit, in all threads; with none, nothing is checked
 _counting = held_at_fork(threading.Lock(), "counter")
@@ -84,7 +81,7 @@ def cut(node: UOp) -> UOp | None:
     """A node that was just computed, cut off from its sources; None where this thread is in no such block."""
     if not _blocks.depth:
         return None
-    if node.op.kind == Kind.MOVEMENT:
+    if node.op.kind == o.Kind.MOVEMENT:
         return UOp(node.op, node.dtype, (ended(node.src[0]),), node.arg, node.place)
     return ended(node)
 

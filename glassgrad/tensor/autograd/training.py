@@ -11,8 +11,6 @@ from typing import Any
 
 from glassgrad.base.settings import Context, settings
 
-__all__ = ["Training", "TrainingSwitch"]
-
 
 class Training:
     """Training (or not) from now on, until the block ends, or while a function runs."""

@@ -14,18 +14,15 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, index_range_check
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.broadcast import resolve_axis
-from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.movement import counting
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["jvp", "vmap", "checkpoint", "grad", "value_and_grad"]
 
 
 def _alias(tensor: Tensor) -> Tensor:
@@ -34,9 +31,8 @@ def _alias(tensor: Tensor) -> Tensor:
 
 
 # -- derivatives ---------------------------------------------------------------------------------------------
-def jvp(
-    function: Callable[..., Tensor], primals: Sequence[Tensor], tangents: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
+def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor],
+        tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The value at `primals`, and how fast it changes when they move along `tangents`.
 
     >>> y, dy = jvp(lambda x: x ** 3, [Tensor([2.0])], [Tensor([1.0])])
@@ -104,7 +100,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
     def backward(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
         # a copy of the inputs, made once the gradient is there: what hangs on it is computed then, not kept
         again = {n: UOp(o.CONTIGUOUS, n.dtype, (_after(n, g),), "again") for n in nodes}
-        copied = value._with(_over(value.uop, again))
+        copied = value._with(*substitute([value.uop], again))
         targets = [value._with(again[n]) for n in nodes]
         found = copied.gradient(*targets, gradient=value._with(g), materialize_grads=True)
         return tuple(f.uop for f in found)
@@ -114,20 +110,13 @@ def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
 
 def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
     """What a graph is computed from: its arguments and every other float leaf (weights)."""
-    stop = {a.uop for a in args}
-    found: dict[UOp, None] = dict.fromkeys(a.uop for a in args if a.dtype.kind == "f")
-    stack, seen = [value.uop], set()
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node not in stop and (node.op is o.BUFFER or node in registry.leaves):
-            if node.dtype.kind == "f":
-                found[node] = None
-        elif node not in stop:
-            stack.extend(node.src)
-    return list(found)
+    given = dict.fromkeys(a.uop for a in args)
+
+    def is_leaf(node: UOp) -> bool:
+        return node in given or node.op is o.BUFFER or node in registry.leaves
+
+    below = toposort([value.uop], lambda node: () if is_leaf(node) else node.src)
+    return list(dict.fromkeys(node for node in (*given, *below) if is_leaf(node) and node.dtype.kind == "f"))
 
 
 def _after(node: UOp, g: UOp) -> UOp:
@@ -135,15 +124,6 @@ def _after(node: UOp, g: UOp) -> UOp:
     first = g.shrink([(0, min(1, n)) for n in g.shape]).reshape(()) if g.size else full((), 0.0, g.dtype)
     late = first.cast(dtypes.float32).bitcast(dtypes.int32).eq(0x7FC0BEEF)        # one NaN of four billion
     return UOp(o.WHERE, node.dtype, (late.broadcast(node.shape), full(node.shape, 0.0, node.dtype), node))
-
-
-def _over(root: UOp, new: dict[UOp, UOp]) -> UOp:
-    """A graph over other leaves."""
-    made = dict(new)
-    for node in toposort([root]):
-        if node not in made:
-            made[node] = node.over(tuple(made[s] for s in node.src)) if node.src else node
-    return made[root]
 
 
 # -- one more axis -------------------------------------------------------------------------------------------
@@ -222,7 +202,7 @@ class _Batch:
 
     def _batched(self, node: UOp) -> UOp:
         op, arg, kind = node.op, node.arg, node.op.kind
-        if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY) or op is o.DETACH:
+        if kind in (o.Kind.UNARY, o.Kind.BINARY, o.Kind.TERNARY) or op is o.DETACH:
             src = tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src)
             made = UOp(op, node.dtype, src, arg)
             found = index_range_check.watched_by(node) if op is o.CMPEQ else None
@@ -230,9 +210,9 @@ class _Batch:
                 self._watch(found[1], self.mapped(found[0]), found[1].limit, made)
             return made
         x = self.full(node.src[0], node.src[0].shape)
-        if kind == Kind.REDUCE:
+        if kind == o.Kind.REDUCE:
             return UOp(op, node.dtype, (x,), Axes(tuple(a + 1 for a in arg.axes)))
-        if kind == Kind.MOVEMENT:
+        if kind == o.Kind.MOVEMENT:
             return self._moved(op, arg, x)
         if op in (o.CONTIGUOUS, o.COPY):
             return UOp(op, node.dtype, (x,), arg)

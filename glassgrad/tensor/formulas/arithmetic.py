@@ -13,16 +13,10 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph.dtype import dtypes, promote
+from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, remainders
-
-__all__ = ["Operand", "absolute", "add", "as_float", "at_least", "at_most", "binary", "both", "ceil", "clamp",
-           "divide", "equal", "floor", "floor_divide", "in_accumulator", "is_finite", "is_float", "is_infinite",
-           "is_nan", "is_negative", "less", "maximum", "minimum", "mul", "not_equal", "power", "remainder",
-           "round_half_even", "sign", "square", "sub", "truncated_divide", "where"]
 
 Operand = UOp | bool | int | float          # or a symbolic length
 
@@ -32,7 +26,7 @@ _INTEGER_ONLY = frozenset({o.AND, o.OR, o.XOR, o.SHL, o.SHR})
 
 
 # -- operands ------------------------------------------------------------------------------------------------
-def as_node(x: Any, beside: Any, op: Op = o.ADD) -> UOp:
+def as_node(x: Any, beside: Any, op: o.Op = o.ADD) -> UOp:
     """An operand as a node: a number takes the type of the node beside it."""
     return x if isinstance(x, UOp) else number(x, beside.dtype, op) if isinstance(beside, UOp) else const(x)
 
@@ -70,7 +64,7 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
 
 
 # -- two operands --------------------------------------------------------------------------------------------
-def binary(op: Op, x: Any, y: Any) -> UOp:
+def binary(op: o.Op, x: Any, y: Any) -> UOp:
     """One op of two operands, at least one of which is a node."""
     if isinstance(x, UOp):
         if isinstance(y, UOp):
@@ -128,7 +122,7 @@ def divide(x: Any, y: Any) -> UOp:
     return binary(o.DIV, x, y)
 
 
-def _of_floats(formula: Callable[[UOp, UOp], UOp], op: Op, x: Any, y: Any) -> UOp:
+def _of_floats(formula: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> UOp:
     x, y = both(x, y)
     shape = broadcast_shape(x.shape, y.shape, op)
     return in_accumulator(formula, x.broadcast(shape), y.broadcast(shape))
@@ -141,18 +135,18 @@ def _as_numbers(x: Any, y: Any) -> tuple[Any, Any]:
     return x, y
 
 
+def _floored(of_floats: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> UOp:
+    return _of_floats(of_floats, op, x, y) if is_float(x) or is_float(y) else binary(op, *_as_numbers(x, y))
+
+
 def floor_divide(x: Any, y: Any) -> UOp:
     """x // y, rounded down."""
-    if is_float(x) or is_float(y):
-        return _of_floats(remainders.floor_quotient, o.IDIV, x, y)
-    return binary(o.IDIV, *_as_numbers(x, y))
+    return _floored(remainders.floor_quotient, o.IDIV, x, y)
 
 
 def remainder(x: Any, y: Any) -> UOp:
     """x % y, with the sign of y."""
-    if is_float(x) or is_float(y):
-        return _of_floats(remainders.floored, o.MOD, x, y)
-    return binary(o.MOD, *_as_numbers(x, y))
+    return _floored(remainders.floored, o.MOD, x, y)
 
 
 def truncated_divide(x: Any, y: Any) -> UOp:
@@ -171,7 +165,7 @@ def truncated_remainder(x: Any, y: Any) -> UOp:
     return sub(x, mul(truncated_divide(x, y), y))
 
 
-def _limited(op: Op, x: Any, y: Any) -> UOp:
+def _limited(op: o.Op, x: Any, y: Any) -> UOp:
     if isinstance(x, UOp) and x.dtype.kind == "f" and type(y) in (int, float):
         return elementary.limited(op, x, const(y, x.dtype))
     return binary(op, x, y)
@@ -291,11 +285,6 @@ def is_infinite(x: UOp) -> UOp:
 def is_negative(x: UOp) -> UOp:
     """Whether the sign is a minus; of -0.0 too."""
     return less(x, 0) | (x.eq(0) & (x.recip() < 0)) if x.dtype.kind == "f" else less(x, 0)
-
-
-def zeros(shape: tuple[Any, ...], dtype: DType) -> UOp:
-    """A constant 0 at a shape."""
-    return full(shape, 0, dtype)
 
 
 # -- formulas of several operators ---------------------------------------------------------------------------

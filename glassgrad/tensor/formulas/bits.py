@@ -18,9 +18,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.gradient import reached_from
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.formulas.counting import counting
-
-__all__ = ["refuse_bits", "reread"]
+from glassgrad.tensor.formulas.movement import counting
 
 _floats_as_bits = False                  # until the first bitcast between floats, no gradient has to be checked
 WORDS = {word.itemsize: word for word in dtypes.uints}

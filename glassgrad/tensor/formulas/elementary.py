@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
@@ -339,7 +338,7 @@ def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
     return own_gradient(value, (x, low, high), _between_backward)
 
 
-def limited(op: Op, x: UOp, limit: UOp) -> UOp:
+def limited(op: o.Op, x: UOp, limit: UOp) -> UOp:
     """The larger or the smaller of x and one number, which takes half of the gradient where they are equal."""
     backward = _larger_backward if op is o.MAX else _smaller_backward
     return own_gradient(UOp(op, x.dtype, (x, limit)), (x, limit), backward)

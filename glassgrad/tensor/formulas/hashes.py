@@ -10,10 +10,7 @@ from glassgrad.compiler.graph.arguments import Cell
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.formulas.counting import counting
-from glassgrad.tensor.formulas.movement import at, cat, part
-
-__all__ = ["absorb", "hash_parameters", "lane_tables", "padding_bytes", "threefry"]
+from glassgrad.tensor.formulas.movement import at, cat, counting, part
 
 _RATES = {"sha3_224": 144, "sha3_256": 136, "sha3_384": 104, "sha3_512": 72, "shake_128": 168, "shake_256": 136}
 _LENGTHS = {"sha3_224": 28, "sha3_256": 32, "sha3_384": 48, "sha3_512": 64, "shake_128": 16, "shake_256": 32}

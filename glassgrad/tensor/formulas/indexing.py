@@ -17,14 +17,9 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
-from glassgrad.tensor.formulas.counting import counting
-from glassgrad.tensor.formulas.movement import along, movedim, pad_axis, part
+from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
 from glassgrad.tensor.formulas.order import key_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
-
-__all__ = ["argsort", "choose", "gather", "gather_known", "lookup", "product_at", "put",
-           "replace_part", "replace_view", "rows_of", "scatter", "scatter_slices", "scatter_targets", "sort", "take",
-           "topk", "true_indices", "unrows"]
 
 
 # -- looking up ----------------------------------------------------------------------------------------------

@@ -10,14 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Iota
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.symbolic import Size, most
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor.broadcast import number
-from glassgrad.tensor.formulas.counting import counting
 
-__all__ = ["above_diagonal", "along", "cat", "diagonal", "eye", "flatten", "joined", "matrix_transpose", "movedim",
-           "pad_constant", "part", "repeat_interleave", "roll", "squeeze", "stack", "transpose", "tril", "triu",
-           "unsqueeze"]
+
+def counting(n: Size, dtype: DType = dtypes.int32) -> UOp:
+    """0, 1, ..., n - 1.
+
+    >>> counting(3).shape
+    (3,)
+    """
+    return UOp(o.IOTA, dtype, (), Iota((most(n),))).shrink(((0, n),))
 
 
 def _from_front(axis: int, rank: int) -> int:

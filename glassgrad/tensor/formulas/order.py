@@ -13,9 +13,7 @@ from glassgrad.compiler.graph.arguments import Cell, Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor.formulas.counting import counting
-
-__all__ = ["key_of", "order_of", "largest_of"]
+from glassgrad.tensor.formulas.movement import counting
 
 SHORT = 64                 # rows up to here are ordered by counting
 _WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}

@@ -23,8 +23,6 @@ from glassgrad.tensor.formulas.movement import along, part, unsqueeze
 from glassgrad.tensor.formulas.order import SHORT
 from glassgrad.tensor.formulas.reductions import largest, running, total
 
-__all__ = ["integers", "standard_normal", "streams", "uniform", "weighted_draws"]
-
 
 class RandomStreams:
     """The seed, and how many random tensors it has given."""

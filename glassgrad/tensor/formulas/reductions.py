@@ -12,7 +12,6 @@ from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Scan
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact
@@ -20,10 +19,6 @@ from glassgrad.tensor.broadcast import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import absolute, as_float, divide, in_accumulator, is_nan, power, square
 from glassgrad.tensor.formulas.movement import along, flatten
-
-__all__ = ["all_true", "any_true", "arg_extreme", "count", "largest", "logsumexp", "mean", "norm", "product", "reduce",
-           "refuse_empty", "running", "running_extreme", "smallest", "standard_deviation", "sum_dtype", "total",
-           "variance"]
 
 _WORDS = {o.SUM: "sum", o.PROD: "prod", o.AMAX: "max", o.AMIN: "min"}
 
@@ -35,7 +30,7 @@ def sum_dtype(dtype: DType) -> DType:
     return dtypes.uint32 if dtype.kind == "u" else dtypes.int32
 
 
-def reduce(op: Op, x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DType | None = None) -> UOp:
+def reduce(op: o.Op, x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DType | None = None) -> UOp:
     """Axes folded by an op; they stay with size 1 if `keepdim`."""
     axes = resolve_axes(axis, len(x.shape), _WORDS[op])
     out = dtype or x.dtype
@@ -135,7 +130,7 @@ def smallest(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
     return reduce(o.AMIN, x, axis, keepdim)
 
 
-def arg_extreme(x: UOp, op: Op, axis: int | None, keepdim: bool, what: str) -> UOp:
+def arg_extreme(x: UOp, op: o.Op, axis: int | None, keepdim: bool, what: str) -> UOp:
     """The index of the extreme along an axis, the first of equals; without an axis, in the flattened node."""
     if axis is None:
         found = arg_extreme(flatten(x), op, 0, False, what)
@@ -163,7 +158,7 @@ def all_true(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
 
 
 # -- running -------------------------------------------------------------------------------------------------
-def running(op: Op, x: UOp, axis: int, dtype: DType | None = None) -> UOp:
+def running(op: o.Op, x: UOp, axis: int, dtype: DType | None = None) -> UOp:
     """Each value combined with all before it along an axis."""
     out = dtype or x.dtype
     names = {o.ADD: "cumsum", o.MUL: "cumprod", o.MAX: "cummax", o.MIN: "cummin"}
@@ -172,7 +167,7 @@ def running(op: Op, x: UOp, axis: int, dtype: DType | None = None) -> UOp:
     return UOp(o.SCAN, out.accumulator, (x.cast(out.accumulator),), Scan(at, op)).cast(out) if x.shape else x
 
 
-def running_extreme(op: Op, x: UOp, axis: int) -> tuple[UOp, UOp]:
+def running_extreme(op: o.Op, x: UOp, axis: int) -> tuple[UOp, UOp]:
     """The extreme so far along an axis, and its index (of equal ones the latest)."""
     found = running(op, x, axis)
     if not x.shape:

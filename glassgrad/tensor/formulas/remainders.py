@@ -13,8 +13,6 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
 
-__all__ = ["toward_zero", "floored", "floor_quotient"]
-
 
 @gradient_is(lambda g, rest, x, y: (g, -g * (x / y).trunc()))
 def toward_zero(x: UOp, y: UOp) -> UOp:

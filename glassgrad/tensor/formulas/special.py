@@ -13,9 +13,6 @@ from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, broadcast,
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 from glassgrad.tensor.formulas.movement import pad_axis, part
 
-__all__ = ["differences", "digamma", "erfinv", "finite", "greatest_divisor", "hypot", "lgamma", "logcumsumexp", "logit",
-           "sinc", "skipping_nan", "xlogy"]
-
 # Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
 _ERFINV_NEAR = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
                 3.43273939e-07, 2.81022636e-08)
@@ -27,10 +24,8 @@ _ERFINV_FAR = (2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.005739507
 def erfinv(x: UOp) -> UOp:
     """erf's inverse: the polynomials, then Newton steps until the dtype's own precision."""
     w = -log((1.0 - x) * (x + 1.0))
-    near, far = (
-        polynomial(w - 2.5, _ERFINV_NEAR),
-        polynomial(w.maximum(5.0).sqrt() - 3.0, _ERFINV_FAR),
-    )
+    near = polynomial(w - 2.5, _ERFINV_NEAR)
+    far = polynomial(w.maximum(5.0).sqrt() - 3.0, _ERFINV_FAR)
     y = (w < 5.0).where(near, far) * x
     for _ in range(2 if x.dtype is dtypes.float64 else 1):
         step = (erf(y) - x) * (math.sqrt(math.pi) / 2) * exp(y * y)

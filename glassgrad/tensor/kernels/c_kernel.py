@@ -43,21 +43,15 @@ from glassgrad.tensor.autograd.function import custom_gradient
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.kernels.c_signature import check_arguments, check_result, number_for, parameters_of
 
-__all__ = ["c_kernel", "launch_on", "load", "without_gradient"]
-
 Shape = Sequence[int]
 LANGUAGES = {"cuda": 'CUDA, with extern "C" __global__ before the kernel',
              "hip": 'HIP, with extern "C" __global__ before the kernel',
              "metal": "Metal, with `kernel` before it and [[buffer(0)]], [[buffer(1)]], .. after its arguments"}
 
 
-def c_kernel(
-    source: str,
-    name: str,
-    backward: Callable[..., Any] | None = None,
-    shape: Shape | Callable[..., Shape] | None = None,
-    dtype: DType | str | None = None,
-) -> Callable[..., TensorBase]:
+def c_kernel(source: str, name: str, backward: Callable[..., Any] | None = None,
+             shape: Shape | Callable[..., Shape] | None = None,
+             dtype: DType | str | None = None) -> Callable[..., TensorBase]:
     """A function of tensors that runs C source. The result has the first tensor's shape, unless `shape` (or a function
     of the arguments) says otherwise, and the type that the function declares, or `dtype`.
     `backward(gradient, result, *tensors)` gives the gradients; without it, asking for one is an error.
@@ -116,13 +110,10 @@ class _NoGradient:
     name: str
 
     def __call__(self, *_: UOp) -> Any:
-        raise GradientError(
-            f"the kernel {self.name} has no gradient",
-            given=f"a gradient that has to pass through {self.name}",
-            expected="a kernel with a backward",
-            fix=f'give it one: c_kernel(source, "{self.name}", backward=lambda g, y, x: ...); or cut the gradient off: '
-                f"{self.name}(x.detach())",
-        )
+        raise GradientError(f"the kernel {self.name} has no gradient", expected="a kernel with a backward",
+                            given=f"a gradient that has to pass through {self.name}",
+                            fix=f'give it one: c_kernel(source, "{self.name}", backward=lambda g, y, x: ...); or cut '
+                                f"the gradient off: {self.name}(x.detach())")
 
 
 def without_gradient(value: UOp, name: str, tensors: Sequence[TensorBase]) -> UOp:

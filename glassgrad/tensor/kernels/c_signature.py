@@ -15,8 +15,6 @@ from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.base import TensorBase
 
-__all__ = ["C_NAMES", "Parameter", "check_arguments", "check_result", "number_for", "parameters_of"]
-
 C_NAMES = {dtypes.bool: "_Bool", dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.int16: "short",
            dtypes.uint16: "unsigned short", dtypes.int32: "int", dtypes.uint32: "unsigned", dtypes.int64: "long long",
            dtypes.uint64: "unsigned long long", dtypes.float32: "float", dtypes.float64: "double"}
@@ -70,21 +68,18 @@ def check_arguments(name: str, parameters: Sequence[Parameter], args: Sequence[A
                          fix="change the call, or the parameters of the function")
     for parameter, value in zip(parameters[1:], args):
         if parameter.is_pointer != isinstance(value, TensorBase):
-            raise InputError(
-                f"the C kernel {name} declares an argument otherwise",
-                given=f"{'a tensor' if isinstance(value, TensorBase) else repr(value)} for `{parameter.text}`",
-                expected="a tensor" if parameter.is_pointer else "a number",
-                fix="declare a tensor as a pointer and a number as a plain parameter",
-            )
+            given = "a tensor" if isinstance(value, TensorBase) else repr(value)
+            raise InputError(f"the C kernel {name} declares an argument otherwise",
+                             given=f"{given} for `{parameter.text}`",
+                             expected="a tensor" if parameter.is_pointer else "a number",
+                             fix="declare a tensor as a pointer and a number as a plain parameter")
         declared = parameter.dtype
         if isinstance(value, TensorBase) and declared is not None and declared is not value.dtype:
-            raise DTypeError(
-                f"the C kernel {name} reads another type",
-                given=f"{value.dtype.name} values for `{parameter.text}`",
-                expected=f"a tensor of {declared.name}",
-                fix=f"cast it: x.cast(dtypes.{declared.name}), or declare the parameter as "
-                    f"{C_NAMES.get(value.dtype, value.dtype.name)} *",
-            )
+            word = C_NAMES.get(value.dtype, value.dtype.name)
+            raise DTypeError(f"the C kernel {name} reads another type",
+                             given=f"{value.dtype.name} values for `{parameter.text}`",
+                             expected=f"a tensor of {declared.name}",
+                             fix=f"cast it: x.cast(dtypes.{declared.name}), or declare the parameter as {word} *")
 
 
 def check_result(name: str, parameter: Parameter, dtype: DType) -> None:

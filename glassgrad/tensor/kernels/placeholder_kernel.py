@@ -27,8 +27,6 @@ from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.kernels.c_kernel import launch_on, load, without_gradient
 from glassgrad.tensor.kernels.c_signature import C_NAMES
 
-__all__ = ["Memory", "Program", "Value", "group", "loop", "register", "run_kernel"]
-
 
 def _word(dtype: DType) -> str:
     if dtype not in C_NAMES:

@@ -13,9 +13,7 @@ import math
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
-from glassgrad.compiler.graph.dtype import DType, dtypes
-
-__all__ = ["CPU", "Foreign", "give", "take"]
+from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
 
 # -- the C structures (dlpack.h) -----------------------------------------------------------------------------
@@ -48,7 +46,9 @@ _Versioned._fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), (
 
 CPU = 1
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-_BFLOAT = 4
+# the code and the bits of each type that DLPack has
+_TYPES = {dtype: (4 if dtype is dtypes.bfloat16 else _CODES[dtype.kind], 8 * dtype.itemsize) for dtype in ALL
+          if dtype.kind != "f" or dtype.bits > 8}
 _READ_ONLY, _COPIED = 1, 2                       # bits of `flags`
 _MAJOR = 1                                       # layouts of a later major version cannot be read
 _python = ctypes.pythonapi
@@ -88,14 +88,12 @@ def _capsule_dropped(capsule: int) -> None:
 # -- giving --------------------------------------------------------------------------------------------------
 def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, copied: bool, keep: Any) -> Any:
     """A capsule over writable row-major memory (a ctypes array); `keep` lives until its taker is done."""
-    if dtype.kind == "f" and dtype.bits == 8:
+    if dtype not in _TYPES:
         raise DTypeError("DLPack has no such type", given=dtype.name, expected="a wider float",
                          fix="cast it: x.half()")
     sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
     strides = (ctypes.c_int64 * max(1, len(shape)))(*_row_major(shape))
-    code = _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
-    array = _DLTensor(ctypes.addressof(memory), _Device(CPU, 0), len(shape),
-                   _DLDataType(code, dtype.bits if code != _CODES["b"] else 8, 1),
+    array = _DLTensor(ctypes.addressof(memory), _Device(CPU, 0), len(shape), _DLDataType(*_TYPES[dtype], 1),
                    ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
                    ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0)
     managed: Any = _Versioned(_MAJOR, 0, None, _taken_back, _COPIED if copied else 0, array) if versioned else \
@@ -172,10 +170,8 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _dtype_of(kind: Any) -> DType:
-    for dtype in (dtypes.bool, dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64, dtypes.uint8, dtypes.uint16,
-                  dtypes.uint32, dtypes.uint64, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64):
-        code = _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
-        if kind.code == code and kind.bits == (8 if dtype is dtypes.bool else dtype.bits) and kind.lanes == 1:
+    for dtype, known in _TYPES.items():
+        if (kind.code, kind.bits, kind.lanes) == (*known, 1):
             return dtype
     raise DTypeError("this DLPack type has no counterpart",
                      given=f"code {kind.code}, {kind.bits} bits, {kind.lanes} lanes",

@@ -20,8 +20,6 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 
-__all__ = ["Path", "exported", "mapped", "of_file"]
-
 Path = str | os.PathLike[str]
 
 

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
-__all__ = ["HostValue", "is_torch", "read_value", "read_array", "nest", "numpy_dtype", "true_places"]
-
 _CODES = {dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h", dtypes.uint16: "H", dtypes.int32: "i",
           dtypes.uint32: "I", dtypes.int64: "q", dtypes.uint64: "Q", dtypes.float32: "f", dtypes.float64: "d"}
 # fp8 and bfloat16 have no name in NumPy or in Python's own formats
@@ -203,20 +201,13 @@ def _pack(flat: list[Any], shape: tuple[int, ...], dtype: DType | None) -> HostV
     try:
         return HostValue(array.array(_CODES[dtype], flat), shape, dtype)
     except OverflowError:
-        wrong = next((i for i, x in enumerate(flat) if not _fits(x, dtype)), 0)
+        wrong = next(i for i, x in enumerate(flat) if isinstance(x, int)        # a float always fits into a float
+                     and (abs(x) > sys.float_info.max or not dtype.min <= x <= dtype.max))
         raise InputError(f"a value does not fit into {dtype.name}",
                          given=f"value{_place(wrong, list(shape))} is {flat[wrong]}",
                          expected=f"values from {dtype.min} to {dtype.max}",
                          fix="choose a wider dtype, for example dtype=dtypes.int64" if dtype.bits < 64 else
                               "choose a float dtype: dtype=dtypes.float64") from None
-
-
-def _fits(x: Any, dtype: DType) -> bool:
-    try:
-        array.array(_CODES[dtype], [x])
-    except OverflowError:
-        return False
-    return True
 
 
 def _whole(x: Any, position: int, shape: tuple[int, ...], dtype: DType) -> int:

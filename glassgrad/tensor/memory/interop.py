@@ -23,25 +23,19 @@ from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.host_values import HostValue
 
-__all__ = ["InteropMixin"]
-
 # NumPy's functions of elements that are methods here: numpy.exp(x) is x.exp(), and stays lazy
-_OPERATORS = {"add": ("__add__", "__radd__"), "subtract": ("__sub__", "__rsub__"),
-              "multiply": ("__mul__", "__rmul__"), "divide": ("__truediv__", "__rtruediv__"),
-              "floor_divide": ("__floordiv__", "__rfloordiv__"), "remainder": ("__mod__", "__rmod__"),
-              "power": ("__pow__", "__rpow__"), "matmul": ("__matmul__", "__rmatmul__"),
-              "bitwise_and": ("__and__", "__rand__"), "bitwise_or": ("__or__", "__ror__"),
-              "bitwise_xor": ("__xor__", "__rxor__"), "left_shift": ("__lshift__", "__rlshift__"),
-              "right_shift": ("__rshift__", "__rrshift__"), "equal": ("__eq__", "__eq__"),
-              "not_equal": ("__ne__", "__ne__"), "less": ("__lt__", "__gt__"), "less_equal": ("__le__", "__ge__"),
-              "greater": ("__gt__", "__lt__"), "greater_equal": ("__ge__", "__le__"),
-              "maximum": ("maximum", "maximum"), "minimum": ("minimum", "minimum")}
-_OF_ONE = {"negative": "neg", "absolute": "abs", "reciprocal": "reciprocal", "square": "square", "sqrt": "sqrt",
-           "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10",
-           "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "arcsin": "asin", "arccos": "acos",
-           "arctan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "arcsinh": "asinh", "arccosh": "acosh",
-           "arctanh": "atanh", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round", "sign": "sign",
-           "isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite", "logical_not": "logical_not"}
+_OPERATORS = {name: (f"__{sign}__", f"__r{sign}__") for name, sign in {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv", "floor_divide": "floordiv",
+    "remainder": "mod", "power": "pow", "matmul": "matmul", "bitwise_and": "and", "bitwise_or": "or",
+    "bitwise_xor": "xor", "left_shift": "lshift", "right_shift": "rshift"}.items()}
+_OPERATORS |= {"equal": ("__eq__", "__eq__"), "not_equal": ("__ne__", "__ne__"), "less": ("__lt__", "__gt__"),
+               "less_equal": ("__le__", "__ge__"), "greater": ("__gt__", "__lt__"),
+               "greater_equal": ("__ge__", "__le__"), "maximum": ("maximum", "maximum"),
+               "minimum": ("minimum", "minimum")}
+_OF_ONE = {name: name for name in """reciprocal square sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh
+           tanh floor ceil trunc sign isnan isinf isfinite logical_not""".split()}
+_OF_ONE |= {"negative": "neg", "absolute": "abs", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
+            "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "rint": "round"}
 
 
 def _as_arrays(value: Any) -> Any:
@@ -78,7 +72,7 @@ class InteropMixin(TensorBase):
         """The values for NumPy: `numpy.asarray(x)` shows the memory of what is computed, read-only; `numpy.array(x)`
         copies."""
         shared = not copy and self.uop.op is o.BUFFER and self._in_numpy and Device[self.device].memory.on_host
-        array = running.shown_array(self.uop, self.device) if shared else self.numpy()
+        array = running.array_of(self.uop, self.device, shown=True) if shared else self.numpy()
         if dtype is not None and array.dtype != dtype:
             array, shared = array.astype(dtype), False
         if copy is False and not shared:
@@ -111,9 +105,8 @@ class InteropMixin(TensorBase):
         """Where DLPack will find the values: the host's memory."""
         return (dlpack.CPU, 0)
 
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
-    ) -> Any:
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
+                   copy: bool | None = None) -> Any:
         """The values as a DLPack capsule: `torch.from_dlpack(x)`, `numpy.from_dlpack(x)`. They are shared, not copied,
         unless `copy=True`.
 

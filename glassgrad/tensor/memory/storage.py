@@ -15,14 +15,10 @@ from weakref import ref
 
 from glassgrad.base.errors import Bug, InputError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.graph.view import ShapeTracker, View
 
-__all__ = ["Step", "TensorStorage", "applied", "follows", "is_shared", "is_view", "leave", "refuse_repeated", "share",
-           "shares_with", "storage_of"]
-
-Step = tuple[Op, Any]                        # a movement op (or DETACH) and its argument
+Step = tuple[o.Op, Any]                        # a movement op (or DETACH) and its argument
 _FEW = 8                                     # members that are listed before dead ones are dropped
 _ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))
 
@@ -157,7 +153,7 @@ def refuse_repeated(steps: tuple[Step, ...], numbers: UOp) -> None:
     number of each element."""
     if all(op in _ONE_TO_ONE for op, _ in steps):
         return
-    if all(op.kind == Kind.MOVEMENT or op is o.DETACH for op, _ in steps) and not numbers.symbolic and all(
+    if all(op.kind == o.Kind.MOVEMENT or op is o.DETACH for op, _ in steps) and not numbers.symbolic and all(
             map(_one_to_one, ShapeTracker.of(numbers).simplify().views)):
         return
     raise InputError("this view cannot be written: several of its elements are one element of its tensor",

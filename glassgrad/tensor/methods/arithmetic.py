@@ -16,7 +16,6 @@ from typing import Any
 from glassgrad.base.errors import DivisionError, DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
@@ -24,8 +23,6 @@ from glassgrad.tensor.broadcast import VERBS, plain_number
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas import arithmetic
 from glassgrad.tensor.formulas.arithmetic import as_node, binary
-
-__all__ = ["ArithmeticMixin"]
 
 _bool = dtypes.bool
 _QUOTIENTS = (arithmetic.floor_divide, arithmetic.truncated_divide, arithmetic.remainder,
@@ -37,7 +34,7 @@ class ArithmeticMixin(TensorBase):
     __slots__ = ()
 
     # -- two operands ----------------------------------------------------------------------------------------
-    def _binary(self, op: Op, other: Any, swapped: bool = False) -> Self:
+    def _binary(self, op: o.Op, other: Any, swapped: bool = False) -> Self:
         """One op of this and another operand."""
         x = self.uop
         if isinstance(other, TensorBase):
@@ -173,19 +170,19 @@ class ArithmeticMixin(TensorBase):
         return self._with(self.uop.cast(_bool).logical_not())
 
     # -- operators by name -----------------------------------------------------------------------------------
-    def _named(self, what: str, operation: Op | Callable[..., UOp], other: Any, reverse: bool,
+    def _named(self, what: str, operation: o.Op | Callable[..., UOp], other: Any, reverse: bool,
                spelling: dict[str, Any]) -> Self:
         """An operator by its name."""
         if spelling or other is REQUIRED:
             other, = checks.spelled(what, spelling, other=other)
         if reverse is not False:
             reverse = checks.flags(what, reverse=reverse)
-        if isinstance(operation, Op):
+        if isinstance(operation, o.Op):
             return self._binary(operation, other, reverse)
         return self._divided(operation, other, reverse) if operation in _QUOTIENTS else \
             self._combined(operation, other, reverse)
 
-    def _scaled(self, what: str, op: Op, other: Any, reverse: bool, alpha: Any, spelling: dict[str, Any]) -> Self:
+    def _scaled(self, what: str, op: o.Op, other: Any, reverse: bool, alpha: Any, spelling: dict[str, Any]) -> Self:
         """x + alpha * other, or x - alpha * other."""
         if type(alpha) is not int or alpha != 1:
             other, = checks.spelled(what, spelling, other=other)
@@ -437,7 +434,7 @@ class ArithmeticMixin(TensorBase):
         """
         return self._of_truths(o.XOR, other)
 
-    def _of_truths(self, op: Op, other: Any) -> Self:
+    def _of_truths(self, op: o.Op, other: Any) -> Self:
         """This and another operand as bools."""
         x, y = self.uop, as_node(self._operand(other), self.uop)
         return self._with(binary(op, x.cast(_bool), y.cast(_bool)), other)

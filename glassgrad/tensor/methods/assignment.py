@@ -1,16 +1,20 @@
-"""A tensor that takes another value: assign, replace, copy_. In, out: tensors.
+"""A tensor that takes another value: assign, replace, copy_, and PyTorch's names with an underscore. In, out: tensors.
 
 A write gives a storage a new value: the tensor and all views of it show it, and nothing that was computed from the old
-one changes. So `x.add_(1)` is `x.assign(x.add(1))`, and `x[2:4].assign(y)` is `x[2:4] = y`. `replace` gives the name
-another storage instead. `select_scatter` and its kin leave the tensor as it is and give the changed copy.
+one changes. So `x.add_(1)` is `x.assign(x.add(1))` in x's own type, and `x[2:4].assign(y)` is `x[2:4] = y`. `replace`
+gives the name another storage instead. `select_scatter` and its kin leave the tensor as it is and give the changed
+copy. Also here: a tensor's values drawn anew.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
 
-from glassgrad.base.errors import DTypeError, ShapeError
+from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes, promote
 from glassgrad.compiler.graph.uop import UOp, full
@@ -18,15 +22,46 @@ from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders, is_held
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
-from glassgrad.tensor.checks import REQUIRED
-from glassgrad.tensor.formulas.arithmetic import as_node, where
+from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.formulas import elementary
+from glassgrad.tensor.formulas.arithmetic import (add, as_node, ceil, divide, in_accumulator, less, maximum, mul, sub,
+                                                  where)
 from glassgrad.tensor.formulas.indexing import lookup, replace_part
-from glassgrad.tensor.formulas.movement import flatten
+from glassgrad.tensor.formulas.movement import counting, flatten
+from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
 from glassgrad.tensor.formulas.reductions import running as running_total
 from glassgrad.tensor.memory.disk import on_disk, write
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
 
-__all__ = ["AssignmentMixin"]
+# methods that have an in-place form, each with arguments for its example
+_ONE_TENSOR = """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil cos
+    cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logical_not logit
+    nan_to_num neg negative rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh
+    trunc""".split()
+_TWO_TENSORS = """add arctan2 atan2 copysign div divide eq floor_divide fmod ge greater greater_equal gt heaviside hypot
+    ldexp le less less_equal logical_and logical_or logical_xor lt mul multiply ne not_equal pow remainder sub subtract
+    true_divide xlogy""".split()
+_KEEPING_SHAPE = {
+    **dict.fromkeys(_ONE_TENSOR, ""), **dict.fromkeys(_TWO_TENSORS, "Tensor([2.0])"),
+    "clamp": "0, 1", "clip": "0, 1", "clamp_min": "0", "clamp_max": "0", "cumprod": "0", "cumsum": "0",
+    "renorm": "2, 0, 1.0", "lerp": "Tensor([2.0]), 0.5", "addcmul": "Tensor([2.0]), Tensor([2.0])",
+    "addcdiv": "Tensor([2.0]), Tensor([2.0])",
+    "masked_fill": "Tensor([True]), 0", "masked_scatter": "Tensor([True]), Tensor([5.0])",
+    "index_add": "0, Tensor([0]), Tensor([5.0])",
+    "index_copy": "0, Tensor([0]), Tensor([5.0])", "index_fill": "0, Tensor([0]), 5",
+    "index_put": "(Tensor([0]),), Tensor([5.0])", "put": "Tensor([0]), Tensor([5.0])",
+    "scatter": "0, Tensor([0]), Tensor([5.0])", "scatter_add": "0, Tensor([0]), Tensor([5.0])",
+    "scatter_reduce": "0, Tensor([0]), Tensor([5.0]), 'sum'",
+}
+# on integers, and on matrices
+_OF_INTEGERS = "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm".split()
+_INTEGERS = {**dict.fromkeys(_OF_INTEGERS, "Tensor([2])"), "bitwise_not": ""}
+_MATRIX = {"addbmm": "Tensor([[[2.0]]]), Tensor([[[2.0]]])", "addmm": "Tensor([[2.0]]), Tensor([[2.0]])",
+           "addr": "Tensor([2.0]), Tensor([2.0])", "tril": "", "triu": ""}
+_OTHERS = {"addmv": ("Tensor([1.0])", "Tensor([[2.0]]), Tensor([2.0])"),
+           "baddbmm": ("Tensor([[[1.0]]])", "Tensor([[[2.0]]]), Tensor([[[2.0]]])")}
+_CHANGING_SHAPE = {"unsqueeze": "0", "squeeze": "", "t": "", "transpose": "0, 0", "swapaxes": "0, 0",
+                   "swapdims": "0, 0", "detach": ""}
 
 
 class AssignmentMixin(TensorBase):
@@ -200,3 +235,151 @@ class AssignmentMixin(TensorBase):
         count = running_total(o.ADD, flatten(chosen).cast(dtypes.int32), 0)
         values = lookup(flatten(source.uop.cast(self.dtype)), [(0, (count - 1).maximum(0))])
         return self._with(where(chosen, values.reshape(self.shape), self.uop), mask, source)
+
+    def _assigned(self, value: UOp) -> Self:
+        """This tensor with a new value."""
+        return self.assign(self._with(value))
+
+    def _drawn(self, what: str, draw: Callable[..., UOp], formula: Callable[[UOp], UOp], **numbers: Any) -> Self:
+        """New random values: a formula of numbers drawn in this tensor's type."""
+        arguments(what, **numbers)
+        if self.dtype.kind != "f":
+            raise InputError("these random numbers are fractions", given=f"{what} of {self.dtype.name}",
+                             expected="a float tensor", fix="use random_ for integers")
+        return self._assigned(formula(draw(self.shape, self.dtype)))
+
+    # -- drawn anew ------------------------------------------------------------------------------------------
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
+        """Numbers of a normal distribution.
+
+        >>> Tensor.zeros(2).normal_(5, 0).tolist()
+        [5.0, 5.0]
+        """
+        return self._drawn("normal_", standard_normal, lambda x: add(mul(x, std), mean), std=std, mean=mean)
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Self:
+        """Numbers whose logarithms are of a normal distribution.
+
+        >>> Tensor.zeros(2).log_normal_(0, 0).tolist()
+        [1.0, 1.0]
+        """
+        return self._drawn("log_normal_", standard_normal,
+                           lambda x: in_accumulator(elementary.exp, add(mul(x, std), mean)), std=std, mean=mean)
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
+        """Numbers spread evenly from low to high.
+
+        >>> Tensor.zeros(2).uniform_(5, 5).tolist()
+        [5.0, 5.0]
+        """
+        return self._drawn("uniform_", uniform, lambda x: add(mul(x, high - low), low), low=low, high=high)
+
+    def random_(self, low: int = 0, high: int | None = None) -> Self:
+        """Integers from low up to, not including, high; with one number, from 0 up to it. Without any, those that
+        the type counts exactly.
+
+        >>> Tensor.zeros(3).random_(5, 6).tolist()
+        [5.0, 5.0, 5.0]
+        """
+        low, high = arguments("random_", low=low, high=high)
+        if high is None and low:
+            low, high = 0, low
+        if high is None:
+            high = 2 if self.dtype.kind == "b" else 1 << (
+                self.dtype.mantissa + 1 if self.dtype.kind == "f" else self.dtype.bits - (self.dtype.kind == "i"))
+            high = min(high, 1 << 31)
+        if low >= high:
+            raise InputError("there is no number to draw", given=f"random_({low}, {high})",
+                             expected="a low end below the high one", fix="write random_(0, 10)")
+        return self._assigned(integers(self.shape, low, high).cast(self.dtype))
+
+    def bernoulli_(self, p: Any = 0.5) -> Self:
+        """1 with probability p, else 0; p is a number, or a tensor of them.
+
+        >>> Tensor.zeros(2).bernoulli_(1.0).tolist()
+        [1.0, 1.0]
+        """
+        drawn = uniform(self.shape, dtypes.default_float)
+        return self._assigned(less(drawn, self._operand(p, "as a probability")).cast(self.dtype))
+
+    def exponential_(self, lambd: float = 1.0) -> Self:
+        """Numbers of an exponential distribution of rate lambd: ways to wait.
+
+        >>> (Tensor.zeros(100).exponential_() >= 0).all().item()
+        True
+        """
+        return self._drawn("exponential_", uniform,
+                           lambda x: divide(-in_accumulator(elementary.log1p, -x), lambd), lambd=lambd)
+
+    def geometric_(self, p: float) -> Self:
+        """How many tries until one succeeds, each with probability p.
+
+        >>> Tensor.zeros(2).geometric_(1 - 1e-12).tolist()
+        [1.0, 1.0]
+        """
+        p, = arguments("geometric_", p=p)
+        if not 0 < p < 1:
+            raise InputError("a probability of success lies between 0 and 1", given=f"p={p}", expected="0 < p < 1",
+                             fix="pass a number such as 0.5")
+        drawn = elementary.log1p(-uniform(self.shape, dtypes.default_float))
+        return self._assigned(maximum(ceil(divide(drawn, math.log1p(-p))), 1).cast(self.dtype))
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Self:
+        """Numbers of a Cauchy distribution.
+
+        >>> Tensor.zeros(2).cauchy_(3.0, 0.0).tolist()
+        [3.0, 3.0]
+        """
+        def cauchy(x: UOp) -> UOp:
+            return add(mul(in_accumulator(elementary.tan, mul(sub(x, 0.5), math.pi)), sigma), median)
+
+        return self._drawn("cauchy_", uniform, cauchy, median=median, sigma=sigma)
+
+    # -- parts -----------------------------------------------------------------------------------------------
+    def fill_diagonal_(self, fill_value: float, wrap: bool = False) -> Self:
+        """One value on the diagonal of a matrix, or where all indices are equal; `wrap` begins a tall matrix' diagonal
+        again, a row below its end.
+
+        >>> Tensor.zeros(2, 3).fill_diagonal_(5).tolist()
+        [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
+        """
+        wrap, = arguments("fill_diagonal_", wrap=wrap)
+        if self.ndim < 2 or self.ndim > 2 and len(set(self.shape)) > 1:
+            raise ShapeError("this has no diagonal to fill", given=f"shape {self.shape}",
+                             expected="a matrix, or more axes of one size",
+                             fix="fill parts of it: x[0].fill_diagonal_(1)")
+        columns = self.shape[-1]
+        apart = sum(columns ** axis for axis in range(self.ndim))     # from one element of the diagonal to the next
+        end = self.numel() if wrap and self.ndim == 2 else columns * columns if self.ndim == 2 else self.numel()
+        number = counting(self.numel())
+        chosen = ((number % apart).eq(0) & (number < end)).reshape(self.shape)
+        filler = self._operand(fill_value, "to fill with")
+        return self._assigned(where(chosen, filler, self.uop).cast(self.dtype))
+
+
+def in_place_methods(cls: Any) -> Iterator[tuple[str, Any]]:
+    """The methods with an underscore of a class, by name, each made from the method without it: same signature, and
+    a result that becomes the tensor's own value."""
+    tables = (("Tensor([1.0])", _KEEPING_SHAPE, True), ("Tensor([1])", _INTEGERS, True),
+              ("Tensor([[1.0]])", _MATRIX, True), ("Tensor([1.0])", _CHANGING_SHAPE, False))
+    for before, names, keeps in tables:
+        for name, example in names.items():
+            yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, example, keeps)
+    for name, (before, example) in _OTHERS.items():
+        yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, example, True)
+
+
+def _with_underscore(original: Any, cls: Any, name: str, before: str, example: str, keeps_shape: bool) -> Any:
+    def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
+        return self._kept(value) if keeps_shape else self.replace(value)
+
+    in_place.__name__, in_place.__qualname__ = f"{name}_", f"{cls.__name__}.{name}_"
+    in_place.__signature__ = inspect.signature(original)                    # type: ignore[attr-defined]
+    in_place.__annotations__ = original.__annotations__
+    in_place.__doc__ = f"""`{name}`, and the result is this tensor's new value.
+
+        >>> x = {before}; x.{name}_({example}) is x
+        True
+        """
+    return in_place

@@ -13,12 +13,10 @@ from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
+from glassgrad.tensor.checks import arguments
 from glassgrad.tensor.formulas.movement import matrix_transpose
-
-__all__ = ["CastMixin", "PredicatesMixin"]
 
 
 class CastMixin(TensorBase):
@@ -111,8 +109,7 @@ class CastMixin(TensorBase):
         >>> Tensor([1]).type_as(Tensor([1.0])).dtype
         dtypes.float32
         """
-        other, = arguments("type_as", other=other)
-        return self.cast(other.dtype)
+        return self.cast(arguments("type_as", other=other)[0].dtype)
 
     def type(self, dtype: DType | str | None = None) -> Any:
         """The values in another type; without one, the name of this type.
@@ -161,8 +158,7 @@ class PredicatesMixin(TensorBase):
         >>> Tensor([1, 2]).is_same_size(Tensor([3, 4]))
         True
         """
-        other, = arguments("is_same_size", other=other)
-        return self.shape == other.shape
+        return bool(self.shape == arguments("is_same_size", other=other)[0].shape)
 
     def is_contiguous(self) -> bool:
         """True: values are read row by row, whatever order they were computed in.

@@ -15,19 +15,15 @@ from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.symbolic import Length, most
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import number, plain_number, shape_from
-from glassgrad.tensor.checks import REQUIRED, sizes
+from glassgrad.tensor.checks import REQUIRED, arguments, computed, sizes
 from glassgrad.tensor.formulas.arithmetic import as_float, mul
-from glassgrad.tensor.formulas.counting import counting
-from glassgrad.tensor.formulas.movement import eye, tril, triu
+from glassgrad.tensor.formulas.movement import counting, eye, tril, triu
 from glassgrad.tensor.formulas.reductions import largest
 from glassgrad.tensor.memory.disk import on_disk, opened
 from glassgrad.tensor.memory.host_values import read_array
-
-__all__ = ["CreationMixin"]
 
 
 class CreationMixin(TensorBase):
@@ -105,8 +101,7 @@ class CreationMixin(TensorBase):
         >>> Tensor([1, 2]).full_like(7).tolist()
         [7, 7]
         """
-        kwargs.update(dtype=dtype, device=device)
-        return self._filled(fill_value, kwargs)
+        return self._filled(fill_value, {**kwargs, "dtype": dtype, "device": device})
 
     def _filled(self, fill_value: Any, given: dict[str, Any]) -> Self:
         """One value everywhere, in the shape of this tensor."""

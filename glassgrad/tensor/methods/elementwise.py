@@ -12,14 +12,11 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import full
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Operand, Self, TensorBase
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments, computed
 from glassgrad.tensor.formulas import arithmetic, elementary
 from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
 from glassgrad.tensor.formulas.reductions import all_true
-
-__all__ = ["ElementwiseMixin"]
 
 
 class ElementwiseMixin(TensorBase):

@@ -12,20 +12,17 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Scatter
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, plain_number, resolve_axis
+from glassgrad.tensor.checks import arguments
 from glassgrad.tensor.formulas import order
 from glassgrad.tensor.formulas.arithmetic import both, maximum, minimum, where
 from glassgrad.tensor.formulas.indexing import argsort, gather_known, sort, take, topk, true_indices
 from glassgrad.tensor.formulas.movement import cat, flatten, part, squeeze, stack
-from glassgrad.tensor.formulas.order_statistics import median, quantile, search_sorted
 from glassgrad.tensor.formulas.reductions import arg_extreme, largest, running as running_total, smallest, total
-
-__all__ = ["SortingMixin"]
+from glassgrad.tensor.formulas.statistics import median, quantile, search_sorted
 
 
 class SortingMixin(TensorBase):
@@ -118,7 +115,7 @@ class SortingMixin(TensorBase):
         """
         return self._extreme("min", o.AMIN, axis, keepdim, dim, spelling)
 
-    def _extreme(self, what: str, op: Op, axis: Any, keepdim: bool, dim: int | None, spelling: dict[str, Any]) -> Any:
+    def _extreme(self, what: str, op: o.Op, axis: Any, keepdim: bool, dim: int | None, spelling: dict[str, Any]) -> Any:
         axis, keepdim = arguments(what, spelling, axis=axis, keepdim=keepdim)
         x = self.uop
         if isinstance(axis, TensorBase):
@@ -230,8 +227,7 @@ class SortingMixin(TensorBase):
         >>> Tensor([0, 5, 7]).argwhere().tolist()
         [[1], [2]]
         """
-        columns = self._index_columns(None)
-        return self._with(stack(columns, 1) if self.ndim else columns[0])
+        return self.nonzero()  # type: ignore[no-any-return]
 
     def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
         """The elements where a mask is true, as a vector; with `size`, exactly that many, the missing ones

@@ -14,10 +14,7 @@ from glassgrad.compiler.graph.arguments import Cell
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.formulas.counting import counting
-from glassgrad.tensor.formulas.movement import above_diagonal, eye, halves, joined, matrix_transpose, part
-
-__all__ = ["eliminate", "cholesky", "householder", "jacobi", "parity"]
+from glassgrad.tensor.formulas.movement import above_diagonal, counting, eye, halves, joined, matrix_transpose, part
 
 
 def _step(number: int) -> UOp:

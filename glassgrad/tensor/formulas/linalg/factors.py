@@ -1,25 +1,29 @@
-"""Solutions, determinants and factors of matrices with their gradients, on nodes (batch, m, n). In, out: UOps.
+"""Solutions, determinants and factors of matrices with their gradients. In, out: UOps.
 
-The factors are computed at once (`elimination.py`); their gradients are lazy expressions. Does not know tensors.
+The formulas take nodes (batch, m, n) of a type that sums well; what is last, "stacks of matrices", brings stacks of any
+shape and float type to that form, and checks them in the user's words. Factors are computed at once (`elimination.py`);
+their gradients are lazy expressions. Does not know tensors.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient, while_in_use
+from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import sign, square
 from glassgrad.tensor.formulas.indexing import gather_known
 from glassgrad.tensor.formulas.linalg import elimination
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, part, tril, unsqueeze
+from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, pad_axis, part, squeeze, tril, unsqueeze
 from glassgrad.tensor.formulas.order import key_of, order_of
 from glassgrad.tensor.formulas.reductions import any_true, product, total
-
-__all__ = ["cholesky", "determinant", "eigen", "inverse", "orthogonal", "signed_log", "singular", "solve"]
 
 
 def _device(*nodes: UOp) -> str:
@@ -103,6 +107,14 @@ def orthogonal(a: UOp) -> JointResults:
     k = min(m, n)
     q, r = elimination.householder(a, _device(a))
     return JointResults((part(q, 2, 0, k), part(r, 1, 0, k)), _qr_gradient, part(q, 2, k, m).detach())
+
+
+def complete_orthogonal(a: UOp) -> tuple[UOp, UOp]:
+    """The same with all of Q's columns, (batch, m, m), and rows of zeros below R."""
+    found = orthogonal(a)
+    q, r = found.nodes(a)
+    below = a.shape[1] - r.shape[1]
+    return (cat([q, found.rest[0]], 2), pad_axis(r, 1, 0, below)) if below else (q, r)
 
 
 def _qr_gradient(a: UOp, parts: tuple[UOp, ...], to_q: UOp | None, to_r: UOp | None) -> UOp:
@@ -220,3 +232,59 @@ def _eigen_gradient(a: UOp, parts: tuple[UOp, ...], to_values: UOp | None, to_ve
     gaps = unsqueeze(values, 1) - unsqueeze(values, 2) + one
     inner = matmul(matrix_transpose(v), to_vectors) / gaps * (1 - one)
     return _symmetric(matmul(matmul(v, inner), matrix_transpose(v)))
+
+
+# -- stacks of matrices --------------------------------------------------------------------------------------
+def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ...]]:
+    """A node as (batch, m, n) of float32 or float64, and its axes before the last two."""
+    if len(x.shape) < 2 or square and x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"{what} needs a {'square ' if square else ''}matrix", given=f"shape {x.shape}",
+                         expected="(.., n, n)" if square else "(.., m, n)",
+                         fix="check the tensor's shape: print(x.shape)")
+    if x.dtype.kind != "f":
+        raise DTypeError(f"{what} needs floats", given=f"{x.dtype.name} values", expected="a float tensor",
+                         fix="cast first: x.float()")
+    lead = x.shape[:-2]
+    return x.cast(x.dtype.accumulator).reshape((math.prod(lead), *x.shape[-2:])), lead
+
+
+def solved(x: UOp, other: UOp) -> UOp:
+    """The solution of x @ solution = other, a matrix of columns or one vector."""
+    vector = len(other.shape) == 1 or len(other.shape) == len(x.shape) - 1 and other.shape == x.shape[:-1]
+    right = unsqueeze(other, -1) if vector else other
+    if len(x.shape) < 2 or len(right.shape) < 2 or right.shape[-2] != x.shape[-2]:
+        raise ShapeError("the right side does not fit the matrix", given=f"{x.shape} and {other.shape}",
+                         expected="as many rows on both sides", fix="transpose the right side")
+    lead = broadcast_shape(x.shape[:-2], right.shape[:-2])
+    a, _ = matrices(x.broadcast((*lead, *x.shape[-2:])), "solve")
+    b, _ = matrices(right.cast(x.dtype).broadcast((*lead, *right.shape[-2:])), "solve", False)
+    found = solve(a, b).cast(x.dtype).reshape((*lead, *right.shape[-2:]))
+    return squeeze(found, -1) if vector else found
+
+
+def of_matrices(formula: Callable[[UOp], Any], x: UOp, what: str, square: bool = True) -> list[UOp]:
+    """What a formula of nodes (batch, m, n) gives for a stack of any shape, as stacks of its type."""
+    a, lead = matrices(x, what, square)
+    found = formula(a)
+    nodes = [found] if isinstance(found, UOp) else found.nodes(a) if isinstance(found, JointResults) else found
+    return [node.cast(x.dtype).reshape((*lead, *node.shape[1:])) for node in nodes]
+
+
+def inverted(x: UOp, what: str = "inv") -> UOp:
+    """The inverse of square matrices."""
+    return of_matrices(inverse, x, what)[0]
+
+
+def singular_values(x: UOp, full_matrices: bool = False) -> Sequence[UOp]:
+    """U, S and V with U diag(S) V equal to x."""
+    m, n = x.shape[-2:] if len(x.shape) >= 2 else (0, 0)
+    if m < n:
+        u, s, v = singular_values(matrix_transpose(x), full_matrices)
+        return matrix_transpose(v), s, matrix_transpose(u)
+
+    def factors(a: UOp) -> tuple[UOp, UOp, UOp]:
+        found = singular(a)
+        u, s, v = found.nodes(a)
+        return cat([u, found.rest[0]], 2) if full_matrices and m > n else u, s, matrix_transpose(v)
+
+    return of_matrices(factors, x, "svd", False)

@@ -8,22 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.dtype import DType, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.arithmetic import add, mul, sub
 from glassgrad.tensor.formulas.movement import matrix_transpose, roll
-from glassgrad.tensor.formulas.reductions import total
-
-__all__ = ["contract", "cross", "kron", "linear", "matmul", "outer", "product_dtype", "scaled_sum"]
-
-
-def product_dtype(factors: DType) -> DType:
-    """The type of a matrix product: sums of products of int8, int16 and their unsigned twins are taken in 32 bits."""
-    if factors.kind == "f" or factors.bits >= 32:
-        return factors
-    return dtypes.uint32 if factors.kind == "u" else dtypes.int32
+from glassgrad.tensor.formulas.reductions import sum_dtype, total
 
 
 def contract(x: UOp, y: UOp, out: DType) -> UOp:
@@ -43,7 +34,7 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
         raise ShapeError("cannot multiply these matrices", given=f"{x.shape} @ {y.shape}",
                          expected=f"columns of the left ({x.shape[-1]}) == rows of the right ({inner})",
                          fix="transpose one side, or check the layer's in_features")
-    out = dtype or product_dtype(promote(x.dtype, y.dtype))
+    out = dtype or sum_dtype(promote(x.dtype, y.dtype))
     vector_left, vector_right = len(x.shape) == 1, len(y.shape) == 1
     k = x.shape[-1]
     m, n = 1 if vector_left else x.shape[-2], 1 if vector_right else y.shape[-1]
@@ -62,13 +53,9 @@ def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = N
     return x if bias is None else add(x, in_autocast_dtype(bias))
 
 
-def scaled_sum(x: UOp, beta: Any, product: UOp, alpha: Any) -> UOp:
-    """beta x + alpha product, where a factor of 1 is not multiplied by."""
-    return add(x if _is_one(beta) else mul(x, beta), product if _is_one(alpha) else mul(product, alpha))
-
-
-def _is_one(factor: Any) -> bool:
-    return not isinstance(factor, UOp) and bool(factor == 1)
+def scaled(x: UOp, factor: Any) -> UOp:
+    """A node times a factor, which costs nothing where it is the number 1."""
+    return x if not isinstance(factor, UOp) and factor == 1 else mul(x, factor)
 
 
 def outer(x: UOp, y: UOp) -> UOp:

@@ -1,21 +1,25 @@
-"""Activation functions on nodes: relu and its relatives, softmax, norms. In, out: UOps. Does not know tensors."""
+"""Activation functions on nodes: relu and its relatives, softmax, norms, dropout, attention. In, out: UOps.
+
+Does not know tensors.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import absolute, as_float, binary, divide, in_accumulator, maximum, mul, power
-from glassgrad.tensor.formulas.movement import pad_constant
-from glassgrad.tensor.formulas.reductions import largest, mean, mean_square, norm, total
-
-__all__ = ["between", "hardswish", "layer_norm", "leaky_relu", "local_response_norm", "log_softmax", "normalize",
-           "relu", "rms_norm", "silu", "sigmoid", "softmax", "softplus", "softshrink", "softsign", "tanh"]
+from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, binary, divide, in_accumulator, maximum, mul,
+                                                  power, where)
+from glassgrad.tensor.formulas.linalg.products import matmul
+from glassgrad.tensor.formulas.movement import above_diagonal, matrix_transpose, pad_constant
+from glassgrad.tensor.formulas.random_numbers import uniform
+from glassgrad.tensor.formulas.reductions import any_true, largest, mean, mean_square, norm, total
 
 
 # -- element by element --------------------------------------------------------------------------------------
@@ -149,3 +153,29 @@ def local_response_norm(x: UOp, size: int, alpha: float, beta: float, k: float) 
     padding = [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (len(x.shape) - 2)]
     near = mean(pad_constant(x * x, padding).window(1, size, 1), -1)
     return divide(x, power(near * alpha + k, beta))
+
+
+# -- dropout and attention -----------------------------------------------------------------------------------
+def dropout(x: UOp, p: float) -> UOp:
+    """Each value 0 with probability p, the others over 1 - p."""
+    if p == 0:
+        return x
+    if p == 1:
+        return mul(x, 0.0)
+    keep = uniform(x.shape, dtypes.default_float).ge(p)
+    return keep.where(x, 0) * (1.0 / (1.0 - p))
+
+
+def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
+    """softmax(query key^T scale + mask) value; a query that may look at nothing finds zeros, as in PyTorch."""
+    scores = matmul(query, matrix_transpose(key)) * scale
+    if causal:
+        scores = above_diagonal(scores.shape, 1).logical_not().where(scores, -math.inf)
+    if causal or mask is None:
+        return matmul(dropout(softmax(scores), dropped), value)
+    is_bool = mask.dtype is dtypes.bool
+    allowed = mask if is_bool else mask > -math.inf
+    scores = where(mask, scores, -math.inf) if is_bool else add(scores, mask)
+    some = any_true(allowed, -1, keepdim=True)
+    shares = some.where(softmax(some.where(scores, 0)), 0)
+    return matmul(dropout(shares, dropped), value)

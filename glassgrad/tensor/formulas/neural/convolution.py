@@ -1,4 +1,4 @@
-"""Convolutions and their transposes, on nodes: windows, then a contraction. In, out: UOps (batch, channels, ...space).
+"""Windows over the last axes, and convolutions: windows, then a contraction. In, out: UOps (batch, channels, ...space).
 
 Nothing is copied to make the windows. A transposed convolution is written with the adjoint of the windows, so that it
 too is one contraction. Does not know tensors.
@@ -6,20 +6,90 @@ too is one contraction. Does not know tensors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.formulas.arithmetic import add
-from glassgrad.tensor.formulas.linalg.products import product_dtype
-from glassgrad.tensor.formulas.movement import pad_constant
-from glassgrad.tensor.formulas.neural.windows import Windows
+from glassgrad.tensor.formulas.movement import counting, pad_constant
+from glassgrad.tensor.formulas.reductions import sum_dtype
 
-__all__ = ["convolve", "convolve_transposed", "each", "refuse_large_windows", "space_padding"]
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of a size over the last axes; along each, `stride` is between windows and `dilation` between taps."""
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.size)
+
+    @property
+    def side_by_side(self) -> bool:
+        return self.size == self.stride and all(d == 1 for d in self.dilation)
+
+    def taps(self, seen: UOp) -> tuple[int, ...]:
+        """The axes of the window itself."""
+        return tuple(range(len(seen.shape) - self.rank, len(seen.shape)))
+
+    def seen(self, x: UOp) -> UOp:
+        """(.., s1, s2) to (.., o1, o2, k1, k2): the last axes are the window."""
+        first = len(x.shape) - self.rank
+        for i in range(self.rank):
+            x = x.window(first + i, self.size[i], self.stride[i], self.dilation[i])
+        return x
+
+    def of(self, x: UOp) -> UOp:
+        """`seen`, as a mere reshape where the windows stand side by side."""
+        if not self.side_by_side:
+            return self.seen(x)
+        lead, counts = x.shape[:-self.rank], [n // k for n, k in zip(x.shape[-self.rank:], self.size)]
+        x = x.shrink([*[(0, n) for n in lead], *[(0, c * k) for c, k in zip(counts, self.size)]])
+        x = x.reshape((*lead, *[m for c, k in zip(counts, self.size) for m in (c, k)]))
+        first, end = len(lead), len(lead) + 2 * self.rank
+        return x.permute((*range(first), *range(first, end, 2), *range(first + 1, end, 2)))
+
+    def spread(self, value: UOp, x: UOp) -> UOp:
+        """(.., o1, o2, k1, k2), a value of windows of x, to (.., s1, s2, k1, k2): what it is to the element that is tap
+        k of a window, and 0 where none begins so."""
+        first = len(value.shape) - 2 * self.rank
+        tap = first + self.rank
+        for i in range(self.rank):           # the tap of this axis goes last, where UNWINDOW looks for it
+            value = value.permute((*range(tap), *range(tap + 1, first + 2 * self.rank), tap))
+            value = value.unwindow(first + i, self.stride[i], self.dilation[i], x.shape[first + i])
+        return value
+
+
+@dataclass(frozen=True)
+class FirstTakesAll:
+    """The gradient of a maximum over windows: all of it goes to the first element that reaches it, as in PyTorch.
+
+    By the windows themselves where they stand side by side, else by what they look at.
+    """
+    windows: Windows
+
+    def __call__(self, g: UOp, out: UOp, x: UOp) -> tuple[UOp]:
+        windows = self.windows
+        seen = (x if windows.side_by_side else windows.seen(x)).detach()
+        taps, count = windows.taps(seen), math.prod(windows.size)
+        lead = (1,) * (len(seen.shape) - windows.rank)
+        number = (counting(count) + 1).reshape((*lead, *windows.size))                 # of the taps: 1, 2, .. count
+        reached = seen.eq(seen.reduce(o.AMAX, taps)) | seen.ne(seen)
+        first = reached.where(number, count).reduce(o.AMIN, taps)
+        mine = g.reshape((*g.shape, *(1,) * windows.rank))
+        if windows.side_by_side:
+            return (first.eq(number).where(mine, 0),)
+        first, mine = (windows.spread(node.expand(seen.shape), x) for node in (first, mine))   # no tap has number 0
+        return (first.eq(number).where(mine, 0).sum(taps).reshape(x.shape),)
 
 
 def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
@@ -91,7 +161,7 @@ def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilatio
     size, strides, dilations = w.shape[2:], each(stride, rank, "stride"), each(dilation, rank, "dilation")
     pairs = space_padding(padding, rank)
     refuse_large_windows("conv2d", x.shape[2:], pairs, size, dilations)
-    out = dtype or product_dtype(promote(x.dtype, w.dtype))
+    out = dtype or sum_dtype(promote(x.dtype, w.dtype))
     x, w = x.cast(out.accumulator), w.cast(out.accumulator)
     batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
     seen = Windows(size, strides, dilations).seen(pad_constant(x, [(0, 0), (0, 0), *pairs]))
@@ -117,7 +187,7 @@ def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: A
     size = w.shape[2:]
     strides, dilations = each(stride, rank, "stride"), each(dilation, rank, "dilation")
     pads, extra = each(padding, rank, "padding", 0), each(output_padding, rank, "output_padding", 0)
-    out = product_dtype(promote(x.dtype, w.dtype))
+    out = sum_dtype(promote(x.dtype, w.dtype))
     x, w = x.cast(out.accumulator), w.cast(out.accumulator)
     batch, inputs, outputs = x.shape[0], x.shape[1] // groups, w.shape[1]
     x = x.reshape((batch, groups, inputs, *x.shape[2:]))

@@ -16,12 +16,9 @@ from glassgrad.compiler.graph.arguments import Cell
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.elementary import exp, log
 from glassgrad.tensor.formulas.indexing import gather
-from glassgrad.tensor.formulas.movement import joined, pad_axis, part, stack
-
-__all__ = ["from_labels", "losses"]
+from glassgrad.tensor.formulas.movement import counting, joined, pad_axis, part, stack
 
 _WIDE = 16        # how many steps are put together at once
 

@@ -10,14 +10,11 @@ from typing import Any
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.formulas.arithmetic import add, as_float, clamp, floor, maximum, minimum, mul, round_half_even
-from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather, take
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import at, matrix_transpose, movedim, stack, unsqueeze
+from glassgrad.tensor.formulas.movement import at, counting, matrix_transpose, movedim, stack, unsqueeze
 from glassgrad.tensor.formulas.reductions import total
 from glassgrad.tensor.formulas.remainders import toward_zero
-
-__all__ = ["affine_grid", "grid_sample", "resize", "resize_pixels", "resize_smoothly"]
 
 
 def affine_grid(theta: UOp, height: int, width: int, align_corners: bool) -> UOp:

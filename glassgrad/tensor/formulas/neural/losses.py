@@ -19,10 +19,6 @@ from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softma
 from glassgrad.tensor.formulas.reductions import mean, norm, total
 from glassgrad.tensor.formulas.special import xlogy
 
-__all__ = ["REDUCTIONS", "binary_cross_entropy", "binary_cross_entropy_logits", "class_axis", "cosine_embedding",
-           "cosine_similarity", "cross_entropy", "gaussian", "huber", "kl_divergence", "multi_margin", "nll",
-           "pairwise_distance", "poisson", "reduced", "triplet_margin"]
-
 REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -85,27 +81,26 @@ def by_class(x: UOp, weight: UOp, axis: int) -> UOp:
     return weight.reshape((weight.elements,) + (1,) * (len(x.shape) - axis - 1)).broadcast(x.shape)
 
 
-def _share(x: UOp, losses: UOp, target: UOp, axis: int, weight: UOp | None, ignored: int | None) -> tuple[UOp, UOp]:
-    """Which examples count, and how much each does."""
+def of_classes(x: UOp, logs: UOp, target: UOp, axis: int, weight: UOp | None, ignored: int | None, smooth: float,
+               reduction: str) -> UOp:
+    """Minus the log-probability of each target class: smoothed by the mean over all classes, weighed by class, and 0
+    where the target is ignored. Their mean is over the weights that count."""
     counted = not_equal(target, ignored) if ignored is not None else target.eq(target)
+    losses = -choose(logs, target, axis, ignored)
     share = counted.cast(losses.dtype)
     if weight is not None:
-        share = share * choose(by_class(x, weight, axis), target, axis, ignored)
-    return counted, share
-
-
-def weighed(x: UOp, losses: UOp, target: UOp, axis: int, weight: UOp | None, ignored: int | None,
-            reduction: str) -> UOp:
-    """Losses with those that do not count left out, and each class counting as much as it should."""
-    counted, share = _share(x, losses, target, axis, weight, ignored)
-    losses = counted.where(losses if weight is None else losses * share, 0)
+        weights = by_class(x, weight, axis)
+        share = share * choose(weights, target, axis, ignored)
+        losses, logs = losses * share, logs * weights
+    if smooth:
+        losses = losses * (1 - smooth) - mean(logs, axis) * smooth
+    losses = counted.where(losses, 0)
     return divide(total(losses), total(share)) if reduction == "mean" else reduced(losses, reduction)
 
 
 def nll(x: UOp, target: UOp, weight: UOp | None, ignored: int | None, reduction: str) -> UOp:
     """Minus the log-probability of each target class."""
-    axis = class_axis(x, target, "nll_loss")
-    return weighed(x, -choose(x, target, axis, ignored), target, axis, weight, ignored, reduction)
+    return of_classes(x, x, target, class_axis(x, target, "nll_loss"), weight, ignored, 0.0, reduction)
 
 
 def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: int, weight: UOp | None) -> UOp:
@@ -122,24 +117,13 @@ def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: i
         losses = -total(logs * target, axis)
         return total(losses) / max(1, losses.elements) if reduction == "mean" else reduced(losses, reduction)
     class_axis(x, target, "cross_entropy")
-    chosen = -choose(logs, target, axis, ignored)
-    if not smooth:
-        return weighed(x, chosen, target, axis, weight, ignored, reduction)
-    spread = logs if weight is None else logs * by_class(x, weight, axis)
-    named = weighed(x, chosen, target, axis, weight, ignored, "none")
-    counted, share = _share(x, chosen, target, axis, weight, ignored)
-    losses = named * (1 - smooth) - counted.where(mean(spread, axis), 0) * smooth
-    return total(losses) / total(share) if reduction == "mean" else reduced(losses, reduction)
+    return of_classes(x, logs, target, axis, weight, ignored, smooth, reduction)
 
 
 def sparse_cross_entropy(x: UOp, target: UOp, ignored: int, smooth: float, reduction: str) -> UOp:
     """Minus the log-probability of target classes, which are the last axis of x."""
     axis = len(x.shape) - 1
-    logs = log_softmax(x, axis)
-    losses = -choose(logs, target, axis, ignored)
-    if smooth:
-        losses = losses * (1 - smooth) - mean(logs, axis) * smooth
-    return weighed(x, losses, target, axis, None, ignored, reduction)
+    return of_classes(x, log_softmax(x, axis), target, axis, None, ignored, smooth, reduction)
 
 
 # -- distances and margins -----------------------------------------------------------------------------------

@@ -15,14 +15,11 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.arithmetic import as_float, divide
-from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather_known, take
-from glassgrad.tensor.formulas.movement import flatten, pad_constant, squeeze
-from glassgrad.tensor.formulas.neural.convolution import each, refuse_large_windows, space_padding
-from glassgrad.tensor.formulas.neural.windows import FirstTakesAll, Windows
+from glassgrad.tensor.formulas.movement import counting, flatten, pad_constant, squeeze
+from glassgrad.tensor.formulas.neural.convolution import (FirstTakesAll, Windows, each, refuse_large_windows,
+                                                          space_padding)
 from glassgrad.tensor.formulas.reductions import arg_extreme, total
-
-__all__ = ["PoolOptions", "adaptive_max", "adaptive_mean", "max_pool", "mean_pool"]
 
 
 @dataclass(frozen=True)

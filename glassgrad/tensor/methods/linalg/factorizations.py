@@ -12,25 +12,21 @@ import math
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Self, TensorBase
+from glassgrad.tensor.checks import arguments, computed
 from glassgrad.tensor.formulas.arithmetic import add, divide, less, mul, where
 from glassgrad.tensor.formulas.linalg import factors
+from glassgrad.tensor.formulas.linalg.factors import inverted, matrices, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.linalg.solving import inverted, matrices, singular_values, solved
-from glassgrad.tensor.formulas.movement import cat, diagonal, eye, matrix_transpose, pad_axis, tril, triu, unsqueeze
+from glassgrad.tensor.formulas.movement import diagonal, eye, matrix_transpose, tril, triu, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, total
 
-__all__ = ["FactorizationsMixin"]
 
-
-def _eigen(x: UOp, UPLO: str, what: str) -> tuple[UOp, UOp]:
+def _eigen(x: UOp, UPLO: str, what: str) -> list[UOp]:
     """Eigenvalues and eigenvectors, read from one triangle."""
     checks.choice(what, "a symmetric matrix is told by one of its triangles",
                   "leave it out: the lower triangle is read", UPLO=UPLO, among=("L", "U"))
-    a, lead = matrices(x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), what)
-    values, vectors = factors.eigen(a).nodes(a)
-    return values.cast(x.dtype).reshape((*lead, x.shape[-1])), vectors.cast(x.dtype).reshape(x.shape)
+    return of_matrices(factors.eigen, x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), what)
 
 
 def _solve_triangular(x: UOp, other: UOp, upper: bool, left: bool = True, unit: bool = False) -> UOp:
@@ -76,8 +72,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).det().numpy().round(4)
         np.float32(-2.0)
         """
-        a, lead = matrices(self.uop, "det")
-        return self._with(factors.determinant(a).cast(self.dtype).reshape(lead))
+        return self._with(*of_matrices(factors.determinant, self.uop, "det"))
 
     def slogdet(self) -> tuple[Self, Self]:
         """The determinant's sign, and the logarithm of its size.
@@ -85,13 +80,8 @@ class FactorizationsMixin(TensorBase):
         >>> [t.item() for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
         [-1.0, 0.0]
         """
-        sign, size = self._signed_log("slogdet")
+        sign, size = of_matrices(factors.signed_log, self.uop, "slogdet")
         return self._with(sign), self._with(size)
-
-    def _signed_log(self, what: str) -> tuple[UOp, UOp]:
-        a, lead = matrices(self.uop, what)
-        sign, size = (part.cast(self.dtype).reshape(lead) for part in factors.signed_log(a))
-        return sign, size
 
     def logdet(self) -> Self:
         """The logarithm of the determinant; NaN where it is negative.
@@ -99,7 +89,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[1.0, 0.0], [0.0, 1.0]]).logdet().item()
         0.0
         """
-        sign, size = self._signed_log("logdet")
+        sign, size = of_matrices(factors.signed_log, self.uop, "logdet")
         return self._with(where(less(sign, 0), math.nan, size))
 
     def matrix_power(self, n: int) -> Self:
@@ -129,8 +119,7 @@ class FactorizationsMixin(TensorBase):
         [[2.0, 0.0], [0.0, 3.0]]
         """
         upper, = arguments("cholesky", upper=upper)
-        a, _ = matrices(self.uop, "cholesky")
-        lower = factors.cholesky(a).cast(self.dtype).reshape(self.shape)
+        lower, = of_matrices(factors.cholesky, self.uop, "cholesky")
         return self._with(matrix_transpose(lower) if upper else lower)
 
     def qr(self, mode: str = "complete") -> tuple[Self, Self]:
@@ -143,14 +132,9 @@ class FactorizationsMixin(TensorBase):
         [[3.0], [4.0]]
         """
         checks.choice("qr", "there is no such qr", 'write x.qr("reduced")', mode=mode, among=("complete", "reduced"))
-        a, lead = matrices(self.uop, "qr", False)
-        found = factors.orthogonal(a)
-        q, r = found.nodes(a)
-        m, n = self.shape[-2:]
-        if mode == "complete" and m > n:
-            q, r = cat([q, found.rest[0]], 2), pad_axis(r, 1, 0, m - n)
-        first, below = (t.cast(self.dtype).reshape((*lead, *t.shape[1:])) for t in (q, r))
-        return self._with(first), self._with(below)
+        formula = factors.complete_orthogonal if mode == "complete" else factors.orthogonal
+        q, r = of_matrices(formula, self.uop, "qr", False)
+        return self._with(q), self._with(r)
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
         """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows have length 1 and are
@@ -195,8 +179,7 @@ class FactorizationsMixin(TensorBase):
         if self.ndim < 2 or self.shape[-2] < self.shape[-1]:
             raise ShapeError("lstsq needs at least as many rows as columns", given=f"shape {self.shape}",
                              expected="(.., m, n) with m >= n", fix="use pinv() @ other")
-        a, lead = matrices(self.uop, "lstsq", False)
-        q, r = (t.cast(self.dtype).reshape((*lead, *t.shape[1:])) for t in factors.orthogonal(a).nodes(a))
+        q, r = of_matrices(factors.orthogonal, self.uop, "lstsq", False)
         return self._with(solved(r, matmul(matrix_transpose(q), other.uop)), other)
 
     # -- sums ------------------------------------------------------------------------------------------------

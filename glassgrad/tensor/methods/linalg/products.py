@@ -1,24 +1,48 @@
-"""Products of vectors and matrices. In, out: tensors."""
+"""Products of vectors and matrices, and how large matrices are: norms, conditions, ranks. In, out: tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType, promote
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
+from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import working_axis
-from glassgrad.tensor.checks import REQUIRED
-from glassgrad.tensor.formulas.linalg import products
-from glassgrad.tensor.formulas.movement import unsqueeze
-from glassgrad.tensor.formulas.reductions import total
+from glassgrad.tensor.base import Operand, Self, TensorBase
+from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis
+from glassgrad.tensor.checks import REQUIRED, arguments, computed
+from glassgrad.tensor.formulas.arithmetic import absolute, add, divide, less, maximum, mul
+from glassgrad.tensor.formulas.linalg import factors, products
+from glassgrad.tensor.formulas.linalg.factors import inverted, of_matrices, singular_values, solved
+from glassgrad.tensor.formulas.linalg.products import matmul, vecdot
+from glassgrad.tensor.formulas.movement import at, cat, flatten, movedim, squeeze, unsqueeze
+from glassgrad.tensor.formulas.reductions import largest, norm, running, smallest, sum_dtype, total
 
-__all__ = ["ProductsMixin"]
+_MATRIX_NORMS = ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
+
+
+def _matrix_norm(x: UOp, order: Any, dim: Sequence[int], keepdim: bool) -> UOp:
+    if len(x.shape) < 2 or not isinstance(order, (str, int, float)) or order not in _MATRIX_NORMS:
+        raise InputError("this is no norm of a matrix", given=f"ord={order!r} of shape {x.shape}",
+                         expected='"fro", "nuc", inf, -inf, 1, -1, 2 or -2, of 2 axes or more',
+                         fix="write x.vector_norm(ord) for a vector")
+    row, column = (resolve_axis(axis, len(x.shape), "matrix_norm") for axis in dim)
+    if order == "fro":
+        return norm(x, 2, (row, column), keepdim)
+    if order in ("nuc", 2, -2):
+        rest = [a for a in range(len(x.shape)) if a not in (row, column)]
+        s = singular_values(x.permute((*rest, row, column)))[1]
+        found = total(s, -1) if order == "nuc" else largest(s, -1) if order == 2 else smallest(s, -1)
+    else:
+        sums = total(absolute(x), column if order in (math.inf, -math.inf) else row, keepdim=True)
+        large = order in (1, math.inf)
+        found = total(sums, (row, column)) if large and 0 in sums.shape else \
+            largest(sums, (row, column)) if large else smallest(sums, (row, column))
+    return unsqueeze(unsqueeze(found, min(row, column)), max(row, column)) if keepdim else found
 
 
 class ProductsMixin(TensorBase):
@@ -46,7 +70,7 @@ class ProductsMixin(TensorBase):
 
     def _product_dtype(self, factors: DType) -> DType:
         """The type that a matrix product of factors of this type has. A subclass may say another."""
-        return products.product_dtype(factors)
+        return sum_dtype(factors)
 
     def __matmul__(self, other: Any) -> Self: return self._product(other)
     def __rmatmul__(self, other: Any) -> Self: return self._product(other, True)
@@ -201,4 +225,176 @@ class ProductsMixin(TensorBase):
         """beta x + alpha times a product of two tensors."""
         first, second = arguments(what, **factors)
         beta, alpha = self._operand(beta, "as beta"), self._operand(alpha, "as alpha")
-        return self._with(products.scaled_sum(self.uop, beta, product(first.uop, second.uop), alpha), first, second)
+        terms = products.scaled(self.uop, beta), products.scaled(product(first.uop, second.uop), alpha)
+        return self._with(add(*terms), first, second)
+
+    # -- norms -----------------------------------------------------------------------------------------------
+    def _as(self, dtype: DType | str | None) -> UOp:
+        return self.uop if dtype is None else self.uop.cast(dtype_by_name(dtype))
+
+    def norm(self, p: float | str = 2, dim: Axis = None, keepdim: bool = False, dtype: DType | None = None,
+             **spelling: Any) -> Self:
+        """The length of a vector: (sum |x|^p)^(1/p); p may be infinite, or "fro" or "nuc", the sizes of a matrix.
+
+        >>> Tensor([3.0, 4.0]).norm().item(), Tensor([[3.0, 0.0], [0.0, 4.0]]).norm("nuc").item()
+        (5.0, 7.0)
+        """
+        p, dim, keepdim, dtype = arguments("norm", spelling, p=p, dim=dim, keepdim=keepdim, dtype=dtype)
+        if p == "nuc":
+            return self._with(_matrix_norm(self._as(dtype), p, _pair("norm", dim or (-2, -1)), keepdim))
+        if isinstance(p, str) and p != "fro":
+            raise InputError("there is no such norm", given=f"p={p!r}", expected='a number or "fro"',
+                             fix="write x.norm(2), for example")
+        order = 2 if p == "fro" else checks.number("norm", p=p)
+        return self._with(norm(self._as(dtype), order, dim, keepdim))
+
+    def vector_norm(self, ord: float = 2, dim: Axis = None, keepdim: bool = False, *, dtype: DType | None = None,
+                    **spelling: Any) -> Self:
+        """(sum |x|^ord)^(1 / ord) along axes, of all values if none are given; ord may be infinite, and 0 counts what
+        is not 0.
+
+        >>> Tensor([3.0, 4.0]).vector_norm().item()
+        5.0
+        """
+        ord, dim, keepdim = arguments("vector_norm", spelling, ord=ord, dim=dim, keepdim=keepdim)
+        return self._with(norm(self._as(dtype), ord, dim, keepdim))
+
+    def matrix_norm(self, ord: float | str = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
+                    dtype: DType | None = None, **spelling: Any) -> Self:
+        """The size of matrices: "fro" (the root of the sum of squares), "nuc" (the sum of singular values), 2 and -2
+        (the largest and smallest), inf and -inf (the largest and smallest sum of a row), 1 and -1 (of a column).
+
+        >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).matrix_norm("nuc").item()
+        7.0
+        """
+        ord, dim, keepdim = arguments("matrix_norm", spelling, ord=ord, dim=dim, keepdim=keepdim)
+        return self._with(_matrix_norm(self._as(dtype), ord, _pair("matrix_norm", dim), keepdim))
+
+    def cond(self, p: float | str | None = None) -> Self:
+        """How much solving with this matrix can enlarge an error: its norm times that of its inverse.
+
+        >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).cond().item()
+        2.0
+        """
+        x = self.uop
+        p = p if p is None or isinstance(p, str) else checks.number("cond", p=p)
+        if p in (None, 2, -2):
+            s = singular_values(x)[1]
+            checks.two_axes("cond", self.shape)
+            first, last = at(s, -1, 0), at(s, -1, -1)
+            return self._with(divide(last, first) if p == -2 else divide(first, last))
+        return self._with(mul(_matrix_norm(x, p, (-2, -1), False), _matrix_norm(inverted(x), p, (-2, -1), False)))
+
+    def matrix_rank(self, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Self:
+        """How many singular values (eigenvalues, if `hermitian`) are larger than atol and than rtol times the largest.
+
+        >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
+        1
+        """
+        atol, rtol, hermitian = arguments("matrix_rank", atol=atol, rtol=rtol, hermitian=hermitian)
+        if hermitian:
+            sizes = of_matrices(factors.eigen, self.uop, "matrix_rank")[0].abs()
+        else:
+            sizes = singular_values(self.uop)[1]
+        share = rtol if rtol is not None else 0.0 if atol else max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa
+        limit = maximum(mul(largest(sizes, -1, keepdim=True), share), atol or 0.0)
+        return self._with(total(less(limit, sizes), -1))
+
+    # -- products of several ---------------------------------------------------------------------------------
+    def vecdot(self, other: Operand, dim: int = -1, **spelling: Any) -> Self:
+        """The sum of products along one axis.
+
+        >>> Tensor([[1, 2], [3, 4]]).vecdot(Tensor([1, 10])).tolist()
+        [21, 43]
+        """
+        return computed(self, vecdot, "vecdot", spelling, other=other, dim=dim)
+
+    @classmethod
+    def multi_dot(cls, tensors: Sequence[Self]) -> Self:
+        """The product of a chain of matrices, in the order that takes the fewest multiplications; the first and last
+        may be vectors.
+
+        >>> Tensor.multi_dot([Tensor([[1, 2]]), Tensor([[3], [4]]), Tensor([[5]])]).tolist()
+        [[55]]
+        """
+        chosen = checks.tensor_list("multi_dot", tensors=tensors)
+        if len(chosen) < 2 or any(t.ndim != 2 for t in chosen[1:-1]) or \
+                any(t.ndim not in (1, 2) for t in (chosen[0], chosen[-1])):
+            raise ShapeError("a chain is of two matrices or more", given=f"shapes {[t.shape for t in chosen]}",
+                             expected="matrices; the first and last may be vectors", fix="use @ for stacks of them")
+        first, *middle, last = [t.uop for t in chosen]
+        chain = [unsqueeze(first, 0) if len(first.shape) == 1 else first, *middle,
+                 unsqueeze(last, 1) if len(last.shape) == 1 else last]
+        found = _multiplied(chain, 0, len(chain), {})[1]
+        found = squeeze(found, -1) if len(last.shape) == 1 else found
+        return chosen[0]._with(squeeze(found, 0) if len(first.shape) == 1 else found, *chosen[1:])
+
+    def tensorinv(self, ind: int = 2) -> Self:
+        """The inverse of the map that this is from its last axes to its first `ind`.
+
+        >>> Tensor.eye(4).reshape(2, 2, 2, 2).tensorinv().shape
+        (2, 2, 2, 2)
+        """
+        ind, = arguments("tensorinv", ind=ind)
+        first, rest = self.shape[:ind], self.shape[ind:]
+        square = self.uop.reshape((math.prod(first), math.prod(rest)))
+        return self._with(inverted(square, "tensorinv").reshape((*rest, *first)))
+
+    def tensorsolve(self, other: Self, dims: Sequence[int] | None = None) -> Self:
+        """The x for which the sum of products of this' last axes with x is `other`; `dims` are moved to the end first.
+
+        >>> Tensor.eye(4).reshape(2, 2, 4).tensorsolve(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
+        [1.0, 2.0, 3.0, 4.0]
+        """
+        other, = arguments("tensorsolve", other=other)
+        x, right = self.uop, other.uop
+        for axis in () if dims is None else checks.integers_in("tensorsolve", dims=dims):
+            x = movedim(x, resolve_axis(axis, self.ndim, "tensorsolve"), -1)
+        rest = x.shape[other.ndim:]
+        if math.prod(x.shape[:other.ndim]) != math.prod(rest) or math.prod(rest) != right.elements:
+            raise ShapeError("tensorsolve needs as many unknowns as equations",
+                             given=f"{self.shape} and {other.shape}", expected="first axes of the other's shape, and "
+                             "as many elements in the rest", fix="check the shapes, or pass dims")
+        return self._with(solved(x.reshape((right.elements, math.prod(rest))), flatten(right)).reshape(rest), other)
+
+    def vander(self, N: int | None = None, increasing: bool = False) -> Self:
+        """Powers of each value as a row, down to 0 (or up from it, if `increasing`).
+
+        >>> Tensor([2, 3]).vander(3).tolist()
+        [[4, 2, 1], [9, 3, 1]]
+        """
+        N, increasing = arguments("vander", N=N, increasing=increasing)
+        x = self.uop
+        if not x.shape:
+            raise ShapeError("vander takes powers of a vector", given="shape ()", expected="at least 1 axis",
+                             fix="give it one first: x.reshape(1)")
+        count = x.shape[-1] if N is None else N
+        base = unsqueeze(x, -1)
+        if count < 1:
+            return self._with(base.shrink([*((0, n) for n in x.shape), (0, 0)]))
+        factors_ = cat([full(base.shape, 1, x.dtype), base.expand((*x.shape, count - 1))], -1)
+        powers = running(o.MUL, factors_, -1, sum_dtype(x.dtype))
+        return self._with(powers if increasing else powers.flip((self.ndim,)))
+
+
+def _pair(what: str, dim: Any) -> Sequence[int]:
+    """Two axes."""
+    if not isinstance(dim, (tuple, list)) or len(dim) != 2:
+        raise checks.cannot_take(what, "dim", dim, "two axes")
+    return dim
+
+
+def _multiplied(chain: list[UOp], start: int, stop: int, known: Any) -> tuple[int, UOp]:
+    """The fewest multiplications for chain[start:stop], and its product by them."""
+    if stop - start == 1:
+        return 0, chain[start]
+    if (start, stop) not in known:
+        rows, columns = chain[start].shape[0], chain[stop - 1].shape[1]
+        ways = []
+        for middle in range(start + 1, stop):
+            left, right = _multiplied(chain, start, middle, known), _multiplied(chain, middle, stop, known)
+            ways.append((left[0] + right[0] + rows * chain[middle].shape[0] * columns, middle))
+        cost, best = min(ways)
+        known[start, stop] = cost, matmul(_multiplied(chain, start, best, known)[1],
+                                          _multiplied(chain, best, stop, known)[1])
+    return known[start, stop]  # type: ignore[no-any-return]

@@ -13,16 +13,14 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axes, working_axis
+from glassgrad.tensor.checks import arguments, computed
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import add, as_float, less, mul, sub, where
 from glassgrad.tensor.formulas.movement import halves, repeat_interleave
 from glassgrad.tensor.formulas.neural import activations
-from glassgrad.tensor.formulas.neural.attention import attention, dropout
-
-__all__ = ["ActivationsMixin"]
+from glassgrad.tensor.formulas.neural.activations import attention, dropout
 
 
 class ActivationsMixin(TensorBase):

@@ -11,10 +11,9 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments, computed
 from glassgrad.tensor.formulas.arithmetic import absolute, add, as_node, divide, equal, maximum, mul, square, sub, where
 from glassgrad.tensor.formulas.indexing import take
 from glassgrad.tensor.formulas.movement import unsqueeze
@@ -22,8 +21,6 @@ from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.formulas.reductions import mean, norm, total
-
-__all__ = ["LossesMixin"]
 
 
 class LossesMixin(TensorBase):

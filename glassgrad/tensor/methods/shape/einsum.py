@@ -16,15 +16,14 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axes, whole
+from glassgrad.tensor.checks import arguments
 from glassgrad.tensor.formulas.arithmetic import mul
-from glassgrad.tensor.formulas.linalg.products import matmul, product_dtype
+from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.movement import diagonal
-
-__all__ = ["EinsumMixin"]
+from glassgrad.tensor.formulas.reductions import sum_dtype
 
 
 def _wrong(formula: str, expected: str) -> InputError:
@@ -93,7 +92,7 @@ class EinsumMixin(TensorBase):
         kind = nodes[0].dtype
         for node in nodes[1:]:
             kind = promote(kind, node.dtype)
-        result = dtype_by_name(dtype) if dtype is not None else product_dtype(kind)
+        result = dtype_by_name(dtype) if dtype is not None else sum_dtype(kind)
         pairs = [_diagonals(node.cast(result.accumulator), term) for node, term in zip(nodes, terms)]
         value, term = pairs[0]
         for i, (other, its) in enumerate(pairs[1:], 1):

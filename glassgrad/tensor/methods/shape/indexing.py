@@ -16,18 +16,14 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running, index_range_check
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, size_from, whole
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.arithmetic import where
-from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather, is_plain_part, lookup, put, replace_view
-from glassgrad.tensor.formulas.movement import every, flatten, repeat_interleave
+from glassgrad.tensor.formulas.movement import counting, every, flatten, repeat_interleave
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
 from glassgrad.tensor.memory.host_values import true_places
-
-__all__ = ["IndexingMixin"]
 
 
 class IndexingMixin(TensorBase):

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, whole, working_axis
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.indexing import take
 from glassgrad.tensor.formulas.movement import (cat, diagonal, diagonal_matrix, flatten, pad_axis, part, roll, squeeze,
                                                 stack, unsqueeze)
 from glassgrad.tensor.formulas.reductions import total
-
-__all__ = ["JoiningMixin"]
 
 
 def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:
@@ -57,8 +54,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
         """
-        dim, = checks.spelled("cat", spelling, dim=dim)
-        return _joined(_several(self, others, "cat"), None, dim, "cat")
+        return _joined(self, others, "cat", *checks.spelled("cat", spelling, dim=dim))
 
     concat = cat
     concatenate = cat
@@ -85,9 +81,8 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1]).hstack(Tensor([2])).tolist()
         [1, 2]
         """
-        tensors = _several(self, others, "hstack")
-        nodes = [_at_least(t.uop, 1) for t in tensors]
-        return _joined(tensors, nodes, 0 if len(nodes[0].shape) == 1 else 1, "hstack")
+        first = _several(self, others, "hstack")[0]
+        return _joined(self, others, "hstack", 0 if first.ndim < 2 else 1, lambda x: _at_least(x, 1))
 
     def vstack(self, *others: Self) -> Self:
         """Joined along the first axis; vectors count as rows.
@@ -95,8 +90,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2]).vstack(Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]
         """
-        tensors = _several(self, others, "vstack")
-        return _joined(tensors, [_at_least(t.uop, 2) for t in tensors], 0, "vstack")  # type: ignore[no-any-return]
+        return _joined(self, others, "vstack", 0, lambda x: _at_least(x, 2))
 
     row_stack = vstack
 
@@ -106,8 +100,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2]).dstack(Tensor([3, 4])).tolist()
         [[[1, 3], [2, 4]]]
         """
-        tensors = _several(self, others, "dstack")
-        return _joined(tensors, [_at_least(t.uop, 3) for t in tensors], 2, "dstack")  # type: ignore[no-any-return]
+        return _joined(self, others, "dstack", 2, lambda x: _at_least(x, 3))
 
     def column_stack(self, *others: Self) -> Self:
         """Vectors as the columns of a matrix; matrices side by side.
@@ -115,9 +108,8 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2]).column_stack(Tensor([3, 4])).tolist()
         [[1, 3], [2, 4]]
         """
-        tensors = _several(self, others, "column_stack")
-        nodes = [t.uop.reshape((t.uop.elements, 1)) if t.ndim < 2 else t.uop for t in tensors]
-        return _joined(tensors, nodes, 1, "column_stack")  # type: ignore[no-any-return]
+        return _joined(self, others, "column_stack", 1,
+                       lambda x: x.reshape((x.elements, 1)) if len(x.shape) < 2 else x)
 
     def block_diag(self, *others: Self) -> Self:
         """A matrix with these along its diagonal, and zeros elsewhere.
@@ -407,9 +399,10 @@ class JoiningMixin(TensorBase):
 _diagonal = diagonal         # the formula; the method `diag` has a parameter of this name
 
 
-def _joined(tensors: list[Any], nodes: list[UOp] | None, dim: int, what: str) -> Any:
-    """Tensors, or the nodes made of them, one after another along an axis."""
-    nodes = [t.uop for t in tensors] if nodes is None else nodes
+def _joined(first: Any, others: Sequence[Any], what: str, dim: int, ready: Callable[[UOp], UOp] = lambda x: x) -> Any:
+    """Tensors one after another along an axis, each brought to a shape first."""
+    tensors = _several(first, others, what)
+    nodes = [ready(t.uop) for t in tensors]
     if not nodes[0].shape:
         raise AxisError("single numbers have no axis to be put along", given=f"{what} of shape ()",
                         expected="at least 1 axis", fix="use Tensor.stack, which makes one")

@@ -13,13 +13,10 @@ from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import one_row, resolve_axes, resolve_axis, shape_from, whole
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.movement import transpose
-
-__all__ = ["MovementMixin"]
 
 Sizes = int | Sequence[int]
 
@@ -66,8 +63,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3, 4]).view_as(Tensor.zeros(2, 2)).tolist()
         [[1, 2], [3, 4]]
         """
-        other, = arguments("view_as", other=other)
-        return self._reshaped(other.shape)
+        return self._reshaped(arguments("view_as", other=other)[0].shape)
 
     def reshape_as(self, other: Self) -> Self:
         """Reshaped to another tensor's shape.
@@ -75,8 +71,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3, 4]).reshape_as(Tensor.zeros(2, 2)).tolist()
         [[1, 2], [3, 4]]
         """
-        other, = arguments("reshape_as", other=other)
-        return self._reshaped(other.shape)
+        return self._reshaped(arguments("reshape_as", other=other)[0].shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, **spelling: Any) -> Self:
         """Several neighbouring axes as one.
@@ -168,8 +163,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).transpose().tolist()
         [[1, 3], [2, 4]]
         """
-        dim0, dim1 = checks.spelled("transpose", spelling, dim0=dim0, dim1=dim1)
-        return self._exchanged(dim0, dim1)
+        return self._exchanged(*checks.spelled("transpose", spelling, dim0=dim0, dim1=dim1))
 
     swapdims = transpose
 
@@ -179,8 +173,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1, 2]]).swapaxes(0, 1).tolist()
         [[1], [2]]
         """
-        axis0, axis1 = checks.spelled("swapaxes", spelling, axis0=axis0, axis1=axis1)
-        return self._exchanged(axis0, axis1)
+        return self._exchanged(*checks.spelled("swapaxes", spelling, axis0=axis0, axis1=axis1))
 
     def _exchanged(self, dim0: int, dim1: int) -> Self:
         rank = len(self.uop.shape)
@@ -268,8 +261,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1], [2]]).expand_as(Tensor.zeros(2, 2)).tolist()
         [[1, 1], [2, 2]]
         """
-        other, = arguments("expand_as", other=other)
-        return self._expanded(other.shape)
+        return self._expanded(arguments("expand_as", other=other)[0].shape)
 
     def broadcast_to(self, shape: Sizes = REQUIRED, **spelling: Any) -> Self:
         """Expanded to a shape, the axes aligned at the right.
@@ -277,8 +269,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
         [[1, 2], [1, 2]]
         """
-        shape, = checks.spelled("broadcast_to", spelling, shape=shape)
-        return self._expanded((shape,))
+        return self._expanded(tuple(checks.spelled("broadcast_to", spelling, shape=shape)))
 
     def repeat(self, *repeats: Any, **spelling: Any) -> Self:
         """The whole tensor, one after another along each axis.

@@ -9,13 +9,10 @@ from glassgrad.base.errors import ModeError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import one_row, plain_number, resolve_axis, shape_from
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.movement import joined, pad_constant, part
-
-__all__ = ["PaddingMixin"]
 
 Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
 

@@ -13,14 +13,11 @@ from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, index_range_check
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import plain_number, resolve_axis, working_axis
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.arithmetic import as_node, mul
 from glassgrad.tensor.formulas.indexing import product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
-
-__all__ = ["ScatterMixin"]
 
 _REDUCES = ("sum", "prod", "mean", "amax", "amin")
 
