@@ -24,7 +24,7 @@ from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.jit.compare import TraceWork, difference, narrow, refusal
-from glassgrad.jit.replay import STALE, CapturedCall
+from glassgrad.jit.replay import CapturedCall, Stale
 from glassgrad.jit.trace import TracedCall
 from glassgrad.jit.values import ArrayContent, SymbolNames, describe
 from glassgrad.runtime.devices import Device
@@ -167,15 +167,19 @@ class TinyJit:
             replays = combination.replays
             if replays and not launch.check:        # CHECK compares kernel by kernel, in a trace
                 number = launch.number
+                whys = []
                 for captured in replays:
-                    result = captured.call(instance, tensors, symbols, number)
-                    if result is not STALE:
-                        if captured is not replays[0]:     # the one that fits is tried first next time
-                            replays.remove(captured)
-                            replays.insert(0, captured)
-                        self._replayed += 1
-                        return result
-                self._say_why(replays[0].why, launch.debug)
+                    try:
+                        result = captured.call(instance, tensors, symbols, number)
+                    except Stale as stale:
+                        whys.append(str(stale))
+                        continue
+                    if captured is not replays[0]:     # the one that fits is tried first next time
+                        replays.remove(captured)
+                        replays.insert(0, captured)
+                    self._replayed += 1
+                    return result
+                self._say_why(whys[0], launch.debug)
             return combination.trace(self._function(instance), (self.function, instance), args, kwargs, list(symbols))
 
     def _function(self, instance: Any) -> Callable[..., Any]:
@@ -285,7 +289,7 @@ class _Combination:
                 raise JitError("a replay of this function would not do what it does", given=traced.faults[0],
                                expected="a function that only computes tensors: later calls replay its kernels, not "
                                "its Python", fix="do that outside, keep it in a tensor, or leave the jit off")
-            narrow(traced, work, traces.pop(differences.index("")))
+            narrow(traced, traces.pop(differences.index("")))
             self._keep(CapturedCall(traced))
         elif len(traces) + 1 >= _MOST_TRACES:
             traces.clear()

@@ -333,20 +333,25 @@ class Guards:
     """The comparison of everything that a walk found, compiled; and the holders of names that a call binds anew."""
 
     def __init__(self, walk: Walk, bound: Sequence[Binding] = (), raised: Sequence[Binding] = (),
-                 graded: Sequence[int] = ()):
+                 graded: Sequence[int] = (), hidden: Sequence[Tensor] = ()):
         """`bound` and `raised` are names that each call binds to another value: those that are raised are numbers.
-        `graded` are the tensors whose gradients are wanted as well."""
+        `graded` are the tensors whose gradients are wanted as well, and `hidden` are more tensors, found as long as
+        they live."""
         numbers = {id(b): i for i, b in enumerate(walk.bindings)}
         names = dict(walk.constants)
         kinds = {numbers[id(b)]: f"if {b.text}.__class__ is not kind{i}: return {numbers[id(b)]}"
                  for i, b in enumerate(raised)}
         names.update((f"kind{i}", type(b.value)) for i, b in enumerate(raised))
         lines = [(kinds.get(number, line), number) for line, number in walk.lines]
-        self._described = [(b.path, _shown(b.value)) for b in walk.bindings]
-        state = [f"{t}.uop" for t in walk.tensor_names] + [f"{walk.tensor_names[i]}.{GRADIENT_SLOT}" for i in graded]
+        self._why = [f"{b.path} is no longer {_shown(b.value)}" for b in walk.bindings] + ["a tensor it uses is gone"]
+        tensors = [*walk.tensor_names, *[f"hidden{i}" for i in range(len(hidden))]]
+        for i, tensor in enumerate(hidden):
+            names[f"found{i}"] = weakref.ref(tensor)
+            lines.append((f"if (hidden{i} := found{i}()) is None: return {len(walk.bindings)}", len(walk.bindings)))
+        state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
         holders = ", ".join([b.source for b in (*bound, *raised)])
-        body = "\n        ".join([*[line for line, _ in lines], f"found = [{', '.join(walk.tensor_names)}]",
-                                 f"return found, [{', '.join(state)}], [{holders}]"])
+        answer = f"return [{', '.join(tensors)}], [{', '.join(state)}], [{holders}]"
+        body = "\n        ".join([*[line for line, _ in lines], answer])
         text = ("def check(instance):\n    try:\n        " + body + "\n"
                 # an entry or an attribute is gone, a cell is empty, a list is shorter
                 "    except (KeyError, IndexError, AttributeError, ValueError) as error:\n"
@@ -357,8 +362,7 @@ class Guards:
 
     def why(self, number: int) -> str:
         """What the value of this number is no longer."""
-        path, shown = self._described[number]
-        return f"{path} is no longer {shown}"
+        return self._why[number]
 
 
 def _shown(value: Any) -> str:
