@@ -360,7 +360,7 @@ class CapturedCall:
         for (binding, form), holder in zip(self.bound, holders):
             binding.put(holder, form.filled(results))
         for (binding, by), holder in zip(self.raised, holders[len(self.bound):]):
-            binding.put(holder, binding.get(holder, binding.name) + by)
+            binding.put(holder, binding.way.read(holder, binding.name) + by)
         return results[self.returned.numbers[0]] if self.returned.single else self.returned.filled(results)
 
     def _now(self, view: UOp, bases: Mapping[Any, UOp]) -> UOp:
