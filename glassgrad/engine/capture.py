@@ -52,6 +52,7 @@ class Trace:
     records: list[Record] = field(default_factory=list)
     flags: list[RunCheck] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
+    any_size: bool = False                       # whether its kernels may be for other sizes too: it is not replayed
     answers: dict[LengthComparison, None] = field(default_factory=dict)      # how comparisons of those values came out
     made: list[weakref.ref[Any]] = field(default_factory=list)      # tensors that were made by this thread
     touched: dict[int, TouchedTensor] = field(default_factory=dict)      # by id
@@ -73,9 +74,9 @@ def recording() -> Trace | None:
 
 
 @contextmanager
-def record(variables: Iterable[str] = ()) -> Iterator[Trace]:
+def record(variables: Iterable[str] = (), any_size: bool = False) -> Iterator[Trace]:
     """Everything realized inside is also noted in the trace."""
-    before, trace = _current.trace, Trace(variables=frozenset(variables))
+    before, trace = _current.trace, Trace(variables=frozenset(variables), any_size=any_size)
     _current.trace = trace
     try:
         yield trace

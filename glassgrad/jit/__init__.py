@@ -48,6 +48,7 @@ _MOST_TRACES = 4           # of one combination of arguments before a function t
 _MOST_VARIANTS = 8         # captures of one combination, for guarded values that change back and forth
 _MOST_COMBINATIONS = 64    # a step number among the arguments makes every call a new one; also of one combination, for
                            # tensors that the function sees as well (`for w in weights: step(w)`)
+_MANY_COMBINATIONS = 4     # after which the first call of another one may run kernels that are compiled for any size
 _MANY_CAPTURES = 16        # captures after which a function that is hardly ever replayed says so
 
 
@@ -196,7 +197,8 @@ class TinyJit:
                 self._known.pop(next(iter(self._known)))
             # kept: an array among the arguments may change, and another object must not get the id of one of these
             form = [part.kept() if isinstance(part, ArrayContent) else part for part in form]
-            found = self._known[tuple(form)] = _Combination(self.__name__, objects)
+            found = self._known[tuple(form)] = _Combination(self.__name__, objects,
+                                                               len(self._known) >= _MANY_COMBINATIONS)
         self._latest = (form, found)
         return found
 
@@ -264,8 +266,9 @@ class _LaunchSettings:
 class _Combination:
     """One combination of arguments: its traces, and a capture for each two of them that agree."""
 
-    def __init__(self, name: str, objects: list[Any]):
+    def __init__(self, name: str, objects: list[Any], is_one_of_many: bool):
         self.name, self.objects = name, objects          # held: another object must not get the id of one of them
+        self.is_one_of_many = is_one_of_many             # it may not come again
         self.traces: dict[tuple[tuple[int, str], ...], list[TraceWork]] = {}    # by arguments that it sees by itself
         self.found: dict[str, weakref.ref[Tensor]] = {}  # the tensors that the last trace saw, by path
         self.moving: set[str] = set()                    # paths where tensors are replaced
@@ -275,7 +278,7 @@ class _Combination:
               symbols: list[Symbol]) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
         traced = TracedCall(function, (walked[0], self.objects, walked[1]), args, kwargs, symbols, self.found,
-                            self.moving)
+                            self.moving, self.is_one_of_many and not self.traces)
         self.found, self.moving = traced.found, traced.moving
         work = TraceWork(traced)
         key = tuple(work.itself.items())

@@ -77,9 +77,11 @@ class TracedCall:
     """A call that ran as it is, with everything that is needed to run it again."""
 
     def __init__(self, function: Callable[..., Any], walked: tuple[Any, Sequence[Any], Any], args: Any, kwargs: Any,
-                 symbols: Sequence[Symbol], earlier: Mapping[str, weakref.ref[Tensor]], moving: Set[str]):
+                 symbols: Sequence[Symbol], earlier: Mapping[str, weakref.ref[Tensor]], moving: Set[str],
+                 any_size: bool = False):
         """`walked` are the function itself, objects among the arguments and the `self` of a method. `earlier` are the
-        tensors that the trace before found, by path; `moving` are paths where they were replaced already."""
+        tensors that the trace before found, by path; `moving` are paths where they were replaced already. With
+        `any_size`, kernels for other sizes may run, and it cannot be made a replay."""
         self.symbols = list(symbols)             # the variables that the arguments bring
         walk = self.walk = Walk(*walked)
         self.in_sight = {id(t) for t in walk.tensors}
@@ -121,7 +123,7 @@ class TracedCall:
         first, dice = streams.count, random.getstate()
         self.seed = streams.seed
         self.reached: dict[int, ReachedTensor] = {}        # by id
-        with noting_tensors(), record(s.name for s in symbols) as self.trace:
+        with noting_tensors(), record((s.name for s in symbols), any_size) as self.trace:
             for tensor, _, node in lazy:         # read as an argument would be
                 tensor.uop = node
                 hold(tensor)
