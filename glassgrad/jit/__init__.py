@@ -142,7 +142,7 @@ class TinyJit:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         instance = None if self._instance is None else self._instance()
         if recording() is not None:                        # inside another capture: part of it
-            return self._function(instance)(*args, **kwargs)
+            return self.function(*args, **kwargs) if instance is None else self.function(instance, *args, **kwargs)
         tensors: list[Tensor] = []
         objects: list[Any] = []
         symbols: SymbolNames = {}
@@ -181,10 +181,7 @@ class TinyJit:
                     self._replayed += 1
                     return result
                 self._say_why(whys[0], launch.debug)
-            return combination.trace(self._function(instance), (self.function, instance), args, kwargs, list(symbols))
-
-    def _function(self, instance: Any) -> Callable[..., Any]:
-        return self.function if instance is None else functools.partial(self.function, instance)
+            return combination.trace(self.function, instance, args, kwargs, list(symbols))
 
     def _find(self, form: list[Any], objects: list[Any]) -> _Combination:
         """The combination of arguments of this form; a new one if there is none."""
@@ -244,21 +241,17 @@ class _LaunchSettings:
     """The settings that decide what a call launches, read again only when one of them may have changed."""
 
     def __init__(self) -> None:
-        self._state: State | None = None
-        self._devices = -1
-        self._precision: DType | None = None
-        self._no_grad = False
+        self._now: tuple[State, int, DType | None, bool] | None = None
         self.key: tuple[Any, ...] = ()
         self.check = self.debug = 0
         self.number = 0                   # counts the changes
 
     def look(self) -> None:
-        state, devices, chosen, no_grad = current_state(), Device.version, precision.current(), inside()
-        if state is not self._state or devices != self._devices or chosen is not self._precision \
-                or no_grad is not self._no_grad:
-            self._state, self._devices, self._precision, self._no_grad = state, devices, chosen, no_grad
-            self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, chosen, Device.DEFAULT,
-                        Device.registered, no_grad)
+        now = (current_state(), Device.version, precision.current(), inside())
+        if now != self._now:
+            self._now = now
+            self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, *now[2:],
+                        Device.DEFAULT, Device.registered)
             self.check, self.debug = settings.CHECK, settings.DEBUG
             self.number += 1
 
@@ -270,16 +263,12 @@ class _Combination:
         self.name, self.objects = name, objects          # held: another object must not get the id of one of them
         self.is_one_of_many = is_one_of_many             # it may not come again
         self.traces: dict[tuple[tuple[int, str], ...], list[TraceWork]] = {}    # by arguments that it sees by itself
-        self.found: dict[str, weakref.ref[Tensor]] = {}  # the tensors that the last trace saw, by path
-        self.moving: set[str] = set()                    # paths where tensors are replaced
         self.replays: list[CapturedCall] = []
 
-    def trace(self, function: Callable[..., Any], walked: tuple[Any, Any], args: Any, kwargs: Any,
-              symbols: list[Symbol]) -> Any:
+    def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
-        traced = TracedCall(function, (walked[0], self.objects, walked[1]), args, kwargs, symbols, self.found,
-                            self.moving, self.is_one_of_many and not self.traces)
-        self.found, self.moving = traced.found, traced.moving
+        any_size = self.is_one_of_many and not self.traces
+        traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, any_size)
         work = TraceWork(traced)
         key = tuple(work.itself.items())
         if key not in self.traces and len(self.traces) >= _MOST_COMBINATIONS:

@@ -8,15 +8,13 @@ the trace alone is worked out when the capture is made, and a call only compares
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
 from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.replay import Replay
@@ -62,8 +60,7 @@ class CapturedCall:
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
         arguments = [row.node.base for row in rows[self.own:]]
         self.inputs = [symbols.get(node) for node in arguments]
-        below = traced.below_lazy()
-        self.weights = [Weight(symbols[node], source, numbers, node in below)
+        self.weights = [Weight(symbols[node], source, numbers, node in traced.below_lazy)
                         for node, source in sources.items() if node not in arguments]
         self.by_number = {w.number: w for w in self.weights if w.number is not None}
         self.shared = [w for w in self.weights if w.number is None]
@@ -167,22 +164,16 @@ class CapturedCall:
         self.is_steady = False                    # whether results stay where they are in this call
 
     def _find_numbers(self, traced: TracedCall) -> None:
-        """The numbers that kernels are given at each call: how each is read, its address and its type."""
+        """The numbers that kernels are given at each call: scalars, of which some count random streams, and lengths."""
         first, last = traced.streams
         self.drawn = last - first
-        self.seed: Any = None                     # of the random numbers that it draws
+        self.cells = [(cell, address, dtype, cell.value - first if is_stream and cell.value > first else 0)
+                      for cell, dtype, address, is_stream in self.replay.cells]
+        self.seed = traced.seed if any(stream for _, _, _, stream in self.cells) else None
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
+        self.sizes = [(s, address) for s, address in self.replay.sizes if s in self.symbols]
         self.answers = list(traced.trace.answers)     # how comparisons of them came out
         self.names: SymbolNames = {}              # what they are in this call
-        self.numbers: list[tuple[Callable[[SymbolNames], Any], int, DType]] = []
-        for cell, dtype, address, is_stream in self.replay.cells:
-            if is_stream and cell.value > first:
-                self.seed = traced.seed
-                self.numbers.append((partial(_stream, cell.value - first), address, dtype))
-            else:
-                self.numbers.append((partial(_cell_value, cell), address, dtype))
-        self.numbers += [(partial(_size, symbol), address, dtypes.index) for symbol, address in self.replay.sizes
-                         if symbol in self.symbols]
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
     def _compare(self, found: list[Tensor], state: list[Any]) -> None:
@@ -274,8 +265,11 @@ class CapturedCall:
         if not self.is_steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
             seen = state = None                   # else they would hold a gradient that nothing else does
             in_place.begin(found)
-        for read, address, dtype in self.numbers:
-            ctypes.memmove(address, scalar_bytes(read(self.names), dtype), 8)
+        for cell, address, dtype, stream in self.cells:
+            value = (streams.count + stream) & 0xFFFFFFFF if stream else cell.value
+            ctypes.memmove(address, scalar_bytes(value, dtype), 8)
+        for symbol, address in self.sizes:
+            ctypes.memmove(address, scalar_bytes(self.names[symbol].value, dtypes.index), 8)
         streams.count += self.drawn
         if not self.replay.is_long:
             return self._run(arguments, found, holders)
@@ -373,18 +367,3 @@ def _hidden(traced: TracedCall, sources: list[BufferSource]) -> list[Tensor]:
     used = {id(row.tensor) for source in sources for row in (*source.holders, *source.owners)}
     used |= {id(t) for t in (*traced.changed, *[t for t, _ in traced.grads], *[g.itself for g in traced.given])}
     return [row.tensor for row in traced.out_of_sight() if id(row.tensor) in used]
-
-
-# -- numbers that kernels are given ------------------------------------------------------------------------------------
-def _stream(number: int, names: SymbolNames) -> int:
-    """The number of a random stream, counted from the first of the call."""
-    return (streams.count + number) & 0xFFFFFFFF
-
-
-def _cell_value(cell: Cell, names: SymbolNames) -> Any:
-    return cell.value
-
-
-def _size(symbol: Symbol, names: SymbolNames) -> Any:
-    """The value of a variable in this call."""
-    return names[symbol].value

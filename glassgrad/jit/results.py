@@ -204,7 +204,6 @@ class ResultsInPlace:
         self.counted: list[Buffer] = []                        # integers among them: facts are kept about their values
         self.readers: list[list[Any]] = []                     # of the weights' buffers, after the last call,
         self.lengths: list[int] = []                           # and how many there were
-        self._moved: list[ResultInPlace] = []                  # those that this call puts elsewhere
         self.disturbed = bool(rows)                            # some row is lost
 
     def begin(self, found: Sequence[Tensor]) -> None:
@@ -213,8 +212,9 @@ class ResultsInPlace:
             row.lost = row.lost or row.node is None or not row.node.arg.is_free(found[row.place])
         for row in self._gradients:
             row.lost = not row.take_back(found[row.place])
-        self._moved = [row for row in self.rows if row.lost]
-        for row in self._moved:
+        for row in self.rows:
+            if not row.lost:
+                continue
             row.node = _new_buffer(row.symbol, row.symbol.shape)
             self.replay.bind(row.symbol, row.node.arg.address)
             if row.update is not None:
@@ -226,10 +226,11 @@ class ResultsInPlace:
         for buffer in self.counted:
             buffer.version += 1
         if self.disturbed:
-            for row in self._moved:
-                self._give(row, found[row.place], seen)
+            for row in self.rows:
+                if row.lost:
+                    self._give(row, found[row.place], seen)
             # while a tensor has views, it gets new memory at each call, and they get nodes over that
-            self._moved, self.disturbed = [], any(is_shared(found[row.place]) for row in self._weights)
+            self.disturbed = any(is_shared(found[row.place]) for row in self._weights)
             if self._gradients:
                 seen[-len(self._gradients):] = [row.gradient for row in self._gradients]
             buffers = [row.node.arg for row in self._weights if row.node is not None]

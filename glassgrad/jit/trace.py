@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import gc
 import random
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
@@ -76,18 +75,13 @@ class GivenTensor(NamedTuple):
 class TracedCall:
     """A call that ran as it is, with everything that is needed to run it again."""
 
-    def __init__(self, function: Callable[..., Any], walked: tuple[Any, Sequence[Any], Any], args: Any, kwargs: Any,
-                 symbols: Sequence[Symbol], earlier: Mapping[str, weakref.ref[Tensor]], moving: Set[str],
-                 any_size: bool = False):
-        """`walked` are the function itself, objects among the arguments and the `self` of a method. `earlier` are the
-        tensors that the trace before found, by path; `moving` are paths where they were replaced already. With
-        `any_size`, kernels for other sizes may run, and it cannot be made a replay."""
+    def __init__(self, function: Callable[..., Any], objects: Sequence[Any], instance: Any, args: Any, kwargs: Any,
+                 symbols: Sequence[Symbol], any_size: bool = False):
+        """`objects` are those among the arguments, and `instance` is the `self` of a method. With `any_size`, kernels
+        for other sizes may run, and it cannot be made a replay."""
         self.symbols = list(symbols)             # the variables that the arguments bring
-        walk = self.walk = Walk(*walked)
+        walk = self.walk = Walk(function, objects, instance)
         self.in_sight = {id(t) for t in walk.tensors}
-        replaced_since = {p for p, t in zip(walk.paths, walk.tensors) if p in earlier and earlier[p]() is not t}
-        self.moving = replaced_since | {*moving}
-        self.found = {p: weakref.ref(t) for p, t in zip(walk.paths, walk.tensors)}
         originals = self.originals = list[Tensor]()
         stands_in: dict[int, Tensor] = {}        # what stands for each argument
         self.itself: dict[int, Tensor] = {}      # arguments, by number, that the function sees anyhow
@@ -119,7 +113,7 @@ class TracedCall:
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(walk.tensors)
         found_as = [(t.uop, t.grad) for t in originals]
-        lazy = [(t, t.uop, as_buffer(t)) for t, p in zip(walk.tensors, walk.paths) if p in self.moving and is_lazy(t)]
+        lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
         first, dice = streams.count, random.getstate()
         self.seed = streams.seed
         self.reached: dict[int, ReachedTensor] = {}        # by id
@@ -128,12 +122,14 @@ class TracedCall:
                 tensor.uop = node
                 hold(tensor)
             self.trace.touched.clear()
+            # the buffers that the other lazy tensors in sight are computed from
+            self.below_lazy = {n for n in toposort([t.uop for t in walk.tensors if is_lazy(t)]) if n.op is o.BUFFER}
             for tensor, path in zip(walk.tensors, walk.paths):
                 self._reach(tensor, tensor.uop, tensor.grad, path)
             for i, tensor in enumerate(self.arguments):
                 self._reach(tensor, tensor.uop, None, f"argument {i}")
             try:
-                result = function(*args, **kwargs)
+                result = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
             except BaseException:
                 self._hand_back()                # what it did to its arguments before it failed, it did
                 _restore(lazy)
@@ -370,7 +366,6 @@ class TracedCall:
         read: dict[UOp, list[Tensor]] = {}
         for tensor in leaves([n for rec in self.trace.records for n in rec.normal.order]):
             read.setdefault(tensor.uop.base, []).append(tensor)
-        below = self.below_lazy()
         self.unseen: list[str] = []
         out: dict[UOp, BufferSource | tuple[str, bytes]] = {}
         known: set[UOp] = set()
@@ -386,14 +381,10 @@ class TracedCall:
                         out[base] = found
                         continue
                     out[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
-                    if base not in self.trace.data and base not in below:
+                    if base not in self.trace.data and base not in self.below_lazy:
                         self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
             known |= set(results)
         return out
-
-    def below_lazy(self) -> set[UOp]:
-        """The buffers that lazy tensors in sight are to be computed from."""
-        return {node for node in toposort([t.uop for t in self.walk.tensors if is_lazy(t)]) if node.op is o.BUFFER}
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -433,6 +424,11 @@ def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
 def _is_trained(node: UOp) -> bool:
     """Whether a gradient that arrives at a node goes on to a leaf that wants it."""
     return any(t.requires_grad is True for t in holders(toposort([node], passes_to)))
+
+
+def _is_data(node: UOp, trained: Set[UOp]) -> bool:
+    """Whether a lazy value is computed from memory, and no gradient goes on from it: it is read as data."""
+    return any(n.op is o.BUFFER for n in node.toposort()) and not _leads_to(node, trained) and not _is_trained(node)
 
 
 def _restore(lazy: list[tuple[Tensor, UOp, UOp]]) -> None:
