@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import Record
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
-from glassgrad.jit.trace import BufferSource, TracedCall, name_of
+from glassgrad.jit.trace import BufferSource, SourcePaths, TracedCall, name_of
 from glassgrad.jit.values import PLAIN
 from glassgrad.tensor.tensor import Tensor
 
@@ -69,14 +69,14 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
             if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
                 return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
     gone = theirs.gone()
-    for now, (mine_at, theirs_at) in zip(traced.sources.values(), zip(mine.sources, theirs.sources)):
-        if isinstance(now, BufferSource) and isinstance(theirs_at[0], set):
+    for now, then in zip(mine.sources, theirs.sources):
+        if isinstance(now, SourcePaths) and isinstance(then, SourcePaths):
             # at least one tensor holds it in both; the others may have held the value at the time (`w.detach()`)
-            if mine_at[0].isdisjoint(theirs_at[0] - gone) and (mine_at[0] or mine_at != theirs_at):
+            if now.holders.isdisjoint(then.holders - gone) and (now.holders or now != then):
                 return "other tensors are used"
-        elif mine_at != theirs_at:
+        elif now != then:
             return "a tensor made inside from plain data changed its values" + (
-                f", made at {now[0]}" if not isinstance(now, BufferSource) else "")
+                f", made at {now[0]}" if not isinstance(now, SourcePaths) else "")
     if not gone.isdisjoint(mine.changed):
         return "other tensors are changed"
     for name, words in _DIFFERENCES.items():
@@ -89,8 +89,9 @@ def narrow(traced: TracedCall, theirs: TraceWork) -> None:
     """Of the tensors that held a buffer in a trace, rely on those that held it in an equal one too."""
     dropped = theirs.gone() | theirs.arguments
     for source, earlier in zip(traced.sources.values(), theirs.sources):
-        if isinstance(source, BufferSource):
-            source.holders[:] = [row for row in source.holders if row.path in earlier[0] - dropped] or source.holders
+        if isinstance(source, BufferSource) and isinstance(earlier, SourcePaths):
+            in_both = earlier.holders - dropped
+            source.holders[:] = [row for row in source.holders if row.path in in_both] or source.holders
 
 
 def _outcomes(traced: TracedCall) -> list[Any]:

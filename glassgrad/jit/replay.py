@@ -53,13 +53,13 @@ class CapturedCall:
         made = {r for rec in traced.trace.records for r in rec.results}
         fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes if out.node is not None) if b in made]
         sources = {node: source for node, source in traced.sources.items() if isinstance(source, BufferSource)}
-        symbols = {b: symbol_of(b) for b in (*sources, *fresh)}
         hidden = _hidden(traced, list(sources.values()))
         self.own = len(traced.walk.tensors) + len(hidden)         # how many tensors are no arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
         arguments = [row.node.base for row in rows[self.own:]]
-        self.inputs = [symbols.get(node) for node in arguments]
+        symbols = {b: symbol_of(b) for b in dict.fromkeys((*arguments, *sources, *fresh))}
+        self.inputs = [symbols[node] for node in arguments]
         self.weights = [Weight(symbols[node], source, numbers, node in traced.below_lazy)
                         for node, source in sources.items() if node not in arguments]
         self.by_number = {w.number: w for w in self.weights if w.number is not None}
@@ -89,13 +89,13 @@ class CapturedCall:
         self.results = [Result(symbols[b], [out for out in self.outcomes if out.node is not None
                                             and out.node.base is symbols[b]], self.replay, b in ends)
                         for b in fresh if symbols[b] not in stays]
-        self._sort_outcomes([(g, None if g.itself is None else numbers[id(g.itself)]) for g in traced.given])
+        self._sort_outcomes([(g, 0 if g.itself is None else numbers[id(g.itself)]) for g in traced.given])
         left = [row.place for row in in_place if row.weight is None]          # their gradients stay in place
         self._watch(traced, rows[:self.own], left)
         self.guards = Guards(traced.walk, [b for b, _ in traced.bound], [b for b, _ in traced.raised], left, hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.given_of_its_own = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
-        self.entries = [[] if symbol is None else self.replay.pointers(symbol) for symbol in self.inputs]
+        self.entries = [self.replay.pointers(symbol) for symbol in self.inputs]
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
         self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in traced.trace.flags]
@@ -132,7 +132,7 @@ class CapturedCall:
         self.replay.keep_together(row.symbol for row in rows)
         return rows
 
-    def _sort_outcomes(self, given: list[tuple[GivenTensor, int | None]]) -> None:
+    def _sort_outcomes(self, given: list[tuple[GivenTensor, int]]) -> None:
         """What each call leaves, by kind, with the result that it is where it is all of one. `given` are the tensors
         that it gives, with the number of those that were there."""
         whole = {out: result for out in self.outcomes for result in self.results if result.is_whole(out)}
@@ -306,7 +306,7 @@ class CapturedCall:
             self.in_place.end(found, self.seen)
         return self._leave(found, holders, bases)
 
-    def _bases(self, arguments: list[UOp], found: list[Tensor], weights: list[Weight]) -> dict[UOp | None, UOp]:
+    def _bases(self, arguments: list[UOp], found: list[Tensor], weights: list[Weight]) -> dict[UOp, UOp]:
         """The buffers of this call that stand in the place of symbols."""
         return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.nodes(found)[0].base for w in weights},
                 **{r.symbol: r.seen_as_in_trace() for r in self.results}}
@@ -319,7 +319,7 @@ class CapturedCall:
             flag.verify(lambda nodes: computed_bytes([substituted(node, present, self.names) for node in nodes],
                                                       Device.DEFAULT))
 
-    def _leave(self, found: list[Tensor], holders: list[Any], bases: dict[UOp | None, UOp]) -> Any:
+    def _leave(self, found: list[Tensor], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
         """Bind what the function binds; its results in the form it returned them. `bases` are the buffers of this call,
         where views of them are left."""
         for number, result, left in self.values:
@@ -357,7 +357,7 @@ class CapturedCall:
             binding.put(holder, binding.way.read(holder, binding.name) + by)
         return results[self.returned.numbers[0]] if self.returned.single else self.returned.filled(results)
 
-    def _now(self, view: UOp, bases: Mapping[Any, UOp]) -> UOp:
+    def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
         """A view of the trace over the memory of this call."""
         return moved(view, bases.get(view.base, view.base), self.names)
 

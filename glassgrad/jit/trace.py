@@ -33,7 +33,8 @@ from glassgrad.tensor.jit_access import assign_node, computed_from
 from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
-__all__ = ["BufferSource", "GivenTensor", "Outcome", "TracedCall", "add_gradient", "as_buffer", "is_lazy", "name_of"]
+__all__ = ["BufferSource", "GivenTensor", "Outcome", "ReachedTensor", "SourcePaths", "TracedCall",
+           "add_gradient", "as_buffer", "is_lazy", "name_of"]
 
 
 class ReachedTensor(NamedTuple):
@@ -45,14 +46,19 @@ class ReachedTensor(NamedTuple):
     path: str
 
 
+class SourcePaths(NamedTuple):
+    """Where a buffer comes from, in words that mean the same in every trace."""
+    holders: set[str]
+    owners: set[str]
+
+
 class BufferSource(NamedTuple):
     """Where a buffer comes from at each call: tensors that hold it, and tensors whose gradient does."""
     holders: list[ReachedTensor]
     owners: list[ReachedTensor]
 
-    def paths(self) -> tuple[set[str], set[str]]:
-        """How both are named in every trace."""
-        return {row.path for row in self.holders}, {row.path for row in self.owners}
+    def paths(self) -> SourcePaths:
+        return SourcePaths({row.path for row in self.holders}, {row.path for row in self.owners})
 
 
 class Outcome(NamedTuple):
