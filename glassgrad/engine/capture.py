@@ -38,17 +38,24 @@ class Record:
 
 
 @dataclass(eq=False)
+class TouchedTensor:
+    """A tensor that the thread of a trace gave a value or a gradient, and what it had before."""
+    tensor: weakref.ref[Any]
+    grad: Any
+    is_written: bool = False                     # whether it got a value
+    node: UOp | None = None                      # what it stood for before that, where it is known
+
+
+@dataclass(eq=False)
 class Trace:
     """Schedules in the order they ran, and what to look at after each run of them."""
     records: list[Record] = field(default_factory=list)
     flags: list[RunCheck] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
+    any_size: bool = False                       # whether its kernels may be for other sizes too: it is not replayed
     answers: dict[LengthComparison, None] = field(default_factory=dict)      # how comparisons of those values came out
     made: list[weakref.ref[Any]] = field(default_factory=list)      # tensors that were made by this thread
-    touched: dict[int, tuple[weakref.ref[Any], Any]] = field(default_factory=dict)     # tensors that this thread gave a
-    #                                                     value or a gradient, by id, with the gradient they had before
-    written: dict[int, UOp | None] = field(default_factory=dict)     # those that it gave a value, by id, with the node
-    #                                                     they stood for before, where it is known
+    touched: dict[int, TouchedTensor] = field(default_factory=dict)      # by id
     data: set[UOp] = field(default_factory=set)           # buffers that hold plain data copied in it
     values: dict[UOp, UOp] = field(default_factory=dict)      # what nodes were found to be in it; a replay finds others
 
@@ -67,9 +74,9 @@ def recording() -> Trace | None:
 
 
 @contextmanager
-def record(variables: Iterable[str] = ()) -> Iterator[Trace]:
+def record(variables: Iterable[str] = (), any_size: bool = False) -> Iterator[Trace]:
     """Everything realized inside is also noted in the trace."""
-    before, trace = _current.trace, Trace(variables=frozenset(variables))
+    before, trace = _current.trace, Trace(variables=frozenset(variables), any_size=any_size)
     _current.trace = trace
     try:
         yield trace
@@ -86,15 +93,15 @@ def note_made(tensor: Any) -> None:
 def note_gradient(tensor: Any) -> None:
     """A tensor is to get another gradient; called before it does."""
     if _current.trace is not None:
-        _current.trace.touched.setdefault(id(tensor), (weakref.ref(tensor), tensor.grad))
+        _current.trace.touched.setdefault(id(tensor), TouchedTensor(weakref.ref(tensor), tensor.grad))
 
 
 def note_written(tensor: Any, earlier: UOp | None = None) -> None:
     """A tensor was given a value; `earlier` is the node that it stood for before."""
     if _current.trace is not None:
         note_gradient(tensor)
-        written = _current.trace.written
-        written[id(tensor)] = written.get(id(tensor)) or earlier
+        row = _current.trace.touched[id(tensor)]
+        row.is_written, row.node = True, row.node or earlier
 
 
 def note_data(node: UOp) -> UOp:

@@ -58,7 +58,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         sinks = [s for s in sinks if s not in stored]
     if sinks:
         normal = normalize(sinks)
-        compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None)
+        compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None or trace.any_size)
         with _running:
             results = compiled.run(normal, free, values=values)
         if trace is not None:

@@ -24,7 +24,7 @@ from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.jit.compare import TraceWork, difference, narrow, refusal
-from glassgrad.jit.replay import STALE, CapturedCall
+from glassgrad.jit.replay import CapturedCall, Stale
 from glassgrad.jit.trace import TracedCall
 from glassgrad.jit.values import ArrayContent, SymbolNames, describe
 from glassgrad.runtime.devices import Device
@@ -48,6 +48,7 @@ _MOST_TRACES = 4           # of one combination of arguments before a function t
 _MOST_VARIANTS = 8         # captures of one combination, for guarded values that change back and forth
 _MOST_COMBINATIONS = 64    # a step number among the arguments makes every call a new one; also of one combination, for
                            # tensors that the function sees as well (`for w in weights: step(w)`)
+_MANY_COMBINATIONS = 4     # after which the first call of another one may run kernels that are compiled for any size
 _MANY_CAPTURES = 16        # captures after which a function that is hardly ever replayed says so
 
 
@@ -141,7 +142,7 @@ class TinyJit:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         instance = None if self._instance is None else self._instance()
         if recording() is not None:                        # inside another capture: part of it
-            return self._function(instance)(*args, **kwargs)
+            return self.function(*args, **kwargs) if instance is None else self.function(instance, *args, **kwargs)
         tensors: list[Tensor] = []
         objects: list[Any] = []
         symbols: SymbolNames = {}
@@ -167,19 +168,20 @@ class TinyJit:
             replays = combination.replays
             if replays and not launch.check:        # CHECK compares kernel by kernel, in a trace
                 number = launch.number
+                whys = []
                 for captured in replays:
-                    result = captured.call(instance, tensors, symbols, number)
-                    if result is not STALE:
-                        if captured is not replays[0]:     # the one that fits is tried first next time
-                            replays.remove(captured)
-                            replays.insert(0, captured)
-                        self._replayed += 1
-                        return result
-                self._say_why(replays[0].why, launch.debug)
-            return combination.trace(self._function(instance), (self.function, instance), args, kwargs, list(symbols))
-
-    def _function(self, instance: Any) -> Callable[..., Any]:
-        return self.function if instance is None else functools.partial(self.function, instance)
+                    try:
+                        result = captured.call(instance, tensors, symbols, number)
+                    except Stale as stale:
+                        whys.append(str(stale))
+                        continue
+                    if captured is not replays[0]:     # the one that fits is tried first next time
+                        replays.remove(captured)
+                        replays.insert(0, captured)
+                    self._replayed += 1
+                    return result
+                self._say_why(whys[0], launch.debug)
+            return combination.trace(self.function, instance, args, kwargs, list(symbols))
 
     def _find(self, form: list[Any], objects: list[Any]) -> _Combination:
         """The combination of arguments of this form; a new one if there is none."""
@@ -192,7 +194,8 @@ class TinyJit:
                 self._known.pop(next(iter(self._known)))
             # kept: an array among the arguments may change, and another object must not get the id of one of these
             form = [part.kept() if isinstance(part, ArrayContent) else part for part in form]
-            found = self._known[tuple(form)] = _Combination(self.__name__, objects)
+            found = self._known[tuple(form)] = _Combination(self.__name__, objects,
+                                                               len(self._known) >= _MANY_COMBINATIONS)
         self._latest = (form, found)
         return found
 
@@ -238,21 +241,17 @@ class _LaunchSettings:
     """The settings that decide what a call launches, read again only when one of them may have changed."""
 
     def __init__(self) -> None:
-        self._state: State | None = None
-        self._devices = -1
-        self._precision: DType | None = None
-        self._no_grad = False
+        self._now: tuple[State, int, DType | None, bool] | None = None
         self.key: tuple[Any, ...] = ()
         self.check = self.debug = 0
         self.number = 0                   # counts the changes
 
     def look(self) -> None:
-        state, devices, chosen, no_grad = current_state(), Device.version, precision.current(), inside()
-        if state is not self._state or devices != self._devices or chosen is not self._precision \
-                or no_grad is not self._no_grad:
-            self._state, self._devices, self._precision, self._no_grad = state, devices, chosen, no_grad
-            self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, chosen, Device.DEFAULT,
-                        Device.registered, no_grad)
+        now = (current_state(), Device.version, precision.current(), inside())
+        if now != self._now:
+            self._now = now
+            self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, *now[2:],
+                        Device.DEFAULT, Device.registered)
             self.check, self.debug = settings.CHECK, settings.DEBUG
             self.number += 1
 
@@ -260,19 +259,16 @@ class _LaunchSettings:
 class _Combination:
     """One combination of arguments: its traces, and a capture for each two of them that agree."""
 
-    def __init__(self, name: str, objects: list[Any]):
+    def __init__(self, name: str, objects: list[Any], is_one_of_many: bool):
         self.name, self.objects = name, objects          # held: another object must not get the id of one of them
+        self.is_one_of_many = is_one_of_many             # it may not come again
         self.traces: dict[tuple[tuple[int, str], ...], list[TraceWork]] = {}    # by arguments that it sees by itself
-        self.found: dict[str, weakref.ref[Tensor]] = {}  # the tensors that the last trace saw, by path
-        self.moving: set[str] = set()                    # paths where tensors are replaced
         self.replays: list[CapturedCall] = []
 
-    def trace(self, function: Callable[..., Any], walked: tuple[Any, Any], args: Any, kwargs: Any,
-              symbols: list[Symbol]) -> Any:
+    def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
-        traced = TracedCall(function, (walked[0], self.objects, walked[1]), args, kwargs, symbols, self.found,
-                            self.moving)
-        self.found, self.moving = traced.found, traced.moving
+        any_size = self.is_one_of_many and not self.traces
+        traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, any_size)
         work = TraceWork(traced)
         key = tuple(work.itself.items())
         if key not in self.traces and len(self.traces) >= _MOST_COMBINATIONS:
@@ -285,7 +281,7 @@ class _Combination:
                 raise JitError("a replay of this function would not do what it does", given=traced.faults[0],
                                expected="a function that only computes tensors: later calls replay its kernels, not "
                                "its Python", fix="do that outside, keep it in a tensor, or leave the jit off")
-            narrow(traced, work, traces.pop(differences.index("")))
+            narrow(traced, traces.pop(differences.index("")))
             self._keep(CapturedCall(traced))
         elif len(traces) + 1 >= _MOST_TRACES:
             traces.clear()

@@ -1,104 +1,32 @@
-"""Where the jit finds a value, and the ways to read it again. In: holders and names. Out: `Binding`."""
+"""Where the jit finds a value, and the ways to read it again. In: holders and names. Out: `Binding`.
+
+A way is one expression. The function that compares all values at each call (guards.py) is made of such expressions, and
+reading a single value evaluates the same one.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from operator import length_hint
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import current_state
-from glassgrad.jit.values import PLAIN, ArrayContent, is_array
+from glassgrad.jit.values import PLAIN, ArrayContent
 
-__all__ = ["GONE", "Binding", "attribute", "cell", "content", "context_value", "entries", "entry", "environment",
-           "item", "member", "own_entry", "progress", "size"]
+__all__ = ["ALL_ENTRIES", "ARRAY", "ATTRIBUTE", "CELL", "CLASS_ENTRY", "CONTENT", "CONTEXT", "ENTRY", "ENVIRONMENT",
+           "GONE", "ITEM", "MEMBER", "MISSING", "PROGRESS", "SIZE", "TEXTS", "Binding", "Way", "expression_names"]
 
 GONE = type("Gone", (), {})()   # what is found where there is nothing any more
+MISSING = (LookupError, AttributeError, ValueError)      # no such entry, no such attribute, an empty cell
 
 
-class Binding(NamedTuple):
-    """Where a value was found: `get(holder, name)` reads it again, `path` is how the user would write it, `source` is
-    the expression of the holder in the generated function, and `text` that of the value."""
-    get: Callable[[Any, Any], Any]
-    holder: Any
-    name: Any
-    value: Any
-    path: str
-    source: str = ""
-    text: str = ""
-
-    @property
-    def is_variable(self) -> bool:
-        """Whether it is an attribute, a global or a variable of a closure."""
-        return self.get in (member, attribute, cell)
-
-    def current(self) -> Any:
-        """What is there now."""
-        return self.get(self.holder, self.name)
-
-    def put(self, holder: Any, value: Any) -> None:
-        """Bind the name in this holder to another value."""
-        if self.get is cell:
-            holder.cell_contents = value
-        elif self.get in (member, entry, item):
-            holder[self.name] = value
-        elif self.get in (attribute, own_entry):
-            (type if isinstance(holder, type) else object).__setattr__(holder, self.name, value)
-        else:
-            raise Bug(f"{self.path} cannot be bound to another value")
-
-
-# -- ways to read a value ----------------------------------------------------------------------------------------------
-def member(holder: Any, name: Any) -> Any:
-    """An attribute in an object's `__dict__`, or a module's global."""
-    return holder.get(name, GONE)
-
-
-def entry(holder: Any, name: Any) -> Any:
-    """An entry of a dict."""
-    return holder.get(name, GONE)
-
-
-def item(holder: Any, name: Any) -> Any:
-    """An item of a list, a tuple or a deque."""
-    return holder[name] if name < len(holder) else GONE
-
-
-def cell(holder: Any, name: Any) -> Any:
-    """A variable of a closure."""
-    try:
-        return holder.cell_contents
-    except ValueError:               # never filled, or deleted
-        return GONE
-
-
-def attribute(holder: Any, name: Any) -> Any:
-    """An attribute of a function, or of an object with slots."""
-    return getattr(holder, name, GONE)
-
-
-def own_entry(holder: Any, name: Any) -> Any:
-    """An attribute of a class, as it was written there."""
-    return vars(holder).get(name, GONE)
-
-
-def size(holder: Any, name: Any) -> int:
-    """The number of entries."""
-    return len(holder)
-
-
-def content(holder: Any, name: Any) -> Any:
-    """All entries of a set or of a long list, or what is in an array; the value that is kept is a copy."""
-    return ArrayContent(holder) if is_array(holder) else holder
-
-
-def entries(holder: Any, name: Any) -> list[Any]:
-    """All entries of a large list or dict; the value that is kept is a copy."""
+def entries(holder: Any) -> list[Any]:
+    """All entries of a list or a dict."""
     return [*holder, *holder.values()] if isinstance(holder, dict) else list(holder)
 
 
-def progress(holder: Any, name: Any) -> tuple[Any, ...]:
+def progress(holder: Any) -> tuple[Any, ...]:
     """How far an iterator or a random generator has come, as far as that can be told."""
     if isinstance(holder, random.Random):
         return holder.getstate()
@@ -108,11 +36,74 @@ def progress(holder: Any, name: Any) -> tuple[Any, ...]:
     return (length_hint(holder, -1), repr(holder))
 
 
-def context_value(holder: Any, name: Any) -> Any:
-    """The value of a context variable."""
-    return holder.get(GONE)
+# what expressions may name besides the holder and the name
+expression_names = {"GONE": GONE, "ArrayContent": ArrayContent, "entries": entries, "progress": progress,
+                    "current_state": current_state}
 
 
-def environment(holder: Any, name: Any) -> Any:
-    """The settings and environment variables: one object while they are the same."""
-    return current_state()
+class Way:
+    """A way to read a value: an expression of its holder, {0}, and its name, {1}.
+
+    >>> MEMBER.read({"lr": 0.1}, "lr"), MEMBER.read([1, 2], 5) is GONE, SIZE.read("abc")
+    (0.1, True, 3)
+    """
+
+    def __init__(self, expression: str):
+        self.expression = expression
+        self._read = eval(f"lambda holder, name: {expression.format('holder', 'name')}", expression_names)
+
+    def read(self, holder: Any, name: Any = "") -> Any:
+        """What is there now."""
+        try:
+            return self._read(holder, name)
+        except MISSING:
+            return GONE
+
+
+MEMBER = Way("{0}[{1}]")                   # an attribute in an object's `__dict__`, or a module's global
+ITEM = Way("{0}[{1}]")                     # of a list, tuple, deque or dict
+ENTRY = Way("{0}.get({1}, GONE)")          # of a dict of another class, which may fill in what is missing
+CELL = Way("{0}.cell_contents")            # a variable of a closure
+ATTRIBUTE = Way("getattr({0}, {1})")       # of a function, or of an object with slots
+CLASS_ENTRY = Way("{0}.__dict__[{1}]")     # an attribute of a class, as it was written there
+CONTEXT = Way("{0}.get(GONE)")             # the value of a context variable
+# computed from the holder; the value that is kept is a copy
+SIZE = Way("len({0})")
+CONTENT = Way("{0}")                       # all entries of a set, or of a long list of plain values
+TEXTS = Way("{0}")                         # the same of a set of texts
+ARRAY = Way("ArrayContent({0})")
+ALL_ENTRIES = Way("entries({0})")          # of a large list or dict
+PROGRESS = Way("progress({0})")
+ENVIRONMENT = Way("current_state()")       # settings and environment variables: one object while they are the same
+
+
+class Binding(NamedTuple):
+    """Where a value was found: `way` reads it again, `path` is how the user would write it, `source` is the expression
+    of the holder in the generated function, and `text` that of the value."""
+    way: Way
+    holder: Any
+    name: Any
+    value: Any
+    path: str
+    source: str
+    text: str
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether it is an attribute, a global or a variable of a closure."""
+        return self.way in (MEMBER, ATTRIBUTE, CELL)
+
+    def current(self) -> Any:
+        """What is there now."""
+        return self.way.read(self.holder, self.name)
+
+    def put(self, holder: Any, value: Any) -> None:
+        """Bind the name in this holder to another value."""
+        if self.way is CELL:
+            holder.cell_contents = value
+        elif self.way in (MEMBER, ITEM, ENTRY):
+            holder[self.name] = value
+        elif self.way in (ATTRIBUTE, CLASS_ENTRY):
+            (type if isinstance(holder, type) else object).__setattr__(holder, self.name, value)
+        else:
+            raise Bug(f"{self.path} cannot be bound to another value")

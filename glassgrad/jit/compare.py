@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import Record
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
-from glassgrad.jit.trace import BufferSource, TracedCall, name_of
+from glassgrad.jit.trace import BufferSource, SourcePaths, TracedCall, name_of
 from glassgrad.jit.values import PLAIN
 from glassgrad.tensor.tensor import Tensor
 
@@ -41,16 +41,15 @@ class TraceWork:
         records = traced.trace.records
         self.graphs = [record.normal.key for record in records]
         self.constants = [[c.arg for c in record.normal.constants] for record in records]
-        self.sources = list(traced.sources.values())
+        self.sources = [source.paths() if isinstance(source, BufferSource) else source
+                        for source in traced.sources.values()]
         self.lengths = [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols)) for record in records]
         self.form = _form(traced.form, traced.numbered)
         self.put = {binding.path: _form(value, traced.numbered) for binding, value in traced.bound}
         self.raised = {binding.path: by for binding, by in traced.raised}
-        paths = traced.paths
-        in_sight = len(traced.walk.tensors)
-        self.out_of_sight = {p: weakref.ref(t) for p, t in list(zip(paths, traced.tensors))[in_sight:]}
-        self.itself = {i: paths[number] for i, number in traced.itself.items()}
-        self.changed = [paths[traced.numbers[id(t)]] for t in (*traced.changed, *[t for t, _ in traced.grads])]
+        self.out_of_sight = {row.path: weakref.ref(row.tensor) for row in traced.out_of_sight()}
+        self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
+        self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
         self.arguments = {name_of(t) for t in traced.originals}        # arguments: they need not live on
         self.outcomes = _outcomes(traced)
 
@@ -71,12 +70,13 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
                 return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
     gone = theirs.gone()
     for now, then in zip(mine.sources, theirs.sources):
-        if isinstance(now, BufferSource) and isinstance(then, BufferSource):
-            if not now.may_be(then, gone):
+        if isinstance(now, SourcePaths) and isinstance(then, SourcePaths):
+            # at least one tensor holds it in both; the others may have held the value at the time (`w.detach()`)
+            if now.holders.isdisjoint(then.holders - gone) and (now.holders or now != then):
                 return "other tensors are used"
         elif now != then:
             return "a tensor made inside from plain data changed its values" + (
-                f", made at {now[0]}" if isinstance(now, tuple) else "")
+                f", made at {now[0]}" if not isinstance(now, SourcePaths) else "")
     if not gone.isdisjoint(mine.changed):
         return "other tensors are changed"
     for name, words in _DIFFERENCES.items():
@@ -85,19 +85,19 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
     return ""
 
 
-def narrow(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> None:
-    """Of the ways in which a buffer came to two traces that agree, leave those that were open to both."""
-    for now, then in zip(mine.sources, theirs.sources):
-        if isinstance(now, BufferSource) and isinstance(then, BufferSource):
-            now.narrow(then, theirs.gone() | theirs.arguments)
-    traced.drop_unused()
+def narrow(traced: TracedCall, theirs: TraceWork) -> None:
+    """Of the tensors that held a buffer in a trace, rely on those that held it in an equal one too."""
+    dropped = theirs.gone() | theirs.arguments
+    for source, earlier in zip(traced.sources.values(), theirs.sources):
+        if isinstance(source, BufferSource) and isinstance(earlier, SourcePaths):
+            in_both = earlier.holders - dropped
+            source.holders[:] = [row for row in source.holders if row.path in in_both] or source.holders
 
 
 def _outcomes(traced: TracedCall) -> list[Any]:
     """Which of the values that a call computed or was brought each outcome is, as which view of it; and which tensors
     are given as themselves."""
     names: dict[UOp, tuple[str, int]] = {node: ("a source", i) for i, node in enumerate(traced.sources)}
-    names |= {node: ("an argument", i) for i, node in enumerate(traced.argument_nodes)}
     made = [node for record in traced.trace.records for node in record.results]
     names |= {node: ("a result", i) for i, node in enumerate(made)}
 
@@ -108,9 +108,9 @@ def _outcomes(traced: TracedCall) -> list[Any]:
             node = node.src[0]
         return parts, names.get(node) if node is not None else None
 
-    where = [(out.kind, traced.paths[out.number] if out.kind in ("value", "gradient") else out.number, view(out.node))
+    where = [(out.kind, out.place if out.kind == "given" else traced.path(out.place), view(out.node))
              for out in traced.outcomes()]
-    return [where, [(g.argument, None if g.number is None else traced.paths[g.number]) for g in traced.given]]
+    return [where, [None if g.itself is None else traced.path(g.itself) for g in traced.given]]
 
 
 def _form(value: Any, numbered: Callable[[Any], Any]) -> Any:

@@ -28,9 +28,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
-from glassgrad.base.settings import current_state
-from glassgrad.jit.bindings import (GONE, Binding, attribute, cell, content, context_value, entries, entry, environment,
-                                    item, member, own_entry, progress, size)
+from glassgrad.jit.bindings import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
+                                    ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PROGRESS, SIZE, TEXTS, Binding, Way,
+                                    expression_names)
 from glassgrad.jit.values import PLAIN, ArrayContent, is_array, is_plain, same
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
@@ -64,7 +64,8 @@ class Walk:
         self.paths: list[str] = []                       # of the tensors
         self.codes: list[Any] = []                       # code that the function may run, as far as names tell
         self.lines: list[tuple[str, int]] = []           # of the generated function, and whose value each compares
-        self.constants: dict[str, Any] = {"same": same, "ArrayContent": ArrayContent}
+        self.tests: dict[int, int] = {}                  # the line that compares the value of each binding
+        self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
         self.tensor_names: list[str] = []
         self._weak = instance is not None                # what leads to the `self` of a method must not be held
         self._variables: dict[int, str] = {}             # of objects visited or to be visited, by id
@@ -72,12 +73,11 @@ class Walk:
         self._named: set[str] = set()                    # names that occur in `codes`
         self._waiting: list[tuple[Any, str, str]] = []   # (object, path, variable)
         self._later: list[tuple[Any, str, str, str]] = []        # the same of attributes that no code names yet
+        self._visits_all = False                         # those too
         for thing, path in [(function, "the function"), *[(o, type(o).__name__) for o in objects]]:
-            self._variables[id(thing)] = self._constant(thing)
-            self._waiting.append((thing, path, self._variables[id(thing)]))
+            self._visit_later(thing, path, self._constant(thing))
         if instance is not None:
-            self._variables[id(instance)] = "instance"
-            self._waiting.append((instance, type(instance).__name__, "instance"))
+            self._visit_later(instance, type(instance).__name__, "instance")
         self._visit_waiting()
         if len(self.bindings) > MOST_BINDINGS:
             raise JitError("this function can see too much to be watched",
@@ -85,9 +85,8 @@ class Walk:
                            expected="a function that sees its model and little else",
                            fix="hand in the data as arguments, as tensors")
         called = len(self.codes)
-        self._waiting = [row[:3] for row in self._later]
-        self._later = []
-        self._visit_waiting(everything=True)
+        self._visits_all = True
+        self._visit_waiting()
         del self.codes[called:]
 
     def changed(self) -> Iterator[tuple[Binding, Any]]:
@@ -116,39 +115,56 @@ class Walk:
         self.constants[name] = value
         return name
 
-    def _line(self, text: str, number: int | None = None) -> None:
-        self.lines.append((text, len(self.bindings) - 1 if number is None else number))
+    def _variable(self, value: Any, text: str) -> str:
+        """A variable of the generated function for an object that an expression gives."""
+        name = self._variables[id(value)] = f"x{len(self.lines)}"
+        self._line(f"{name} = {text}")
+        return name
+
+    def _line(self, text: str) -> None:
+        self.lines.append((text, max(len(self.bindings) - 1, 0)))
 
     def _unless(self, test: str) -> None:
         """Return the number of the latest binding unless a test holds."""
+        self.tests[len(self.bindings) - 1] = len(self.lines)
         self._line(f"if not ({test}): return {len(self.bindings) - 1}")
 
-    def _add(self, get: Callable[[Any, Any], Any], holder: Any, name: Any, source: str, text: str, path: str,
-             used: str | None = None) -> None:
-        """Note a value: `text` reads it. What is in it is visited, later if `used` is a name that no code uses."""
+    def _add(self, way: Way, holder: Any, name: Any, source: str, path: str, used: str | None = None) -> None:
+        """Note a value; `source` is the expression of its holder. What is in it is visited, later if `used` is a name
+        that no code uses."""
         if (id(holder), name) in self._known:               # two functions see one global
             return
         self._known.add((id(holder), name))
-        value = get(holder, name)
-        self.bindings.append(Binding(get, holder, name, value, path, source, text))
+        value = way.read(holder, name)
+        text = way.expression.format(source, repr(name) if type(name) in (str, int) else self._constant(name))
+        self.bindings.append(Binding(way, holder, name, value, path, source, text))
         if value is GONE:
-            self._unless(f"{self._constant(get)}({self._constant(holder)}, {name!r}) is {self._constant(value)}")
+            self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
         elif is_plain(value):
-            kept = self._constant(value)
-            exact = value is None or isinstance(value, bool)
-            self._unless(f"{text} is {kept}" if exact else f"{text} is {kept} or same({text}, {kept})")
+            self._compare(text, value)
         elif id(value) in self._variables:
             self._unless(f"{text} is {self._variables[id(value)]}")
         else:
-            variable = self._variables[id(value)] = f"x{len(self._variables)}"
-            self._line(f"{variable} = {text}")
-            self._recognize(value, path, variable)
-            if used is None or used in self._named:
-                self._waiting.append((value, path, variable))
-            else:
-                self._later.append((value, path, variable, used))
+            variable = self._variable(value, text)
+            self._recognize(value, variable)
+            self._visit_later(value, path, variable, used)
 
-    def _recognize(self, value: Any, path: str, variable: str) -> None:
+    def _note(self, way: Way, holder: Any, source: str, value: Any, path: str) -> None:
+        """Note a value that is computed from its holder (a length, a position)."""
+        text = way.expression.format(source)
+        self.bindings.append(Binding(way, holder, "", value, path, source, text))
+        if way in (SIZE, TEXTS):                            # nothing of another type equals them
+            self._unless(f"{text} == {self._constant(value)}")
+        else:
+            self._compare(text, value)
+
+    def _compare(self, text: str, value: Any) -> None:
+        """Compare a value that another equal one may stand for."""
+        kept = self._constant(value)
+        exact = value is None or isinstance(value, bool)
+        self._unless(f"{text} is {kept}" if exact else f"{text} is {kept} or same({text}, {kept})")
+
+    def _recognize(self, value: Any, variable: str) -> None:
         """Compare an object: by class where its content is compared as well, else by identity."""
         kind = type(value)
         if issubclass(kind, (Tensor, list, dict, tuple, deque, set, frozenset)) or _is_small_array(value):
@@ -167,29 +183,28 @@ class Walk:
     def _part(self, value: Any, text: str, path: str) -> None:
         """Visit what an object is made of for good (a method's function)."""
         if id(value) not in self._variables and not is_plain(value):
-            name = self._variables[id(value)] = f"x{len(self._variables)}"
-            self._line(f"{name} = {text}")
-            self._waiting.append((value, path, name))
-
-    def _note(self, get: Callable[[Any, Any], Any], holder: Any, value: Any, path: str, test: str) -> None:
-        """A value that is computed from its holder (a length, a position)."""
-        self.bindings.append(Binding(get, holder, "", value, path))
-        self._unless(test)
+            self._visit_later(value, path, self._variable(value, text))
 
     # -- visiting ------------------------------------------------------------------------------------------------------
-    def _visit_waiting(self, everything: bool = False) -> None:
+    def _visit_later(self, thing: Any, path: str, variable: str, used: str | None = None) -> None:
+        """Visit an object once all that came before is noted; one whose attribute's name, `used`, no code names, when
+        everything else was."""
+        self._variables[id(thing)] = variable
+        if used is None or self._visits_all or used in self._named:
+            self._waiting.append((thing, path, variable))
+        else:
+            self._later.append((thing, path, variable, used))
+
+    def _visit_waiting(self) -> None:
         """Visit what waits, and what then turns out to be named by code."""
-        visited: set[int] = set()
-        while (self._waiting or self._later) and len(self.bindings) <= MOST_BINDINGS:
+        while len(self.bindings) <= MOST_BINDINGS:
             if not self._waiting:
-                self._waiting = [row[:3] for row in self._later if everything or row[3] in self._named]
-                self._later = [row for row in self._later if not (everything or row[3] in self._named)]
+                rows, self._later = self._later, []
+                for row in rows:
+                    self._visit_later(*row)
                 if not self._waiting:
                     return
-            thing, path, variable = self._waiting.pop()
-            if id(thing) not in visited:
-                visited.add(id(thing))
-                self._visit(thing, path, variable)
+            self._visit(*self._waiting.pop())
 
     def _visit(self, thing: Any, path: str, variable: str) -> None:
         kind = type(thing)
@@ -203,22 +218,18 @@ class Walk:
             for name in _PARTS[kind]:
                 self._part(getattr(thing, name), f"{variable}.{name}", path)
         elif issubclass(kind, type):
-            self._visit_class(thing)
+            self._visit_class(thing, variable)
         elif issubclass(kind, (list, tuple, dict, set, frozenset, deque)):
             self._visit_container(thing, path, variable)
         elif is_array(thing):
             if _is_small_array(thing):
-                kept = ArrayContent(thing).kept()
-                test = f"ArrayContent({variable}) == {self._constant(kept)}"
-                self._note(content, thing, kept, f"the content of {path}", test)
+                self._note(ARRAY, thing, variable, ArrayContent(thing).kept(), f"the content of {path}")
         elif hasattr(kind, "__next__") and not hasattr(thing, "__dict__") or issubclass(kind, random.Random):
-            now = progress(thing, "")
-            test = f"same({self._constant(progress)}({variable}, ''), {self._constant(now)})"
-            self._note(progress, thing, now, f"how far {path} has come", test)
+            self._note(PROGRESS, thing, variable, PROGRESS.read(thing), f"how far {path} has come")
             for i, part in enumerate(_iterated(thing)):
                 self._part(part, f"{self._constant(_iterated)}({variable})[{i}]", path)
         elif kind is contextvars.ContextVar:
-            self._add(context_value, thing, "", variable, f"{variable}.get({self._constant(GONE)})", path)
+            self._add(CONTEXT, thing, "", variable, path)
         elif hasattr(kind, "__wrapped__") or "__wrapped__" in getattr(thing, "__dict__", ()):
             self._part(thing.__wrapped__, f"{variable}.__wrapped__", path)       # a jit, a cache, a decorator's object
         elif kind is not types.ModuleType and _is_open(kind):
@@ -231,8 +242,7 @@ class Walk:
         self.codes += used.codes
         self._named |= used.names
         for i, (name, variable_cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
-            source = f"{variable}.__closure__[{i}]"
-            self._add(cell, variable_cell, "cell_contents", source, f"{source}.cell_contents", name)
+            self._add(CELL, variable_cell, "cell_contents", f"{variable}.__closure__[{i}]", name)
         space = function.__globals__
         for name in sorted(used.globals & space.keys()):
             self._add_global(space, name, name)
@@ -245,19 +255,14 @@ class Walk:
                     self._visit_module(sys.modules[full], used.names, full)
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(function, name) is not None:
-                text = f"{variable}.{name}"
-                self._add(attribute, function, name, variable, text, f"{function.__name__}.{name}")
-        if used.names & {"environ", "getenv", "environb"} and (0, "environment") not in self._known:
-            self._known.add((0, "environment"))
-            state = current_state()
-            test = f"{self._constant(current_state)}() is {self._constant(state)}"
-            self._note(environment, None, state, "the environment", test)
+                self._add(ATTRIBUTE, function, name, variable, f"{function.__name__}.{name}")
+        if used.names & {"environ", "getenv", "environb"}:
+            self._note(ENVIRONMENT, None, "", ENVIRONMENT.read(None), "the environment")
 
     def _add_global(self, space: dict[str, Any], name: str, path: str) -> None:
         if id(space) not in self._variables:
             self._variables[id(space)] = self._constant(space)
-        source = self._variables[id(space)]
-        self._add(member, space, name, source, f"{source}[{name!r}]", path)
+        self._add(MEMBER, space, name, self._variables[id(space)], path)
 
     def _visit_module(self, module: Any, names: Collection[str], path: str) -> None:
         """The attributes of a user's module that code names."""
@@ -265,44 +270,37 @@ class Walk:
             for name in sorted(vars(module).keys() & names):
                 self._add_global(vars(module), name, f"{path}.{name}")
 
-    def _visit_class(self, cls: Any) -> None:
-        for base in cls.__mro__:
-            if _is_user_code(base.__module__) and (id(base), "class") not in self._known:
-                self._known.add((id(base), "class"))
-                named, source = base.__name__, self._constant(base)
-                count = f"len({source}.__dict__) == {len(vars(base))}"
-                self._note(size, vars(base), len(vars(base)), f"the number of {named}'s attributes", count)
-                for name, value in list(vars(base).items()):
-                    is_code = isinstance(value, (types.FunctionType, staticmethod, classmethod, property))
-                    dunder = name.startswith("__")
-                    if is_code or not (dunder or isinstance(value, types.MemberDescriptorType)):
-                        used = None if dunder and name not in _NOT_IMPLIED else name
-                        text = f"{source}.__dict__[{name!r}]"
-                        self._add(own_entry, base, name, source, text, f"{named}.{name}", used)
+    def _visit_class(self, cls: Any, variable: str) -> None:
+        if not _is_user_code(cls.__module__):
+            return
+        named, entries = cls.__name__, vars(cls)
+        self._note(SIZE, entries, f"{variable}.__dict__", len(entries), f"the number of {named}'s attributes")
+        for name, value in list(entries.items()):
+            is_code = isinstance(value, (types.FunctionType, staticmethod, classmethod, property))
+            dunder = name.startswith("__")
+            if is_code or not (dunder or isinstance(value, types.MemberDescriptorType)):
+                self._add(CLASS_ENTRY, cls, name, variable, f"{named}.{name}",
+                          None if dunder and name not in _NOT_IMPLIED else name)
+        for i, base in enumerate(cls.__bases__):
+            self._part(base, f"{variable}.__bases__[{i}]", base.__name__)
 
     def _visit_container(self, thing: Any, path: str, variable: str) -> None:
-        is_dict = isinstance(thing, dict)
+        is_dict, is_set = isinstance(thing, dict), isinstance(thing, (set, frozenset))
         values = list(thing.values()) if is_dict else list(thing)
-        if len(values) > _LONG and all(map(is_plain, values)) or isinstance(thing, (set, frozenset)):
+        if len(values) > _LONG and all(map(is_plain, values)) or is_set:
             kept = thing.copy() if hasattr(thing, "copy") else thing
-            texts = isinstance(thing, (set, frozenset)) and all(type(v) is str for v in thing)
-            test = "{} == {}" if texts else "same({}, {})"            # nothing but a text equals a text
-            self._note(content, thing, kept, path, test.format(variable, self._constant(kept)))
+            texts = is_set and all(type(v) is str for v in thing)
+            self._note(TEXTS if texts else CONTENT, thing, variable, kept, path)
             return
         if not isinstance(thing, tuple):
-            self._note(size, thing, len(thing), f"the length of {path}", f"len({variable}) == {len(thing)}")
+            self._note(SIZE, thing, variable, len(thing), f"the length of {path}")
         large = len(values) > _LARGE
         if large:
-            kept = entries(thing, "")
-            test = f"same({self._constant(entries)}({variable}, ''), {self._constant(kept)})"
-            self._note(entries, thing, kept, path, test)
-        plain_type = type(thing) in (list, dict, tuple, deque)
-        read = entry if is_dict else item
+            self._note(ALL_ENTRIES, thing, variable, ALL_ENTRIES.read(thing), path)
+        way = ENTRY if is_dict and type(thing) is not dict else ITEM
         for name, value in zip(list(thing) if is_dict else range(len(thing)), values):
             if not large or isinstance(value, Tensor):
-                key = repr(name) if type(name) in (str, int) else self._constant(name)
-                text = f"{variable}[{key}]" if plain_type else f"{self._constant(read)}({variable}, {key})"
-                self._add(read, thing, name, variable, text, f"{path}[{name!r}]")
+                self._add(way, thing, name, variable, f"{path}[{name!r}]")
 
     def _visit_object(self, thing: Any, path: str, variable: str) -> None:
         # what a class keeps for the host alone: the graph reads it from tensors (an optimizer's learning rate)
@@ -310,46 +308,46 @@ class Walk:
         ours = not _is_user_code(type(thing).__module__)          # its code is not visited, so it names nothing
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
-            source = f"x{len(self._variables)}"
-            self._variables[id(own)] = source
-            self._line(f"{source} = {variable}.__dict__", max(len(self.bindings) - 1, 0))
-            named = f"the number of {path}'s attributes"
-            self._note(size, own, len(own), named, f"len({source}) == {len(own)}")
+            source = self._variable(own, f"{variable}.__dict__")
+            self._note(SIZE, own, source, len(own), f"the number of {path}'s attributes")
             for name in list(own):
                 if name not in unwatched:
-                    self._add(member, own, name, source, f"{source}[{name!r}]", f"{path}.{name}",
-                              None if ours else str(name))
+                    self._add(MEMBER, own, name, source, f"{path}.{name}", None if ours else str(name))
         for base in type(thing).__mro__:
             slots = vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if name not in unwatched and hasattr(thing, name):
-                    self._add(attribute, thing, name, variable, f"{variable}.{name}", f"{path}.{name}")
-        if not ours and id(type(thing)) not in self._variables:
-            self._variables[id(type(thing))] = self._constant(type(thing))
-            self._waiting.append((type(thing), path, self._variables[id(type(thing))]))
+                    self._add(ATTRIBUTE, thing, name, variable, f"{path}.{name}")
+        if not ours:
+            self._part(type(thing), self._constant(type(thing)), path)
 
 
 class Guards:
     """The comparison of everything that a walk found, compiled; and the holders of names that a call binds anew."""
 
     def __init__(self, walk: Walk, bound: Sequence[Binding] = (), raised: Sequence[Binding] = (),
-                 graded: Sequence[int] = ()):
+                 graded: Sequence[int] = (), hidden: Sequence[Tensor] = ()):
         """`bound` and `raised` are names that each call binds to another value: those that are raised are numbers.
-        `graded` are the tensors whose gradients are wanted as well."""
+        `graded` are the tensors whose gradients are wanted as well, and `hidden` are more tensors, found as long as
+        they live."""
         numbers = {id(b): i for i, b in enumerate(walk.bindings)}
         names = dict(walk.constants)
-        kinds = {numbers[id(b)]: f"if {b.text}.__class__ is not kind{i}: return {numbers[id(b)]}"
-                 for i, b in enumerate(raised)}
-        names.update((f"kind{i}", type(b.value)) for i, b in enumerate(raised))
-        lines = [(kinds.get(number, line), number) for line, number in walk.lines]
-        self._described = [(b.path, _shown(b.value)) for b in walk.bindings]
-        state = [f"{t}.uop" for t in walk.tensor_names] + [f"{walk.tensor_names[i]}.{GRADIENT_SLOT}" for i in graded]
+        lines = list(walk.lines)
+        for i, b in enumerate(raised):
+            number = numbers[id(b)]
+            names[f"kind{i}"] = type(b.value)
+            lines[walk.tests[number]] = (f"if {b.text}.__class__ is not kind{i}: return {number}", number)
+        self._why = [f"{b.path} is no longer {_shown(b.value)}" for b in walk.bindings] + ["a tensor it uses is gone"]
+        tensors = [*walk.tensor_names, *[f"hidden{i}" for i in range(len(hidden))]]
+        for i, tensor in enumerate(hidden):
+            names[f"found{i}"] = weakref.ref(tensor)
+            lines.append((f"if (hidden{i} := found{i}()) is None: return {len(walk.bindings)}", len(walk.bindings)))
+        state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
         holders = ", ".join([b.source for b in (*bound, *raised)])
-        body = "\n        ".join([*[line for line, _ in lines], f"found = [{', '.join(walk.tensor_names)}]",
-                                 f"return found, [{', '.join(state)}], [{holders}]"])
+        answer = f"return [{', '.join(tensors)}], [{', '.join(state)}], [{holders}]"
+        body = "\n        ".join([*[line for line, _ in lines], answer])
         text = ("def check(instance):\n    try:\n        " + body + "\n"
-                # an entry or an attribute is gone, a cell is empty, a list is shorter
-                "    except (KeyError, IndexError, AttributeError, ValueError) as error:\n"
+                "    except MISSING as error:\n"
                 "        return numbers[error.__traceback__.tb_lineno - 3]\n")
         names["numbers"] = [number for _, number in lines] + [0]
         exec(compile(text, "<guards>", "exec"), names)
@@ -357,8 +355,7 @@ class Guards:
 
     def why(self, number: int) -> str:
         """What the value of this number is no longer."""
-        path, shown = self._described[number]
-        return f"{path} is no longer {shown}"
+        return self._why[number]
 
 
 def _shown(value: Any) -> str:

@@ -140,28 +140,35 @@ class Result:
 # -- results over what they replace ------------------------------------------------------------------------------------
 class Weight:
     """A buffer that the function reads without being given it, and the tensors that bring it, by number."""
-    __slots__ = ("symbol", "source", "node", "pinned", "views", "in_place")
+    __slots__ = ("symbol", "holders", "owners", "node", "pinned", "views", "in_place")
 
-    def __init__(self, symbol: UOp, source: BufferSource, nodes: list[UOp], pinned: bool):
-        """`nodes` are what its tensors in sight stood for. It is `pinned` if lazy tensors in sight read it too: they go
-        on with it when its tensor has another one."""
-        self.symbol, self.source, self.pinned = symbol, source, pinned
+    def __init__(self, symbol: UOp, source: BufferSource, numbers: Mapping[int, int], pinned: bool):
+        """`numbers` are those of the tensors, by id. It is `pinned` if lazy tensors in sight read it too: they go on
+        with it when its tensor has another one."""
+        self.symbol, self.pinned = symbol, pinned
+        self.holders, self.owners = ([numbers[id(row.tensor)] for row in rows] for rows in source)
+        nodes = [row.node for row in source.holders] or [row.grad.uop for row in source.owners if row.grad is not None]
         self.node = nodes[0]                     # what they stood for at the last call
-        self.views = nodes if len(nodes) > 1 else []
+        self.views = nodes if len(self.holders) > 1 else []
         self.in_place: ResultInPlace | None = None        # the result that is written over it
 
     @property
     def number(self) -> int | None:
-        """The tensor in sight that alone brings it, if there is one."""
-        alone = len(self.source.numbers) == 1 and not self.source.owners
-        return self.source.numbers[0] if alone and not self.node.symbolic else None
+        """The tensor that alone brings it, if there is one."""
+        alone = len(self.holders) == 1 and not self.owners
+        return self.holders[0] if alone and not self.node.symbolic else None
+
+    def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
+        """What its tensors stand for now: one value, or one of them was replaced."""
+        nodes = [found[i].uop for i in self.holders]
+        return nodes + [grad.uop for grad in (found[i].grad for i in self.owners) if grad is not None]
 
 
 class ResultInPlace:
     """A result that is written over a weight, or over the gradient that the call before left, seen as `view`."""
 
-    def __init__(self, symbol: UOp, number: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
-        self.symbol, self.number, self.weight, self.view, self.update = symbol, number, weight, view, update
+    def __init__(self, symbol: UOp, place: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
+        self.symbol, self.place, self.weight, self.view, self.update = symbol, place, weight, view, update
         self.node: UOp | None = None             # its value, by the call before
         self.gradient: UnreadGradient | None = None       # what was left as the tensor's gradient
         self.lost = True                         # that value is not where it was put, or something else can read it
@@ -197,34 +204,35 @@ class ResultsInPlace:
         self.counted: list[Buffer] = []                        # integers among them: facts are kept about their values
         self.readers: list[list[Any]] = []                     # of the weights' buffers, after the last call,
         self.lengths: list[int] = []                           # and how many there were
-        self._moved: list[ResultInPlace] = []                  # those that this call puts elsewhere
         self.disturbed = bool(rows)                            # some row is lost
 
     def begin(self, found: Sequence[Tensor]) -> None:
         """Find the memory of this call's values."""
         for row in self._weights:
-            row.lost = row.lost or row.node is None or not row.node.arg.is_free(found[row.number])
+            row.lost = row.lost or row.node is None or not row.node.arg.is_free(found[row.place])
         for row in self._gradients:
-            row.lost = not row.take_back(found[row.number])
-        self._moved = [row for row in self.rows if row.lost]
-        for row in self._moved:
+            row.lost = not row.take_back(found[row.place])
+        for row in self.rows:
+            if not row.lost:
+                continue
             row.node = _new_buffer(row.symbol, row.symbol.shape)
             self.replay.bind(row.symbol, row.node.arg.address)
             if row.update is not None:
                 row.update.copied.value = row.update.size
         self.disturbed = True
 
-    def end(self, found: Sequence[Tensor], seen: list[Any], known: set[int]) -> None:
+    def end(self, found: Sequence[Tensor], seen: list[Any]) -> None:
         """Give the tensors those values that are not where they look for them."""
         for buffer in self.counted:
             buffer.version += 1
         if self.disturbed:
-            for row in self._moved:
-                self._give(row, found[row.number], seen)
-                known.add(id(row.node))
+            for row in self.rows:
+                if row.lost:
+                    self._give(row, found[row.place], seen)
             # while a tensor has views, it gets new memory at each call, and they get nodes over that
-            self._moved, self.disturbed = [], any(is_shared(found[row.number]) for row in self._weights)
-            seen[len(found):] = [row.gradient for row in self._gradients]
+            self.disturbed = any(is_shared(found[row.place]) for row in self._weights)
+            if self._gradients:
+                seen[-len(self._gradients):] = [row.gradient for row in self._gradients]
             buffers = [row.node.arg for row in self._weights if row.node is not None]
             self.counted = [buffer for buffer in buffers if buffer.dtype.kind != "f"]
             self.readers = [buffer.readers for buffer in buffers]
@@ -237,7 +245,7 @@ class ResultsInPlace:
             row.gradient = UnreadGradient(partial(moved, row.view, node))
             set_unread_gradient(tensor, row.gradient)
         else:
-            row.weight.node = seen[row.number] = node
+            row.weight.node = seen[row.place] = node
             assign_node(tensor, node)
             self.replay.bind(row.weight.symbol, node.arg.address)
         if row.update is not None:

@@ -203,6 +203,22 @@ def test_a_counter_that_each_call_raises_by_the_same_number() -> None:
     assert trainer.steps == 101 and trainer.step._replayed == 7
 
 
+def test_a_counter_beside_an_object_that_is_looked_into_after_it() -> None:
+    s = SimpleNamespace(part=SimpleNamespace(scale=2.0), steps=0)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        s.steps += 1
+        return (x * s.part.scale).realize()
+    for call in range(1, 7):
+        if call == 5:
+            s.part.scale = 3.0
+        x = rand(3)
+        same(step(x), x * s.part.scale)
+        assert s.steps == call
+    assert step._replayed == 2
+
+
 @pytest.mark.parametrize("body", [
     lambda s: s.step % 2, lambda s: (setattr(s, "double", s.step * 2)), lambda s: None if s.step > 3 else s.step])
 def test_a_counter_that_is_also_read_is_refused(body: Callable[[Any], Any]) -> None:

@@ -19,6 +19,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.registry import registry
 from glassgrad.jit import TinyJit
+from glassgrad.jit.results import ResultsInPlace
 
 CALLS = 9
 INTERRUPTED = "interpreted kernels can stop half-way, so they leave the old values whole"
@@ -66,6 +67,19 @@ def test_weights_and_gradients_stay_where_they_are() -> None:
         step(rand(8, 12))
         places.append([(w.uop.arg.address, w.grad.uop.base.arg.address) for w in (model.first, model.bias)])
     assert all(place == places[4] for place in places[4:])
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason=INTERRUPTED)
+def test_a_step_that_nothing_else_looks_at_does_not_search_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(_sgd)
+    step, x = TinyJit(model.step), rand(8, 12).realize()
+    for _ in range(5):
+        step(x)
+    searched: list[Any] = []
+    monkeypatch.setattr(ResultsInPlace, "begin", lambda self, found: searched.append(self))
+    for _ in range(3):
+        step(x)
+    assert step._replayed == 6 and not searched
 
 
 HOLDERS: dict[str, Callable[[Tensor], Any]] = {
