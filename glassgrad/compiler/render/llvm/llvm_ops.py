@@ -276,8 +276,8 @@ class LlvmArithmetic:
         full = f"<{x.lanes} x {to}>" if x.lanes else to
         return self.put(f"{how} {x.typed} to {full}", to, x.lanes)
 
-    def bitcast(self, x: LlvmValue, to: str) -> LlvmValue:
-        return x if x.type == to else self.convert("bitcast", x, to)
+    def bitcast(self, x: LlvmValue, dtype: DType) -> LlvmValue:
+        return x if x.type == TYPES[dtype] else self.convert("bitcast", x, TYPES[dtype])
 
     def _half(self, x: LlvmValue, to: str) -> LlvmValue:
         if to == "float":
