@@ -42,16 +42,13 @@ class LowLevelWalker(Walker):
     def vector_of(self, values: Sequence[int], dtype: DType) -> Value: raise NotImplementedError
     def wide(self, x: Value, lanes: int) -> Value: raise NotImplementedError
     def apply(self, op: o.Op, dtype: DType, *values: Value) -> Value: raise NotImplementedError
+    def bound(self, x: Value) -> Value: raise NotImplementedError
     def fold(self, combine: o.Op, dtype: DType, x: Value) -> Value: raise NotImplementedError
     def bitcast(self, x: Value, dtype: DType) -> Value: raise NotImplementedError
     def register(self, node: UOp) -> Value: raise NotImplementedError
     def set_register(self, node: UOp, value: Value) -> None: raise NotImplementedError
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> Value: raise NotImplementedError
     def cell(self, param: UOp) -> Value: raise NotImplementedError
-
-    def bound(self, x: Value) -> Value:
-        """A value that can be used more than once."""
-        return x
 
     def converted(self, x: Value, source: DType, dtype: DType) -> Value:
         """A value of one type in another."""
