@@ -111,6 +111,12 @@ def test_unary_ops(how, dtype):
                 np.testing.assert_array_equal(np.signbit(values)[numbers], np.signbit(expected)[numbers])
 
 
+def test_a_quotient_of_lanes_that_fit_32_bits_may_need_more(how):
+    x, y = np.array([-2**31, 2**31 - 1] * 10, np.int32), np.array([-1] * 20, np.int32)
+    (found,) = apply(how, lambda a, b: [UOp(o.IDIV, I64, (a.cast(I64), b.cast(I64)))], [x, y], [I64], 16)
+    same(found, x.astype(np.int64) // y, "int64 from int32")
+
+
 def test_ternary_ops(how, rng):
     c, x, y = rng.random(100) < 0.5, rng.standard_normal(100).astype(np.float32), np.resize(special(F32), 100)
     (found,) = apply(how, lambda a, b, z: [UOp(o.WHERE, F32, (a, b, z))], [c, x, y], [F32], 16)

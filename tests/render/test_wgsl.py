@@ -140,7 +140,7 @@ the kernel k_0 has loops that are too long for this driver
 
 def test_every_helper_of_64_bits_is_found_by_name() -> None:
     assert all(text.startswith(f"fn {name}(") and text.endswith("}") for name, text in HELPERS.items())
-    assert {"add_64", "divide_i64", "modulo_u64", "float_i64", "u64_float"} <= set(HELPERS)
+    assert {"add_64", "divide_i64", "modulo_u64", "float_i64", "i64_float"} <= set(HELPERS)
 
 
 # -- runs -----------------------------------------------------------------------------------------------------------

@@ -63,6 +63,11 @@ def span(node: UOp) -> tuple[int, int]:
     return bounds(node) if node.dtype.kind == "f" or exact(node) else (int(node.dtype.min), int(node.dtype.max))
 
 
+def fits(low: int, high: int) -> bool:
+    """Whether numbers between these can be computed in 32 bits."""
+    return -(1 << 31) <= low and high < 1 << 31
+
+
 def _bounds(node: UOp) -> tuple[int, int]:
     op = node.op
     if op is o.CONST:

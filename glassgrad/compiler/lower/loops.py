@@ -32,6 +32,7 @@ Kinds of loop:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple, Union
 
@@ -232,23 +233,37 @@ def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     return loops, body
 
 
+_EXPRESSIONS: dict[type, tuple[str, ...]] = {
+    For: ("stop",), If: ("condition",), Assign: ("value",), Accumulate: ("value",), Store: ("index", "value", "gate"),
+    Prefetch: ("index",), CopyBoxes: ("round",), AwaitCopies: ("round",), AwaitSteps: (), Barrier: ()}
+
+
 def expressions(statement: Statement) -> list[UOp]:
     """The expressions a statement evaluates itself (not those of statements inside it)."""
-    if isinstance(statement, For):
-        return [] if statement.stop is None else [statement.stop]
-    if isinstance(statement, If):
-        return [statement.condition]
-    if isinstance(statement, (Assign, Accumulate)):
-        return [statement.value]
-    if isinstance(statement, Prefetch):
-        return [statement.index]
+    found = [getattr(statement, name) for name in _EXPRESSIONS[type(statement)]]
     if isinstance(statement, CopyBoxes):
-        return [statement.round, *[e for box in statement.boxes for e in (*box.first, box.to)]]
-    if isinstance(statement, AwaitCopies):
-        return [statement.round]
-    if isinstance(statement, (AwaitSteps, Barrier)):
-        return []
-    return [e for e in (statement.index, statement.value, statement.gate) if e is not None]
+        found += [e for box in statement.boxes for e in (*box.first, box.to)]
+    return [e for e in found if e is not None]
+
+
+def rewritten(statement: Statement, new: Callable[[UOp], UOp]) -> Statement:
+    """A copy of a statement with every expression that it evaluates itself exchanged."""
+    made = copy(statement)
+    for name in _EXPRESSIONS[type(statement)]:
+        old = getattr(statement, name)
+        if old is not None:
+            setattr(made, name, new(old))
+    if isinstance(made, CopyBoxes):
+        made.boxes = tuple([box._replace(first=tuple([new(e) for e in box.first]), to=new(box.to))
+                            for box in made.boxes])
+    return made
+
+
+def with_body(statement: For | If, body: list[Statement]) -> For | If:
+    """The same loop or branch around other statements."""
+    made = copy(statement)
+    made.body = body
+    return made
 
 
 def shared_locals(kernel: Kernel) -> list[UOp]:
@@ -265,12 +280,6 @@ def filled(phase: Phase) -> list[UOp]:
     """The LOCALs that a phase writes, once for each statement."""
     writes = [s.memory for s in walk(phase.body) if isinstance(s, (Store, CopyBoxes))]
     return [m for m in writes if m.op is o.LOCAL]
-
-
-def rewritten(statement: CopyBoxes, new: Callable[[UOp], UOp]) -> CopyBoxes:
-    """The same copies with every expression exchanged."""
-    boxes = [box._replace(first=tuple([new(e) for e in box.first]), to=new(box.to)) for box in statement.boxes]
-    return CopyBoxes(statement.memory, new(statement.round), tuple(boxes))
 
 
 def zero(dtype: DType) -> UOp:

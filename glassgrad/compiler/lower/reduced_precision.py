@@ -1,8 +1,9 @@
-"""Reduced-precision floats in plain arithmetic. In: casts to and from float16, bfloat16, fp8. Out: other UOps.
+"""Casts in plain arithmetic. In: casts to and from float16, bfloat16, fp8; of floats to integers. Out: other UOps.
 
-No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast goes through
-float32 and rounds to nearest, ties to even; what is too large becomes infinity, or in fp8e4m3, which has none, the
-largest number.
+No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast of a
+reduced-precision float goes through float32 and rounds to nearest, ties to even; what is too large becomes infinity, or
+in fp8e4m3, which has none, the largest number. Of floats to integers, renderers have casts to int32 and int64, which
+round towards zero and give the least integer for what does not fit; all others are made of these.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ def carrier(dtype: DType) -> DType:
 
 
 def legalizer(native: frozenset[DType], rounding: bool) -> Callable[[UOp], UOp | None]:
-    """Replaces what a target lacks: casts of small floats but the `native` ones, TRUNC unless `rounding`."""
+    """Replaces what a target lacks: casts of small floats but the `native` ones, of floats to integers other than int32
+    and int64, and TRUNC unless `rounding`."""
     def legalize(node: UOp) -> UOp | None:
         if node.op is o.CAST and (node.dtype in SMALL_FLOATS or node.src[0].dtype in SMALL_FLOATS):
             return cast(node.src[0], node.dtype, native)
+        if node.op is o.CAST and node.src[0].dtype.kind == "f" and node.dtype.kind in "iu":
+            return to_integer(node.src[0], node.dtype)
         if node.op is o.TRUNC and not rounding and node.dtype.kind == "f":
             return truncate(node.src[0])
         return None
@@ -41,7 +45,7 @@ def cast(x: UOp, dtype: DType, native: frozenset[DType] = frozenset()) -> UOp:
     if x.dtype in SMALL_FLOATS:
         x = x.cast(dtypes.float32) if x.dtype in native else widen(x)
     if dtype not in SMALL_FLOATS:
-        return x.cast(dtype)
+        return to_integer(x, dtype) if dtype.kind in "iu" else x.cast(dtype)
     x = x.cast(dtypes.float32)
     return x.cast(dtype) if dtype in native else round_to(x, dtype)
 
@@ -84,6 +88,18 @@ def round_to(x: UOp, dtype: DType) -> UOp:
     result = (size < ((128 - bias) << 23)).where(tiny, result)
     result = (const(0x7F800000, dtypes.uint32) < size).where(const(_NAN[dtype], dtypes.uint32), result)
     return (result | sign).cast(carrier(dtype)).bitcast(dtype)
+
+
+def to_integer(x: UOp, dtype: DType) -> UOp:
+    """A float32 or float64 as an integer, by way of a signed one of 32 or 64 bits."""
+    signed = dtypes.int64 if dtype.bits == 64 else dtypes.int32
+    if dtype not in (dtypes.uint32, dtypes.uint64):
+        return x.cast(signed).cast(dtype)
+    half = 2.0 ** (dtype.bits - 1)
+    below = half * (1 - 2.0 ** -(x.dtype.mantissa + 1))              # the next float
+    large = const(below, x.dtype) < x                                # the upper half is reached by a detour
+    low = large.where(x - half, x).cast(signed)
+    return large.where(low ^ const(signed.min, signed), low).bitcast(dtype)
 
 
 def truncate(x: UOp) -> UOp:

@@ -26,9 +26,8 @@ from glassgrad.compiler.graph.index_algebra import rebuild
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, AwaitCopies, AwaitSteps,
-                                            Barrier, CopyBoxes, For, If, Phase, Prefetch, Statement, Store, ranges_of,
-                                            rewritten, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
+                                            Statement, Store, ranges_of, rewritten, task_loops, walk)
 
 Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 
@@ -98,15 +97,10 @@ class _Jam:
                 place = self.bind(self.prepare(statement.index), dict.fromkeys(self.lanes, ix.index(0)))
                 for each in self.combinations((place,), binding):
                     out.append(Prefetch(statement.memory, self.bind(place, each)))
-            elif isinstance(statement, CopyBoxes):
-                out.append(rewritten(statement, lambda e: self.bind(self.prepare(e), binding)))
-            elif isinstance(statement, AwaitCopies):
-                out.append(AwaitCopies(statement.memory, self.bind(self.prepare(statement.round), binding),
-                                       statement.stages))
-            elif isinstance(statement, (AwaitSteps, Barrier)):
-                out.append(statement)
-            else:
+            elif isinstance(statement, Store):
                 self.store(statement, binding, out)
+            else:                                            # what runs beside the program, and what waits for it
+                out.append(rewritten(statement, lambda e: self.bind(self.prepare(e), binding)))
             if self.origins is not None:
                 for made in walk(out[max(0, written - 1):]):       # a store may have joined the If before it
                     self.origins.setdefault(made, statement)
@@ -260,32 +254,24 @@ class _Step:
 
 
 def _plan(root: UOp, places: tuple[UOp, ...]) -> list[_Step]:
-    """The steps that bind an expression, sources first. Sums are bound as a whole: their tile values are constants."""
-    steps: dict[UOp, _Step | None] = {}
-    order: list[_Step] = []
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node not in steps:
-            steps[node] = None
-            step = _Step(node, _within(node, places), [])
-            constant, terms = ix.linear(node) if node.dtype is dtypes.index else (0, {node: 1})
-            if node.op is o.RANGE or node not in terms and all(
-                    a.op is o.RANGE or ranges_of(a).isdisjoint(places) for a in terms):
-                step.constant, step.tiles = constant, [(a, k) for a, k in terms.items() if a in places]
-                step.terms = {a: k for a, k in terms.items() if a not in places}
-                step.rest = ix.build(0, step.terms)
-            else:
-                step.sources = [(s, _within(s, places)) for s in node.src]
-            steps[node] = step
-            stack.extend([s for s, inside in step.sources if inside and s not in steps])
-        else:
-            stack.pop()
-            found = steps[node]
-            if found is not None:
-                order.append(found)
-                steps[node] = None
-    return order
+    """The steps that bind an expression, sources first."""
+    steps: dict[UOp, _Step] = {}
+
+    def sources(node: UOp) -> list[UOp]:
+        step = steps[node] = _step(node, places)
+        return [s for s, inside in step.sources if inside]
+
+    return [steps[node] for node in toposort((root,), sources)]
+
+
+def _step(node: UOp, places: tuple[UOp, ...]) -> _Step:
+    """How to bind a node. Sums are bound as a whole: their tile values are constants."""
+    constant, terms = ix.linear(node) if node.dtype is dtypes.index else (0, {node: 1})
+    if node.op is not o.RANGE and (node in terms or not all(a.op is o.RANGE or ranges_of(a).isdisjoint(places)
+                                                            for a in terms)):
+        return _Step(node, _within(node, places), [(s, _within(s, places)) for s in node.src])
+    tiles, rest = [(a, k) for a, k in terms.items() if a in places], {a: k for a, k in terms.items() if a not in places}
+    return _Step(node, _within(node, places), [], ix.build(0, rest), rest, tiles, constant)
 
 
 def _within(node: UOp, places: tuple[UOp, ...]) -> tuple[UOp, ...]:

@@ -11,7 +11,7 @@ from glassgrad.compiler.graph.index_algebra import substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, WIDE, Assign, For, If, Statement, expressions, fold, ranges_of,
-                                            register)
+                                            register, with_body)
 from glassgrad.compiler.lower.polynomial import RARELY
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.steps import move
@@ -26,11 +26,9 @@ def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] |
     names = [] if names is None else names                       # registers made so far
     out: list[Statement] = []
     for s in body:
-        if isinstance(s, For):
-            inner = (*wide, s) if s.kind in WIDE else wide
-            out.append(For(s.range, s.kind, branch(s.body, inner, names), s.stop))
-        elif isinstance(s, If):
-            out.append(If(s.condition, branch(s.body, wide, names)))
+        if isinstance(s, (For, If)):
+            inner = (*wide, s) if isinstance(s, For) and s.kind in WIDE else wide
+            out.append(with_body(s, branch(s.body, inner, names)))
         else:
             nodes = toposort(expressions(s))
             marked = [] if any(n.op is o.FOLD for n in nodes) else [n for n in nodes if _is_rare(n)]

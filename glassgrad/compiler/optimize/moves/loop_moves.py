@@ -18,9 +18,9 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, i
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
-                                            Barrier, CopyBoxes, For, If, Prefetch, Statement, Store, counter,
-                                            expressions, load, local, ranges_of, register, rewritten, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Statement, Store,
+                                            counter, expressions, load, local, ranges_of, register, rewritten, walk,
+                                            with_body)
 from glassgrad.compiler.optimize.moves.steps import move
 
 Replace = dict[UOp, UOp]
@@ -32,29 +32,18 @@ def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
     """A copy of the statements with counters, registers or other expressions exchanged."""
     memo: Replace = {}
 
-    def new(e: UOp | None) -> UOp | None:
-        return None if e is None else substitute_index(e, replace, memo)
+    def new(e: UOp) -> UOp:
+        return substitute_index(e, replace, memo)
 
-    def copy(s: Statement) -> Statement:
-        if isinstance(s, For):
-            return For(s.range, s.kind, [copy(inner) for inner in s.body], new(s.stop))
-        if isinstance(s, If):
-            return If(new(s.condition), [copy(inner) for inner in s.body])  # type: ignore[arg-type]
-        if isinstance(s, Assign):
-            return Assign(new(s.register), new(s.value))  # type: ignore[arg-type]
-        if isinstance(s, Accumulate):
-            return Accumulate(new(s.register), s.combine, new(s.value))  # type: ignore[arg-type]
-        if isinstance(s, Prefetch):
-            return Prefetch(s.memory, new(s.index))  # type: ignore[arg-type]
-        if isinstance(s, CopyBoxes):
-            return rewritten(s, lambda e: substitute_index(e, replace, memo))
-        if isinstance(s, AwaitCopies):
-            return AwaitCopies(s.memory, new(s.round), s.stages)  # type: ignore[arg-type]
-        if isinstance(s, (AwaitSteps, Barrier)):
-            return s
-        return Store(s.memory, new(s.index), new(s.value), s.combine, new(s.gate))  # type: ignore[arg-type]
+    def copied(s: Statement) -> Statement:
+        made = rewritten(s, new)
+        if isinstance(made, (For, If)):
+            made.body = [copied(inner) for inner in made.body]
+        elif isinstance(made, (Assign, Accumulate)):
+            made.register = new(made.register)
+        return made
 
-    return [copy(s) for s in body]
+    return [copied(s) for s in body]
 
 
 def assigned(body: Iterable[Statement]) -> list[UOp]:
@@ -145,12 +134,9 @@ def merge_all(body: list[Statement]) -> list[Statement]:
     """Merge every pair of nested loops that can be merged, inside out."""
     out: list[Statement] = []
     for s in body:
-        if isinstance(s, For):
-            s = For(s.range, s.kind, merge_all(s.body), s.stop)
-            s = merge(s) or s
-        elif isinstance(s, If):
-            s = If(s.condition, merge_all(s.body))
-        out.append(s)
+        if isinstance(s, (For, If)):
+            s = with_body(s, merge_all(s.body))
+        out.append(merge(s) or s if isinstance(s, For) else s)
     return out
 
 
@@ -232,10 +218,8 @@ def _gated(body: list[Statement], gate: UOp, totals: dict[UOp, Op]) -> list[Stat
     """A copy of statements that does nothing where the gate is false: no read, no store, nothing added to `totals`."""
     out: list[Statement] = []
     for s in body:
-        if isinstance(s, For):
-            s = For(s.range, s.kind, _gated(s.body, gate, totals), s.stop)
-        elif isinstance(s, If):
-            s = If(s.condition, _gated(s.body, gate, totals))
+        if isinstance(s, (For, If)):
+            s = with_body(s, _gated(s.body, gate, totals))
         elif isinstance(s, Assign):
             s = Assign(s.register, edge_gate(s.value, gate))
         elif isinstance(s, Accumulate):

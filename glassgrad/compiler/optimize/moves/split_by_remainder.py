@@ -17,7 +17,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, linear, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, counter, expressions, task_loops, walk
+from glassgrad.compiler.lower.loops import (Accumulate, For, If, Statement, counter, expressions, task_loops, walk,
+                                            with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.steps import move
 
@@ -107,7 +108,7 @@ def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement]
             inside = _only(s.body, tap, wanted)
             if inside is None:
                 return None
-            out.append(For(s.range, s.kind, inside, s.stop) if isinstance(s, For) else If(s.condition, inside))
+            out.append(with_body(s, inside))
         else:
             out.append(s)
     return out
@@ -120,7 +121,7 @@ def _without_zeros(body: list[Statement]) -> list[Statement]:
         if isinstance(s, (For, If)):
             inside = _without_zeros(s.body)
             if inside:
-                out.append(For(s.range, s.kind, inside, s.stop) if isinstance(s, For) else If(s.condition, inside))
+                out.append(with_body(s, inside))
         elif not (isinstance(s, Accumulate) and s.combine is o.ADD and _zero(s.value)):
             out.append(s)
     return out

@@ -335,7 +335,7 @@ class CArithmetic:
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def cast(self, x: CValue, dtype: DType) -> CValue:
-        """The value in another type. float -> int as x86 does it: towards zero, the least integer if it cannot fit."""
+        """The value in another type. float -> int32 or int64 as x86 does it: the least integer if it cannot fit."""
         source, lanes = x.dtype, x.lanes
         if source is dtype:
             return x
@@ -356,16 +356,11 @@ class CArithmetic:
         return CValue(f"__builtin_convertvector({x.text}, {full})", dtype, lanes)
 
     def _to_integer(self, x: CValue, dtype: DType) -> CValue:
-        source = x.dtype
-        bits, signed = max(32, dtype.bits), dtypes.int64 if dtype.bits == 64 else dtypes.int32
-        result, scalar, name = self.type(dtype), self.type(source), f"to_{self.type(dtype)}_{self.type(source)}"
-        limit, least = number(2.0 ** (bits - 1), source), number(signed.min, signed, self.spelling)
-        body = f"x >= -{limit} && x < {limit} ? ({self.type(signed)})x : {least}"
-        if dtype in (dtypes.uint32, dtypes.uint64):       # the upper half of the range is reached by a detour
-            near = self.type(signed)
-            low = self.define(f"to_{near}_{scalar}", near, f"{scalar} x", f"return {body};")
-            body = f"x >= {limit} ? ({result}){low}(x - {limit}) ^ ({result}){least} : ({result}){low}(x)"
-        self.define(name, result, f"{scalar} x", f"return ({result})({body});")
+        """A float as int32 or int64."""
+        result, scalar = self.type(dtype), self.type(x.dtype)
+        limit, least = number(2.0 ** (dtype.bits - 1), x.dtype), number(dtype.min, dtype, self.spelling)
+        name = self.define(f"to_{result}_{scalar}", result, f"{scalar} x",
+                           f"return x >= -{limit} && x < {limit} ? ({result})x : {least};")
         return self.lanewise(name, dtype, f"{name}($x)", x) if x.lanes else self.call(name, dtype, 0, x)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:

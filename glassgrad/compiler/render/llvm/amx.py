@@ -19,55 +19,56 @@ from glassgrad.compiler.render.matrix_unit_steps import MatrixStep, Rows, matrix
 TILE_TYPE = "x86_amx"
 
 
-class Matrices(LlvmMemory):
-    """What a `Function` does with small matrices."""
-    registers: dict[UOp, LlvmValue]
-    matrix_terms: dict[tuple[tuple[UOp, int], ...], ix.Terms]      # equal terms are one: addresses are kept by it
+class Matrices:
+    """What a function does with small matrices."""
 
-    def assign_matrix(self, statement: Assign) -> None:
+    def __init__(self, function: LlvmMemory):
+        self.f = function
+        self.terms: dict[tuple[tuple[UOp, int], ...], ix.Terms] = {}    # equal terms are one: addresses are kept by it
+
+    def assign(self, statement: Assign) -> None:
         """A matrix cleared, or taken from memory."""
-        register = statement.register
-        start, shape = start_of(statement, self.units), self._shape(register)
+        f, register = self.f, statement.register
+        start, shape = start_of(statement, f.units), self._shape(register)
         if start is None:
-            self.declare(TILE_TYPE, "@llvm.x86.tilezero.internal", "i16, i16")
-            result = self.put(f"call {TILE_TYPE} @llvm.x86.tilezero.internal({shape})", TILE_TYPE, 0)
+            f.declare(TILE_TYPE, "@llvm.x86.tilezero.internal", "i16, i16")
+            result = f.put(f"call {TILE_TYPE} @llvm.x86.tilezero.internal({shape})", TILE_TYPE, 0)
         else:
             result = self._load_tile(start, shape)
-        self.registers[register] = result
+        f.registers[register] = result
 
-    def run(self, body: list[Statement]) -> None:
-        """All matrices that some products read, then the products: none waits for a tile register to be free again."""
+    def load_before(self, body: list[Statement]) -> None:
+        """All matrices that some products read, before the products: none waits for a tile register to be free."""
         for statement in body:
-            if isinstance(statement, Accumulate) and self.is_matrix(statement.register):
-                self.scope = self.scopes[-1]
-                self._operands(step_of(statement, self.units, self.target.units))
-        super().run(body)
+            if isinstance(statement, Accumulate) and self.f.is_matrix(statement.register):
+                self.f.scope = self.f.scopes[-1]
+                self._operands(step_of(statement, self.f.units, self.f.target.units))
 
-    def accumulate_matrix(self, statement: Accumulate) -> None:
+    def accumulate(self, statement: Accumulate) -> None:
         """total += left * right, as one instruction."""
-        step = step_of(statement, self.units, self.target.units)
-        unit, register = step.unit, statement.register
+        f, register = self.f, statement.register
+        step = step_of(statement, f.units, f.target.units)
         left, right = self._operands(step)
-        name = f"@llvm.x86.{unit.name}.internal"
-        self.declare(TILE_TYPE, name, f"i16, i16, i16, {TILE_TYPE}, {TILE_TYPE}, {TILE_TYPE}")
-        given = ", ".join(v.typed for v in (self.registers[register], left, right))
-        self.registers[register] = self.put(
-            f"call {TILE_TYPE} {name}({self._shape(register)}, i16 {_deep(unit)}, {given})", TILE_TYPE, 0)
+        name = f"@llvm.x86.{step.unit.name}.internal"
+        f.declare(TILE_TYPE, name, f"i16, i16, i16, {TILE_TYPE}, {TILE_TYPE}, {TILE_TYPE}")
+        given = ", ".join(v.typed for v in (f.registers[register], left, right))
+        f.registers[register] = f.put(
+            f"call {TILE_TYPE} {name}({self._shape(register)}, i16 {_deep(step.unit)}, {given})", TILE_TYPE, 0)
 
-    def store_matrix(self, statement: Store) -> None:
+    def store(self, statement: Store) -> None:
         """A matrix to memory."""
-        register = statement.value
+        f, register = self.f, statement.value
         if statement.combine is not None or statement.gate is not None:
             raise Bug("a matrix goes to memory whole")
-        rows = rows_at(statement.memory, statement.index, statement.index, register, self.units)
+        rows = rows_at(statement.memory, statement.index, statement.index, register, f.units)
         place, step = self._place(rows)
-        self.declare("void", "@llvm.x86.tilestored64.internal", f"i16, i16, ptr, i64, {TILE_TYPE}")
-        self.line(f"call void @llvm.x86.tilestored64.internal({self._shape(register)}, {place.typed}, i64 {step}, "
-                  f"{self.registers[register].typed})")
+        f.declare("void", "@llvm.x86.tilestored64.internal", f"i16, i16, ptr, i64, {TILE_TYPE}")
+        f.line(f"call void @llvm.x86.tilestored64.internal({self._shape(register)}, {place.typed}, i64 {step}, "
+               f"{f.registers[register].typed})")
 
     # -- tiles ---------------------------------------------------------------------------------------------------
     def _shape(self, register: UOp) -> str:
-        row, column = matrix_axes(register, self.units)
+        row, column = matrix_axes(register, self.f.units)
         return f"i16 {row.arg.size}, i16 {column.arg.size * register.dtype.itemsize}"
 
     def _operands(self, step: MatrixStep) -> tuple[LlvmValue, LlvmValue]:
@@ -77,25 +78,24 @@ class Matrices(LlvmMemory):
 
     def _kept_tile(self, rows: Rows, shape: str) -> LlvmValue:
         """A matrix from memory, read once for all the products of a step that it is part of."""
-        here, key = self.scopes[-1], ("tile", rows.source)
-        found = here.values.get(key)
-        if found is None:
-            # what the loop around the steps moves on passes by; it must not push out what stays for its next turn
-            passes = any(self.open[r] == here.depth - 1 for r in ranges_of(rows.source)) and here.depth > 1
-            found = self.keep(here, key, self.reads[rows.source], self._load_tile(rows, shape, passes))
-        return found  # type: ignore[no-any-return]
+        f, here = self.f, self.f.scopes[-1]
+        # what the loop around the steps moves on passes by; it must not push out what stays for its next turn
+        passes = any(f.open[r] == here.depth - 1 for r in ranges_of(rows.source)) and here.depth > 1
+        found: LlvmValue = f.in_scope(here, ("tile", rows.source), f.reads[rows.source], self._load_tile, rows, shape,
+                                      passes)
+        return found
 
     def _load_tile(self, rows: Rows, shape: str, passes: bool = False) -> LlvmValue:
         """A matrix from memory: one that `passes` is kept out of the first-level cache."""
         place, step = self._place(rows)
         name = f"@llvm.x86.{'tileloaddt164' if passes else 'tileloadd64'}.internal"
-        self.declare(TILE_TYPE, name, "i16, i16, ptr, i64")
-        return self.put(f"call {TILE_TYPE} {name}({shape}, {place.typed}, i64 {step})", TILE_TYPE, 0)
+        self.f.declare(TILE_TYPE, name, "i16, i16, ptr, i64")
+        return self.f.put(f"call {TILE_TYPE} {name}({shape}, {place.typed}, i64 {step})", TILE_TYPE, 0)
 
     def _place(self, rows: Rows) -> tuple[LlvmValue, int]:
         """A matrix's first element, and the bytes from row to row."""
-        terms = self.matrix_terms.setdefault(tuple(rows.terms.items()), rows.terms)
-        return self.address(rows.memory, rows.constant, terms), rows.step * rows.memory.dtype.itemsize
+        terms = self.terms.setdefault(tuple(rows.terms.items()), rows.terms)
+        return self.f.address(rows.memory, rows.constant, terms), rows.step * rows.memory.dtype.itemsize
 
 
 def _deep(unit: MatrixUnit) -> int:

@@ -8,8 +8,6 @@ transposed in registers, and stored along memory.
 
 from __future__ import annotations
 
-from typing import Any
-
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -18,73 +16,38 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.render.launch import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
-from glassgrad.compiler.render.value_order import NOTHING, Walker
+from glassgrad.compiler.render.low_level import LowLevelWalker
 
 GATHER = None     # the step of an index that has none
 NONTEMPORAL = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
 
 
-class LlvmMemory(LlvmArithmetic, Walker):
+class LlvmMemory(LlvmArithmetic, LowLevelWalker):
     """Loads and stores of a `Function`."""
-    slots: dict[UOp, int]       # where in `args` shared LOCALs are
-    offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
     streamed: tuple[int, ...]   # slots that are written by non-temporal (streaming) stores
     has_streamed: bool          # whether there was such a store
 
-    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> LlvmValue: raise NotImplementedError
-    def total(self, constant: int, terms: ix.Terms) -> LlvmValue: raise NotImplementedError
-
     # -- addresses -----------------------------------------------------------------------------------------------
-    def base(self, memory: UOp) -> LlvmValue:
-        """The pointer to a param's or LOCAL's first element, read once at the function's start."""
-        start = self.scopes[0]
-        found = start.values.get(("base", memory))
-        if found is None:
-            resume, self.scope = self.scope, start
-            if memory in self.offsets:
-                found = self.put(f"getelementptr i8, ptr %scratch, i64 {self.offsets[memory]}", "ptr", 0)
-            else:
-                place = self.put(f"getelementptr ptr, ptr %args, i64 {slot_of(memory, self.slots)}", "ptr", 0)
-                found = self.put(f"load ptr, ptr {place.text}, align 8", "ptr", 0)
-            self.keep(start, ("base", memory), NOTHING, found)
-            self.scope = resume
-        return found  # type: ignore[no-any-return]
+    def first_address(self, memory: UOp) -> LlvmValue:
+        if memory in self.offsets:
+            return self.put(f"getelementptr i8, ptr %scratch, i64 {self.offsets[memory]}", "ptr", 0)
+        place = self.put(f"getelementptr ptr, ptr %args, i64 {slot_of(memory, self.slots)}", "ptr", 0)
+        return self.put(f"load ptr, ptr {place.text}, align 8", "ptr", 0)
+
+    def advanced(self, pointer: LlvmValue, memory: UOp, terms: ix.Terms) -> LlvmValue:
+        offset = self.total(0, terms, dtypes.index)
+        return self.put(f"getelementptr {_unit(memory)}, {pointer.typed}, {offset.typed}", "ptr", 0)
+
+    def address(self, memory: UOp, constant: int, terms: ix.Terms) -> LlvmValue:
+        """The pointer to memory[constant + terms]: the constant last, for nothing."""
+        pointer = self.pointer(memory, terms)
+        if not constant:
+            return pointer
+        return self.put(f"getelementptr {_unit(memory)}, ptr {pointer.text}, i64 {constant}", "ptr", 0)
 
     def cell(self, param: UOp) -> LlvmValue:
         """A scalar argument."""
         return self.in_register(self.read(self.base(param), param, 0), param)
-
-    def address(self, memory: UOp, constant: int, terms: ix.Terms) -> LlvmValue:
-        """The pointer to memory[constant + terms]: one step per loop level, the constant last, for nothing."""
-        short = ("at", memory, id(terms))     # `index_parts` keeps the terms: equal ids, equal terms
-        here = self.scopes[-1]
-        pointer = here.values.get(short)
-        unit = _unit(memory)
-        if pointer is None:
-            pointer = self._step(memory, unit, terms)
-            self.keep(here, short, NOTHING.union(*[self.reads[a] for a in terms]), pointer)
-        return self.put(f"getelementptr {unit}, ptr {pointer.text}, i64 {constant}", "ptr", 0) if constant else pointer
-
-    def _step(self, memory: UOp, unit: str, terms: ix.Terms) -> LlvmValue:
-        pointer = self.base(memory)
-        levels: dict[int, ix.Terms] = {}
-        for atom, k in terms.items():
-            levels.setdefault(self.home(atom).depth, {})[atom] = k
-        key: tuple[Any, ...] = ("at", memory)
-        reads = NOTHING
-        resume = self.scope
-        for depth in sorted(levels):
-            key = (*key, *sorted(levels[depth].items(), key=lambda item: ix.order_key(item[0])))
-            reads = reads.union(*[self.reads[a] for a in levels[depth]])
-            self.scope = self.scopes[depth]
-            found = self.scope.values.get(key)
-            if found is None:
-                offset = self.total(0, levels[depth])
-                found = self.put(f"getelementptr {unit}, {pointer.typed}, {offset.typed}", "ptr", 0)
-                self.keep(self.scope, key, reads, found)
-            pointer = found
-        self.scope = resume
-        return pointer
 
     def pointers(self, memory: UOp, constant: int, same: ix.Terms, wide: UOp | None, step: int | None,
                  lanes: int) -> LlvmValue:
@@ -98,10 +61,9 @@ class LlvmMemory(LlvmArithmetic, Walker):
         return self.put(f"getelementptr {_unit(memory)}, {base.typed}, {offsets.typed}", "ptr", lanes)
 
     # -- loads ---------------------------------------------------------------------------------------------------
-    def load(self, node: UOp) -> LlvmValue:
-        memory, index = node.src[:2]
-        gate = node.src[2] if len(node.src) == 3 else None
-        return self.in_register(self._load(memory, index, gate, self.widths[node]), node)
+    def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> LlvmValue:
+        """An element or a vector of them, 0 where the gate is false."""
+        return self.in_register(self._load(memory, index, gate, lanes), memory)
 
     def _load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> LlvmValue:
         constant, same, wide, step = self.index_parts(index)
@@ -109,7 +71,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
             if gate is None:
                 return self.read(self.address(memory, constant, same), memory, 0)
             test = self.operand(gate)
-            safe = self.select(test, self.total(constant, same), literal(0, dtypes.index))
+            safe = self.select(test, self.total(constant, same, dtypes.index), literal(0, dtypes.index))
             place = self.put(f"getelementptr {_unit(memory)}, {self.base(memory).typed}, {safe.typed}", "ptr", 0)
             value = self.read(place, memory, 0)
             return self.select(test, value, _zero(value))
@@ -172,18 +134,9 @@ class LlvmMemory(LlvmArithmetic, Walker):
 
     # -- stores --------------------------------------------------------------------------------------------------
     def store(self, statement: Store) -> None:
-        memory, combine = statement.memory, statement.combine
+        memory = statement.memory
         constant, same, wide, step = self.index_parts(statement.index)
-        lanes = self.widths[statement.index]
-        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
-            raise Bug("lanes would overwrite each other in one place")
-        value = self.operand(statement.value, lanes)
-        if combine is not None:
-            if step is GATHER:
-                raise Bug("lanes may write to one element: they cannot be combined in parallel")
-            # reading again what is already loaded is right: the memory's kept values end with this store
-            old = self.in_register(self._load(memory, statement.index, statement.gate, lanes), memory)
-            value = self.apply(combine, memory.dtype, old, value)
+        lanes, value = self.widths[statement.index], self.stored_value(statement)
         if memory.dtype is dtypes.bool:
             value = self.convert("zext", value, "i8")
         align = memory.dtype.itemsize

@@ -18,6 +18,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.lower.reduced_precision import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.division import divide
 
 
 class LlvmValue(NamedTuple):
@@ -192,38 +193,13 @@ class LlvmArithmetic:
         safe = self.instruction("and", y, self.constant(dtype.bits - 1, y, dtype))
         return self.select(inside, self.instruction(name, x, safe), self.constant(0, x, dtype))
 
-    def divide(self, dtype: DType, x: LlvmValue, y: LlvmValue, remainder: bool) -> LlvmValue:
-        """x // y, or x % y where `remainder`: rounding down; 0 where y is 0."""
-        by = None if y.constant is None else int(y.constant)
-        zero, one = self.constant(0, x, dtype), self.constant(1, x, dtype)
-        if by is not None and by > 0:
-            shift = by.bit_length() - 1
-            if by == 1 << shift:                     # both round down, whatever the sign
-                if remainder:
-                    return self.instruction("and", x, self.constant(by - 1, x, dtype))
-                return self.instruction("ashr" if dtype.kind == "i" else "lshr", x, self.constant(shift, x, dtype))
-            if dtype.kind == "u" or x.low is not None and x.low >= 0:
-                return self.instruction("urem" if remainder else "udiv", x, y)
-            if remainder:
-                rest = self.instruction("srem", x, y)
-                return self.select(self.compare("slt", rest, zero), self.instruction("add", rest, y), rest)
-            quotient = self.instruction("sdiv", x, y)
-            over = self.compare("sgt", self.instruction("mul", quotient, y), x)
-            return self.select(over, self.instruction("sub", quotient, one), quotient)
-        none = self.compare("eq", y, zero)
-        if dtype.kind == "u":
-            safe = self.select(none, one, y)
-            return self.select(none, zero, self.instruction("urem" if remainder else "udiv", x, safe))
-        minus = self.compare("eq", y, self.constant(-1, y, dtype))    # INT_MIN / -1 traps: x / -1 is -x
-        safe = self.select(self.put(f"or {none.typed}, {minus.text}", "i1", none.lanes), one, y)
-        quotient = self.instruction("sdiv", x, safe)
-        rest = self.instruction("sub", x, self.instruction("mul", quotient, safe))
-        mixed = self.compare("slt", self.instruction("xor", rest, safe), zero)
-        over = self.instruction("and", mixed, self.compare("ne", rest, zero))
-        if remainder:
-            return self.select(over, self.instruction("add", rest, safe), rest)    # by 1 instead of 0 or -1: 0
-        floor = self.select(over, self.instruction("sub", quotient, one), quotient)
-        return self.select(none, zero, self.select(minus, self.instruction("sub", zero, x), floor))
+    def truncated(self, sign: str, dtype: DType, x: LlvmValue, y: LlvmValue, remainder: bool) -> LlvmValue:
+        """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
+        return self.instruction(f"{sign}rem" if remainder else f"{sign}div", x, y)
+
+    def bound(self, x: LlvmValue) -> LlvmValue:
+        """A value that can be used more than once: any."""
+        return x
 
     def fold(self, combine: o.Op, dtype: DType, value: LlvmValue) -> LlvmValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
@@ -244,7 +220,7 @@ class LlvmArithmetic:
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def cast(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
-        """The value in another type. float -> int as x86 does it: towards zero, the least integer if it cannot fit."""
+        """The value in another type. float -> int32 or int64 as x86 does it: the least integer if it cannot fit."""
         a, b = source.kind, dtype.kind
         to = TYPES[dtype]
         if source is dtype:
@@ -260,7 +236,7 @@ class LlvmArithmetic:
         if b == "f":
             return self.convert("sitofp" if a == "i" else "uitofp", x, to)
         if a == "f":
-            return self._to_integer(x, source, dtype)
+            return self._to_signed(x, source, dtype.bits)
         if BITS[x.type] == BITS[to]:
             return x
         if x.lanes == 3 and x.type == "i64" and to == "i8":     # LLVM 22 aborts on this truncation for AArch64
@@ -276,23 +252,13 @@ class LlvmArithmetic:
         full = f"<{x.lanes} x {to}>" if x.lanes else to
         return self.put(f"{how} {x.typed} to {full}", to, x.lanes)
 
-    def bitcast(self, x: LlvmValue, to: str) -> LlvmValue:
-        return x if x.type == to else self.convert("bitcast", x, to)
+    def bitcast(self, x: LlvmValue, dtype: DType) -> LlvmValue:
+        return x if x.type == TYPES[dtype] else self.convert("bitcast", x, TYPES[dtype])
 
     def _half(self, x: LlvmValue, to: str) -> LlvmValue:
         if to == "float":
             return self.convert("fpext", self.convert("bitcast", x, "half"), "float")
         return self.convert("bitcast", self.convert("fptrunc", x, "half"), "i16")
-
-    def _to_integer(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
-        if dtype is dtypes.uint32 or dtype is dtypes.uint64:        # the upper half of the range is reached by a detour
-            half = self.constant(2.0 ** (dtype.bits - 1), x, source)
-            beyond = self.compare("oge", x, half)
-            low = self._to_signed(self.select(beyond, self.instruction("fsub", x, half), x), source, dtype.bits)
-            high = self.instruction("xor", low, self.constant(-1 << (dtype.bits - 1), low, dtypes.int64))
-            return self.select(beyond, high, low)
-        wide = self._to_signed(x, source, max(32, dtype.bits))
-        return self.convert("trunc", wide, TYPES[dtype]) if dtype.bits < 32 else wide
 
     def _to_signed(self, x: LlvmValue, source: DType, bits: int) -> LlvmValue:
         name = {4: "llvm.x86.sse2.cvttps2dq", 8: "llvm.x86.avx.cvtt.ps2dq.256"}.get(x.lanes)
@@ -337,8 +303,8 @@ LLVM_OPS: dict[o.Op, LlvmOp] = {
     o.SUB: instruction(f="fsub", i="sub"),
     o.MUL: instruction(f="fmul", i="mul", b="and"),
     o.DIV: instruction(f="fdiv"),
-    o.IDIV: lambda ir, dtype, x, y: ir.divide(dtype, x, y, remainder=False),
-    o.MOD: lambda ir, dtype, x, y: ir.divide(dtype, x, y, remainder=True),
+    o.IDIV: lambda ir, dtype, x, y: divide(ir, dtype, x, y, remainder=False),
+    o.MOD: lambda ir, dtype, x, y: divide(ir, dtype, x, y, remainder=True),
     o.MAX: lambda ir, dtype, x, y: ir.extreme(dtype, x, y, "max", "ogt", of_bools="or"),
     o.MIN: lambda ir, dtype, x, y: ir.extreme(dtype, x, y, "min", "olt", of_bools="and"),
     o.CMPLT: LlvmArithmetic.less,

@@ -1,8 +1,8 @@
 """Conversions in WebAssembly. In: a `WasmValue` and a type. Out: the value in that type.
 
-A float becomes an integer as x86 does it: towards zero, the least integer if it cannot fit (WebAssembly's own
-instruction gives the nearest integer then, and 0 for a NaN). Casts of floats below float32 are written as arithmetic
-before they come here (compiler/lower/reduced_precision.py).
+A float becomes an int32 or int64 as x86 does it: towards zero, the least integer if it cannot fit (WebAssembly's own
+instruction gives the nearest integer then, and 0 for a NaN). Casts to other integers, and of floats below float32, are
+written as arithmetic before they come here (compiler/lower/reduced_precision.py).
 """
 
 from __future__ import annotations
@@ -92,26 +92,10 @@ class WasmCasts(WasmArithmetic):
         joined = [Code("i8x16.shuffle", halves[i:i + 2], LOWER_HALVES) for i in range(0, len(halves), 2)]
         return tuple(joined[:pieces_of(lanes, 4)])
 
-    # -- float to integer ----------------------------------------------------------------------------------------
     def _to_integer(self, x: WasmValue, dtype: DType) -> WasmValue:
+        """A float as int32 or int64."""
         if x.lanes and dtype.bits == 64:
             return self.lanewise(lambda lane: self._to_integer(lane, dtype), dtype, x)
-        x = self.bound(x)
-        if dtype is dtypes.uint32 or dtype is dtypes.uint64:        # the upper half of the range is reached by a detour
-            signed = dtypes.int32 if dtype is dtypes.uint32 else dtypes.int64
-            half = self.constant(2.0 ** (dtype.bits - 1), x)
-            below = self.bound(self.compare("lt", x.dtype, x, half))
-            unknown = self.compare("ne", x.dtype, x, x)
-            usual = self.bound(self.bitwise("or", dtypes.bool, below, unknown))
-            near = self.select(usual, x, self.native("sub", x.dtype, x, half))
-            low = self.bound(self._to_signed(near, signed))
-            high = self.bitwise("xor", signed, low, self.constant(int(signed.min), low))
-            return self.select(usual, low, high)._replace(dtype=dtype)
-        signed = dtypes.int64 if dtype.bits == 64 else dtypes.int32
-        return self.cast(self._to_signed(x, signed), dtype)
-
-    def _to_signed(self, x: WasmValue, dtype: DType) -> WasmValue:
-        """int32 or int64."""
         x = self.bound(x)
         fits = self.compare("lt", x.dtype, x, self.constant(2.0 ** (dtype.bits - 1), x))      # and a NaN does not
         if not x.lanes:

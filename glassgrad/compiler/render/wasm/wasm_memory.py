@@ -10,15 +10,13 @@ lanes is a branch: all at once where every lane is let through, else lane by lan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Prefetch, Store
 from glassgrad.compiler.render.launch import slot_of
-from glassgrad.compiler.render.value_order import NOTHING, Walker
+from glassgrad.compiler.render.low_level import LowLevelWalker
 from glassgrad.compiler.render.wasm.encoding import CodeBlock, Line
 from glassgrad.compiler.render.wasm.instructions import At, Code, CodeLocal, get
 from glassgrad.compiler.render.wasm.wasm_casts import WasmCasts
@@ -28,65 +26,32 @@ ARGS, TASK, SCRATCH = (CodeLocal(name, "i32") for name in ("args", "task", "scra
 LARGEST_OFFSET = 1 << 30         # that an instruction adds to an address
 
 
-class WasmMemory(WasmCasts, Walker):
+class WasmMemory(WasmCasts, LowLevelWalker):
     """Loads and stores of a `WasmFunction`."""
-    slots: dict[UOp, int]       # where in `args` shared LOCALs are
-    offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
 
-    def operand(self, node: UOp, lanes: int = 0, dtype: DType | None = None) -> WasmValue: raise NotImplementedError
-    def total(self, constant: int, terms: ix.Terms, dtype: DType) -> WasmValue: raise NotImplementedError
     def local(self, type_: str, name: str = "v") -> CodeLocal: raise NotImplementedError
 
     def line(self, line: Line) -> None:
         self.scope.lines.append(line)
 
     # -- addresses -----------------------------------------------------------------------------------------------
-    def base(self, memory: UOp) -> Code:
-        """The address of a param's or LOCAL's first element, read once at the function's start."""
-        start = self.scopes[0]
-        found = start.values.get(("base", memory))
-        if found is None:
-            resume, self.scope = self.scope, start
-            if memory in self.offsets:
-                found = self.bind(Code("i32.add", (get(SCRATCH), number(self.offsets[memory]))))
-            else:
-                found = self.bind(Code("i32.load", (get(ARGS),), At(4 * slot_of(memory, self.slots))))
-            self.keep(start, ("base", memory), NOTHING, found)
-            self.scope = resume
-        return found  # type: ignore[no-any-return]
+    def first_address(self, memory: UOp) -> WasmValue:
+        if memory in self.offsets:
+            code = Code("i32.add", (get(SCRATCH), number(self.offsets[memory])))
+        else:
+            code = Code("i32.load", (get(ARGS),), At(4 * slot_of(memory, self.slots)))
+        return WasmValue((code,), dtypes.int32)
+
+    def advanced(self, pointer: WasmValue, memory: UOp, terms: ix.Terms) -> WasmValue:
+        offset = self.total(0, {a: k * memory.dtype.itemsize for a, k in terms.items()}, dtypes.int32)
+        return self.native("add", dtypes.int32, pointer, offset)
 
     def place(self, memory: UOp, constant: int, terms: ix.Terms) -> tuple[Code, int]:
         """The address of memory[constant + terms], as a pointer and a number of bytes that instructions add."""
-        short = ("at", memory, id(terms))     # `index_parts` keeps the terms: equal ids, equal terms
-        here = self.scopes[-1]
-        pointer = here.values.get(short)
-        if pointer is None:
-            pointer = self._step(memory, terms)
-            self.keep(here, short, NOTHING.union(*[self.reads[a] for a in terms]), pointer)
-        offset = constant * memory.dtype.itemsize
+        pointer, offset = self.pointer(memory, terms).code, constant * memory.dtype.itemsize
         if 0 <= offset < LARGEST_OFFSET and _least(terms) >= 0:
             return pointer, offset
         return self.bind(Code("i32.add", (pointer, number(offset)))), 0
-
-    def _step(self, memory: UOp, terms: ix.Terms) -> Code:
-        pointer, size = self.base(memory), memory.dtype.itemsize
-        levels: dict[int, ix.Terms] = {}
-        for atom, k in terms.items():
-            levels.setdefault(self.home(atom).depth, {})[atom] = k * size
-        key: tuple[Any, ...] = ("at", memory)
-        reads = NOTHING
-        resume = self.scope
-        for depth in sorted(levels):
-            key = (*key, *sorted(levels[depth].items(), key=lambda item: ix.order_key(item[0])))
-            reads = reads.union(*[self.reads[a] for a in levels[depth]])
-            self.scope = self.scopes[depth]
-            found = self.scope.values.get(key)
-            if found is None:
-                found = self.bind(Code("i32.add", (pointer, self.total(0, levels[depth], dtypes.int32).code)))
-                self.keep(self.scope, key, reads, found)
-            pointer = found
-        self.scope = resume
-        return pointer
 
     def lane_places(self, memory: UOp, index: UOp, lanes: int) -> list[tuple[Code, int]]:
         """The address of every lane."""
@@ -121,7 +86,7 @@ class WasmMemory(WasmCasts, Walker):
         test = self.operand(gate)
         pointer, offset = self.place(memory, constant, same)
         where = Code("i32.add", (pointer, number(offset))) if offset else pointer
-        safe = Code("select", (where, self.base(memory), test.code))
+        safe = Code("select", (where, self.base(memory).code, test.code))
         return self.select(test, self.read(unit, safe, 0), literal(0, unit))
 
     def read(self, unit: DType, pointer: Code, offset: int) -> WasmValue:
@@ -130,7 +95,7 @@ class WasmMemory(WasmCasts, Walker):
 
     def cell(self, param: UOp) -> WasmValue:
         """A scalar argument."""
-        value = self.read(_unit(param), self.base(param), 0)
+        value = self.read(_unit(param), self.base(param).code, 0)
         return self.cast(value, dtypes.bool) if param.dtype is dtypes.bool else value
 
     def _load_lanes(self, memory: UOp, unit: DType, index: UOp, lanes: int) -> WasmValue:
@@ -190,17 +155,9 @@ class WasmMemory(WasmCasts, Walker):
 
     # -- stores --------------------------------------------------------------------------------------------------
     def store(self, statement: Store) -> None:
-        memory, combine, gate = statement.memory, statement.combine, statement.gate
+        memory, gate = statement.memory, statement.gate
         constant, same, _, step = self.index_parts(statement.index)
-        lanes = self.widths[statement.index]
-        if self.widths[statement.value] > lanes or gate is not None and not lanes:
-            raise Bug("lanes would overwrite each other in one place")
-        value = self.operand(statement.value, lanes)
-        if combine is not None:
-            if lanes and step is None:
-                raise Bug("lanes may meet in one place: they cannot be combined in parallel")
-            # reading again what is already loaded is right: the memory's kept values end with this store
-            value = self.apply(combine, memory.dtype, self.load(memory, statement.index, gate, lanes), value)
+        lanes, value = self.widths[statement.index], self.stored_value(statement)
         unit = _unit(memory)
         if memory.dtype is dtypes.bool:
             value = self.cast(value, dtypes.uint8)

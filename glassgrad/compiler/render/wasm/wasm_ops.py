@@ -17,6 +17,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of, carrier
+from glassgrad.compiler.render.division import divide
 from glassgrad.compiler.render.wasm.instructions import Code
 
 PIECE = 16                       # bytes of a vector
@@ -323,36 +324,12 @@ class WasmArithmetic:
         return self.select(WasmValue((inside,), dtypes.bool), self.native(instruction, dtype, x, y),
                            self.constant(0, x))
 
-    def divide(self, dtype: DType, x: WasmValue, y: WasmValue, remainder: bool) -> WasmValue:
-        """x // y, or x % y where `remainder`: rounding down; 0 where y is 0."""
-        by = None if y.constant is None else int(y.constant)
-        if by is not None and by > 0 and by & (by - 1) == 0:         # both round down, whatever the sign
-            if remainder:
-                return self.bitwise("and", dtype, x, self.constant(by - 1, x))
-            return self.shift("shr", dtype, x, self.constant(by.bit_length() - 1, x))
-        if x.lanes:
-            scalar = None if by is None else literal(by, dtype)      # so that every lane divides by a constant
-            one = lambda a, b: self.divide(dtype, a._replace(low=x.low), scalar or b, remainder)
-            return self.lanewise(one, dtype, x, y)
-        x, y = self.bound(x), self.bound(y)
-        zero, one_ = self.constant(0, x), self.constant(1, x)
-        sign = "u" if dtype.kind == "u" or by is not None and by > 0 and x.low is not None and x.low >= 0 else "s"
-        if by is not None and by > 0 and sign == "u":
-            return self.native("rem_u" if remainder else "div_u", dtype, x, y)
-        none = self.bound(self.compare("eq", dtype, y, zero))
-        if sign == "u":
-            safe = self.select(none, one_, y)
-            return self.select(none, zero, self.native("rem_u" if remainder else "div_u", dtype, x, safe))
-        minus = self.bound(self.compare("eq", dtype, y, self.constant(-1, y)))      # the least one / -1 traps
-        safe = self.bound(self.select(self.bitwise("or", dtypes.bool, none, minus), one_, y))
-        quotient = self.bound(self.native("div_s", dtype, x, safe))
-        rest = self.bound(self.native("sub", dtype, x, self.native("mul", dtype, quotient, safe)))
-        mixed = self.compare("lt", dtype, self.bitwise("xor", dtype, rest, safe), zero)
-        over = self.bitwise("and", dtypes.bool, mixed, self.compare("ne", dtype, rest, zero))
-        if remainder:                                                # by 1 instead of 0 or -1: 0
-            return self.select(over, self.native("add", dtype, rest, safe), rest)
-        floor = self.select(over, self.native("sub", dtype, quotient, one_), quotient)
-        return self.select(none, zero, self.select(minus, self.native("sub", dtype, zero, x), floor))
+    def truncated(self, sign: str, dtype: DType, x: WasmValue, y: WasmValue, remainder: bool) -> WasmValue:
+        """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
+        if x.lanes:                              # by a constant where y is one, which engines turn into a product
+            by = None if y.constant is None else literal(y.constant, dtype)
+            return self.lanewise(lambda a, b: self.truncated(sign, dtype, a, by or b, remainder), dtype, x, y)
+        return self.native(f"{'rem' if remainder else 'div'}_{sign}", dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: WasmValue) -> WasmValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
@@ -398,8 +375,8 @@ WASM_OPS: dict[o.Op, WasmOp] = {
     o.SUB: native("sub"),
     o.MUL: WasmArithmetic.multiply,
     o.DIV: native("div"),
-    o.IDIV: lambda wasm, dtype, x, y: wasm.divide(dtype, x, y, remainder=False),
-    o.MOD: lambda wasm, dtype, x, y: wasm.divide(dtype, x, y, remainder=True),
+    o.IDIV: lambda wasm, dtype, x, y: divide(wasm, dtype, x, y, remainder=False),
+    o.MOD: lambda wasm, dtype, x, y: divide(wasm, dtype, x, y, remainder=True),
     o.MAX: lambda wasm, dtype, x, y: wasm.extreme(dtype, x, y, "max", of_bools="or"),
     o.MIN: lambda wasm, dtype, x, y: wasm.extreme(dtype, x, y, "min", of_bools="and"),
     o.CMPLT: lambda wasm, dtype, x, y: wasm.compare("lt", dtype, x, y),

@@ -119,10 +119,6 @@ fn i64_float(x: f32) -> vec2<u32> {
   if (exponent >= 0) { size = shl_64(mantissa, vec2<u32>(u32(exponent), 0u)); }
   return select(size, neg_64(size), (bits >> 31u) == 1u);
 }
-fn u64_float(x: f32) -> vec2<u32> {
-  if (x >= 9223372036854775808.0f) { return i64_float(x - 9223372036854775808.0f) ^ vec2<u32>(0u, 0x80000000u); }
-  return i64_float(x);
-}
 """
 
 HELPERS: dict[str, str] = {re.match(r"fn (\w+)", text).group(1): text  # type: ignore[union-attr]

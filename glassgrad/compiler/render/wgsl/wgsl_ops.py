@@ -241,16 +241,12 @@ class WgslArithmetic(CArithmetic):
         return CValue(self.cut(dtype, text), dtype)
 
     def _to_integer(self, x: CValue, dtype: DType) -> CValue:
-        if dtype in LONG:
-            return self.call(self.long_helper(f"{NAMES[dtype]}_float"), dtype, 0, x)
-        low = self.define("i32_float", "i32", "x: f32",
-                          "if (x >= -2147483648.0f && x < 2147483648.0f) { return i32(x); }",
-                          "return i32(-2147483648);")
-        if dtype is dtypes.uint32:         # the upper half of the range is reached by a detour
-            name = self.define("u32_float", "u32", "x: f32", "if (x >= 2147483648.0f) { return "
-                               f"u32({low}(x - 2147483648.0f)) ^ 0x80000000u; }}", f"return u32({low}(x));")
-            return self.call(name, dtype, 0, x)
-        return self.cast(self.call(low, dtypes.int32, 0, x), dtype)
+        if dtype is dtypes.int64:
+            return self.call(self.long_helper("i64_float"), dtype, 0, x)
+        name = self.define("i32_float", "i32", "x: f32",
+                           "if (x >= -2147483648.0f && x < 2147483648.0f) { return i32(x); }",
+                           "return i32(-2147483648);")
+        return self.call(name, dtype, 0, x)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:
         to, source = kept(dtype), kept(x.dtype)

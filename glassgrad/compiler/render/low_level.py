@@ -1,0 +1,317 @@
+"""What LLVM IR and WebAssembly are written alike: loops, addresses, indices. In: a jammed phase. Out: calls to a
+renderer's arithmetic.
+
+Both have no expressions inside each other, no arrays and no index arithmetic, so all of that is written out here: an
+address is one pointer per loop level, a sum of indices is added up level by level, outer loops first, and multiples of
+an innermost loop's counter are counted along. Indices of lanes are computed in 32 bits where they fit. A `Value` is
+the renderer's own type of value; it has `lanes` and `low` (the least value that an index can have).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Statement, Store
+from glassgrad.compiler.render.launch import Places
+from glassgrad.compiler.render.unroll_and_jam import Jammed
+from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Scope, Walker
+
+Value = Any
+IN_32_BITS = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)     # of indices that fit
+
+
+class LowLevelWalker(Walker):
+    """Goes through a phase; subclasses have the instructions."""
+    counter_type: DType                                     # of counters and addresses
+
+    def __init__(self, places: Places, jammed: Jammed, name: str):
+        super().__init__(jammed)
+        self.name, self.tasks = name, jammed.tasks
+        self.offsets, self.slots = places.offsets, places.slots
+        self.registers: dict[UOp, Value] = {}
+        self.counters: dict[UOp, Value] = {}
+        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter
+
+    # -- what subclasses provide ---------------------------------------------------------------------------------
+    def literal(self, value: float | int | bool, dtype: DType) -> Value: raise NotImplementedError
+    def vector_of(self, values: Sequence[int], dtype: DType) -> Value: raise NotImplementedError
+    def wide(self, x: Value, lanes: int) -> Value: raise NotImplementedError
+    def apply(self, op: o.Op, dtype: DType, *values: Value) -> Value: raise NotImplementedError
+    def bound(self, x: Value) -> Value: raise NotImplementedError
+    def fold(self, combine: o.Op, dtype: DType, x: Value) -> Value: raise NotImplementedError
+    def bitcast(self, x: Value, dtype: DType) -> Value: raise NotImplementedError
+    def register(self, node: UOp) -> Value: raise NotImplementedError
+    def set_register(self, node: UOp, value: Value) -> None: raise NotImplementedError
+    def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> Value: raise NotImplementedError
+    def cell(self, param: UOp) -> Value: raise NotImplementedError
+
+    def converted(self, x: Value, source: DType, dtype: DType) -> Value:
+        """A value of one type in another."""
+        raise NotImplementedError
+
+    def is_of(self, x: Value, dtype: DType) -> bool:
+        """Whether a value is in the type that `dtype` is held in."""
+        raise NotImplementedError
+
+    def counted(self, atom: UOp, k: int) -> Value:
+        """A variable for a multiple of a loop's counter."""
+        raise NotImplementedError
+
+    def first_address(self, memory: UOp) -> Value:
+        """The address of a param's or LOCAL's first element."""
+        raise NotImplementedError
+
+    def advanced(self, pointer: Value, memory: UOp, terms: ix.Terms) -> Value:
+        """The address that lies so many elements further."""
+        raise NotImplementedError
+
+    def counted_loop(self, statement: For, flow: Flow) -> None:
+        """A loop that runs at least once."""
+        raise NotImplementedError
+
+    # -- control -------------------------------------------------------------------------------------------------
+    def count_tasks(self, task: Value) -> None:
+        """The counters of the TASK loops, from the number of the task."""
+        ranges = [r for r in self.tasks if r.arg.size > 1]
+        left = task._replace(low=0)
+        for range_ in reversed(ranges[1:]):
+            size = self.literal(range_.arg.size, self.counter_type)
+            self.counters[range_] = self.bound(self.apply(o.MOD, self.counter_type, left, size))
+            left = self.bound(self.apply(o.IDIV, self.counter_type, left, size))._replace(low=0)
+        for range_ in ranges[:1]:
+            self.counters[range_] = left
+
+    def loop(self, statement: For, flow: Flow) -> None:
+        stop = statement.stop
+        if stop is None or ix.bounds(stop)[0] > 0:
+            self.counted_loop(statement, flow)
+        else:
+            self.branch(ix.less(ix.index(0), stop), [statement], flow)
+
+    def run_inside(self, body: list[Statement], flow: Flow) -> None:
+        """The body of a branch: statements, or the loop that `loop` made it for."""
+        if len(body) == 1 and isinstance(body[0], For) and self.flows[body[0]] is flow:
+            self.counted_loop(body[0], flow)
+        else:
+            self.run(body)
+
+    def trips(self, statement: For) -> Value:
+        """How often a loop runs."""
+        size, stop = statement.range.arg.size, statement.stop
+        dtype = self.counter_type if ix.fits(0, size) else dtypes.int64
+        if stop is None:
+            return self.literal(size, dtype)
+        if ix.bounds(stop)[1] <= size:
+            return self.bound(self.operand(stop, 0, dtype))
+        least = self.apply(o.MIN, dtypes.int64, self.operand(stop), self.literal(size, dtypes.int64))
+        return self.bound(self.converted(least, dtypes.int64, dtype))
+
+    # -- registers and values ------------------------------------------------------------------------------------
+    def assign(self, statement: Assign) -> None:
+        lanes = self.widths[statement.register]
+        if self.widths[statement.value] and not lanes:
+            raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
+        self.set_register(statement.register, self.operand(statement.value, lanes))
+
+    def accumulate(self, statement: Accumulate) -> None:
+        register, combine, value = statement.register, statement.combine, statement.value
+        lanes, dtype = self.widths[register], register.dtype
+        if combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
+            x, y = self.operand(value.src[0], lanes), self.operand(value.src[1], lanes)
+            result = self.apply(o.MULACC, dtype, x, y, self.register(register))
+        else:
+            more = self.operand(value, lanes)
+            # the fresh value first: its NaN test is then not part of the chain from one iteration to the next
+            both = (more, self.register(register)) if combine.commutative else (self.register(register), more)
+            result = self.apply(combine, dtype, *both)
+        self.set_register(register, result)
+
+    def stored_value(self, statement: Store) -> Value:
+        """What a store writes, for all its lanes."""
+        memory, lanes = statement.memory, self.widths[statement.index]
+        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
+            raise Bug("lanes would overwrite each other in one place")
+        value = self.operand(statement.value, lanes)
+        if statement.combine is None:
+            return value
+        if self.index_parts(statement.index)[3] is None:
+            raise Bug("lanes may write to one element: they cannot be combined in parallel")
+        # reading again what is already loaded is right: the memory's kept values end with this store
+        return self.apply(statement.combine, memory.dtype, self.load(memory, statement.index, statement.gate, lanes),
+                          value)
+
+    def in_scope(self, scope: Scope, key: Any, reads: frozenset[Any], make: Callable[..., Value], *given: Any) -> Value:
+        """What make(*given) returns, computed once in a scope."""
+        found = scope.values.get(key)
+        if found is None:
+            resume, self.scope = self.scope, scope
+            found = self.keep(scope, key, reads, self.bound(make(*given)))
+            self.scope = resume
+        return found
+
+    def get(self, node: UOp) -> Value:
+        """The value of a node, computed now if it is not there."""
+        op = node.op
+        if op is o.CONST:
+            return self.literal(node.arg, node.dtype)
+        if op is o.REGISTER:
+            return self.register(node)
+        if op is o.RANGE:
+            if node in self.lanes:
+                return self.vector_of(range(node.arg.size), dtypes.int32)
+            if node in self.counts:
+                self.counts[node][1] = self.counters[node]
+            return self.counters[node]
+        return self.value(node)
+
+    def operand(self, node: UOp, lanes: int = 0, dtype: DType | None = None) -> Value:
+        """A node's value with so many lanes. Indices may be int32 inside; they leave as their own type."""
+        value = self.get(node)
+        dtype = dtype or node.dtype
+        if value.lanes == lanes and self.is_of(value, dtype):
+            return value
+        if node.op is o.CONST:
+            return self.wide(self.literal(node.arg, dtype), lanes)
+        return self.in_scope(self.home(node), (node, lanes, dtype), self.reads[node], self._fitted, value, lanes, dtype)
+
+    def _fitted(self, value: Value, lanes: int, dtype: DType) -> Value:
+        """A value with so many lanes; an index in the one of int32 and int64 that is needed."""
+        if not self.is_of(value, dtype):
+            value = self.bound(self.converted(value, dtypes.int64 if dtype is dtypes.int32 else dtypes.int32, dtype))
+        return self.wide(value, lanes)
+
+    def make(self, node: UOp) -> Value:
+        return self.bound(self._expression(node))
+
+    def _expression(self, node: UOp) -> Value:
+        op, dtype, src, lanes = node.op, node.dtype, node.src, self.widths[node]
+        if op is o.LOAD:
+            return self.load(src[0], src[1], src[2] if len(src) == 3 else None, lanes)
+        if op is o.PARAM:
+            return self.cell(node)
+        if op is o.FOLD:
+            return self.fold(node.arg.combine, dtype, self.operand(src[0], self.lanes[src[1]]))
+        if op is o.CAST:
+            value = self.get(src[0])
+            may_be_int32 = src[0].dtype is dtypes.index and value.lanes == lanes
+            return self.converted(value if may_be_int32 else self.operand(src[0], lanes), src[0].dtype, dtype)
+        if op is o.BITCAST:
+            return self.bitcast(self.operand(src[0], lanes), dtype)
+        if op is o.WHERE:
+            condition = self.operand(src[0], self.widths[src[0]])
+            return self.apply(op, dtype, condition, *[self.operand(s, lanes) for s in src[1:]])
+        if op.kind == o.Kind.BINARY and src[0].dtype is dtypes.index:
+            return self._of_indices(node, lanes)
+        return self.apply(op, src[-1].dtype, *[self.operand(s, lanes) for s in src])
+
+    # -- index arithmetic ----------------------------------------------------------------------------------------
+    def index_type(self, nodes: Sequence[UOp], lanes: int) -> DType:
+        """In what indices are computed: int32 where all of them fit, scalars only if counters are int32 as well."""
+        short = lanes or self.counter_type is dtypes.int32
+        return dtypes.int32 if short and all(ix.fits(*ix.span(node)) for node in nodes) else dtypes.int64
+
+    def _of_indices(self, node: UOp, lanes: int) -> Value:
+        """A binary op on indices (or int64s), in 32 bits where they fit."""
+        op, src = node.op, node.src
+        if op in SUMS and node not in ix.linear(node)[1]:
+            dtype = self.index_type([node], lanes)
+            return self.lane_sum(node, lanes, dtype) if lanes else self.total(*ix.linear(node), dtype)
+        if lanes and op is o.CMPLT and (sides := self.sides_of_less(node)):
+            dtype = self.index_type(sides, lanes)
+            return self.apply(op, dtype, *[self.operand(side, lanes, dtype) for side in sides])
+        numbers = [*src, node] if node.dtype is dtypes.index else src
+        dtype = self.index_type(numbers, lanes) if op in IN_32_BITS else dtypes.int64
+        x, y = self.operand(src[0], lanes, dtype), self.operand(src[1], lanes, dtype)
+        return self.apply(op, dtype, x._replace(low=ix.span(src[0])[0]), y)
+
+    def total(self, constant: int, terms: ix.Terms, dtype: DType) -> Value:
+        """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
+        ranked = sorted([(self.home(a).depth, ix.order_key(a), a, k) for a, k in terms.items()], key=lambda t: t[:2])
+        number = self.literal(wrapped(constant, dtype), dtype)
+        result: Value = None
+        key: tuple[object, ...] = ("sum", dtype)
+        reads, scope = NOTHING, self.scope
+        for depth, _, atom, k in ranked:
+            key, reads, scope = (*key, atom, k), reads | self.reads[atom], self.scopes[depth]
+            result = self.in_scope(scope, key, reads, self._plus, result, atom, k, dtype)
+        if result is None:
+            return number
+        return self.in_scope(scope, (*key, constant), reads, self.apply, o.ADD, dtype, result, number) if constant \
+            else result
+
+    def _plus(self, sum_: Value, atom: UOp, k: int, dtype: DType) -> Value:
+        """sum + k * atom; the sum may be None, for nothing yet."""
+        term = self.multiple(atom, k, dtype)
+        return term if sum_ is None else self.apply(o.ADD, dtype, sum_, term)
+
+    def multiple(self, atom: UOp, k: int, dtype: DType) -> Value:
+        """k * atom; of an innermost loop's counter it is counted along instead of multiplied."""
+        counts = self.counts.get(atom)
+        if k == 1 or counts is None or dtype is not self.counter_type:
+            value = self.operand(atom, 0, dtype)
+            return value if k == 1 else self.apply(o.MUL, dtype, value, self.literal(wrapped(k, dtype), dtype))
+        if k not in counts:
+            counts[k] = self.counted(atom, k)
+        return counts[k]
+
+    def ending(self, counts: dict[int, Value], trips: int | None) -> int:
+        """The multiple of a counter that ends its loop: one that does not wrap around before."""
+        if trips is None:
+            return 1
+        return next((k for k in counts if 0 < k * trips <= self.counter_type.max), 1)
+
+    def lane_sum(self, node: UOp, lanes: int, dtype: DType) -> Value:
+        """An index that differs between lanes: its scalar part, repeated, plus what the lanes add."""
+        constant, terms = ix.linear(node)
+        same = {a: k for a, k in terms.items() if not self.widths[a]}
+        result: Value = None
+        for atom, k in terms.items():
+            if atom in same:
+                continue
+            if atom in self.lanes:
+                first = 0 if same else constant
+                term = self.vector_of([wrapped(k * i + first, dtype) for i in range(lanes)], dtype)
+                constant -= first
+            else:
+                term = self.operand(atom, lanes, dtype)
+                if k != 1:
+                    term = self.apply(o.MUL, dtype, term, self.wide(self.literal(wrapped(k, dtype), dtype), lanes))
+            result = term if result is None else self.apply(o.ADD, dtype, result, term)
+        if same or constant or result is None:
+            scalar = dtype if not same or self.counter_type is dtypes.int32 else dtypes.int64
+            repeated = self._fitted(self.total(constant, same, scalar), lanes, dtype)
+            result = repeated if result is None else self.apply(o.ADD, dtype, result, repeated)
+        return result
+
+    # -- addresses -----------------------------------------------------------------------------------------------
+    def base(self, memory: UOp) -> Value:
+        """The address of a param's or LOCAL's first element, read once at the function's start."""
+        return self.in_scope(self.scopes[0], ("base", memory), NOTHING, self.first_address, memory)
+
+    def pointer(self, memory: UOp, terms: ix.Terms) -> Value:
+        """The address of memory[terms]: one step per loop level."""
+        short = ("at", memory, id(terms))     # `index_parts` keeps the terms: equal ids, equal terms
+        here = self.scopes[-1]
+        found = here.values.get(short)
+        if found is None:
+            found = self._step(memory, terms)
+            self.keep(here, short, NOTHING.union(*[self.reads[a] for a in terms]), found)
+        return found
+
+    def _step(self, memory: UOp, terms: ix.Terms) -> Value:
+        pointer = self.base(memory)
+        levels: dict[int, ix.Terms] = {}
+        for atom, k in terms.items():
+            levels.setdefault(self.home(atom).depth, {})[atom] = k
+        key: tuple[Any, ...] = ("at", memory)
+        reads = NOTHING
+        for depth in sorted(levels):
+            key = (*key, *sorted(levels[depth].items(), key=lambda item: ix.order_key(item[0])))
+            reads = reads.union(*[self.reads[a] for a in levels[depth]])
+            pointer = self.in_scope(self.scopes[depth], key, reads, self.advanced, pointer, memory, levels[depth])
+        return pointer
