@@ -6,7 +6,6 @@ once, kept on disk, and launched in order. A subclass adds its memory, its compi
 
 from __future__ import annotations
 
-import ctypes
 import json
 import struct
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.host_memory import readable
 from glassgrad.runtime.kernel_key import cache_key, cost
 
-__all__ = ["GpuDevice", "Launch", "Rejected", "host_bytes", "no_memory_left"]
+__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "no_memory_left"]
 
 USER_THREADS = 256        # of each group, where a kernel is the user's own
 
@@ -90,21 +89,39 @@ class GpuDevice(Backend):
 
     # -- compiling -------------------------------------------------------------------------------------------
     def compile(self, ast: UOp) -> GpuProgram:
-        """A kernel from the disk cache, or through the compiler."""
+        return self.loaded(ast, self.begin(ast, lambda work: work)())
+
+    def begin(self, ast: UOp, start: Callable[[Callable[[], bytes]], Callable[[], bytes]]) -> Callable[[], bytes]:
+        """A kernel from the disk cache, or its source on its way through the compiler; call the answer to wait for it.
+        `start` takes what compiles it, and gives what waits for that."""
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
         key = cache_key(ast, self.machine, self.dialect.name) if cache else ""
         stored = cache.get(key) if cache else None
-        if stored is None:
-            stored = self._build(ast)
+        if stored is not None:
+            return lambda: stored
+        head, source, lines = self._build(ast)
+
+        def work() -> bytes:
+            try:
+                made = struct.pack("<I", len(head)) + head + self.compile_source(source)
+            except Rejected as error:
+                raise Bug(f"{self.name} does not take a kernel: {error}\n{source}\n"
+                          f"  at: {lines or 'unknown'}") from None
             if cache:
-                cache.put(key, stored)
+                cache.put(key, made)
+            return made
+        return start(work)
+
+    def loaded(self, ast: UOp, stored: bytes) -> GpuProgram:
+        """The program of a kernel that was compiled, now or earlier."""
         (length,) = struct.unpack_from("<I", stored)
         name, phases, shared, scalars, maps = json.loads(stored[4:4 + length])
         functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
         return GpuProgram(name, functions, tuple(map(tuple, phases)), LaunchInfo((), tuple(shared), 0),
                           (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast))
 
-    def _build(self, ast: UOp) -> bytes:
+    def _build(self, ast: UOp) -> tuple[bytes, str, str]:
+        """What a launch needs, as it is kept; a kernel's source; and the user's lines that it computes."""
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build, lines_of
         self._refuse_missing_types(ast)
@@ -115,15 +132,10 @@ class GpuDevice(Backend):
                               given=f"{len(kernel.params) + len(launch.info.shared)} buffers",
                               expected=f"at most {self.target.buffers}",
                               fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
-        try:
-            compiled = self.compile_source(built.source)
-        except Rejected as error:
-            raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}\n"
-                      f"  at: {lines_of(ast) or 'unknown'}") from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
                            [p.arg.scalar for p in params], launch.maps]).encode()
-        return struct.pack("<I", len(head)) + head + compiled
+        return head, built.source, lines_of(ast)
 
     def _refuse_missing_types(self, ast: UOp) -> None:
         from glassgrad.runtime.kernel_source import lines_of
@@ -199,12 +211,6 @@ class GpuPlan(DevicePlan):
 
     def run_one(self, number: int) -> int:
         return self.device.time(self.launches[number])
-
-
-def host_bytes(data: Any) -> Any:
-    """Bytes of the host as something that C functions take, without a copy where that is possible."""
-    view = memoryview(data).cast("B")
-    return (ctypes.c_char * view.nbytes).from_buffer(view) if not view.readonly else bytes(view)
 
 
 def no_memory_left(size: int) -> MemoryLimitError:
