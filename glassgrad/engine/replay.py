@@ -111,7 +111,8 @@ class Replay:
         for record in trace.records:
             for name, total, _ in record.compiled.arenas:
                 most[name] = max(most.get(name, 0), total)
-        return {name: Device[name].memory.allocate(total) for name, total in most.items()}
+        self._memories = {name: Device[name].memory for name in most}      # a name may come to mean another device
+        return {name: self._memories[name].allocate(total) for name, total in most.items()}
 
     def _memory(self, trace: Trace, renewed: Set[UOp]) -> MemoryUse:
         """What a call needs: the arena, what it brings, and results twice, because those of the call before are alive;
@@ -131,7 +132,7 @@ class Replay:
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
             for name, block in getattr(self, "_arenas", {}).items():
-                Device[name].memory.release(block)
+                self._memories[name].release(block)
 
     def _place(self, slot: int, node: UOp, address: int, outside: dict[UOp, UOp]) -> None:
         """Bind a slot to the buffer under `node` (a piece of it begins at `address`)."""

@@ -111,7 +111,7 @@ class LaunchGraph:
                                                ctypes.c_size_t(len(before)), ctypes.byref(record)))
             self._instance = driver.made(names.instantiate, self._graph, ctypes.c_uint64(0))
         except Bug as error:
-            raise DeviceError("the driver makes no graph of a jitted function's kernels", given=str(error),
+            raise DeviceError("the driver makes no graph of a jitted function's kernels", given=str(error).splitlines()[0],
                               expected="a driver with graphs: CUDA 12 or ROCm 6, or newer",
                               fix="GPU_GRAPH=0 starts the kernels one by one") from error
 
