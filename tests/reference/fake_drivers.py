@@ -17,7 +17,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from shim_device import KERNEL, ShimDevice, run_kernel, runtime
+from shim_device import KERNEL, KernelFault, ShimDevice, run_kernel, runtime
 
 from glassgrad.compiler.render.gpu.dialects import METAL, Dialect
 from glassgrad.runtime.gpu.driver_calls import DriverNames
@@ -25,6 +25,7 @@ from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.gpu.metal import ObjectiveC, Size
 from glassgrad.runtime.host_memory import MemoryBlock
 
+ILLEGAL_ADDRESS = 700
 ARCHITECTURE = b"gfx90a:sramecc+:xnack-"
 
 
@@ -66,7 +67,8 @@ class FakeDriver:
 
     def __init__(self, names: DriverNames, dialect: Dialect, eager: str = "", **failures: int):
         self.shim, self.failures, self.devices = ShimDevice(f"{dialect.name}_shim", dialect), failures, 1
-        self.eager = eager
+        self.eager, self.breaks = eager, False       # whether a kernel's fault makes every later call fail
+        self.broken = 0
         self.called: list[str] = []
         self.blocks: dict[int, MemoryBlock] = {}
         self.pinned: list[Any] = []
@@ -87,7 +89,7 @@ class FakeDriver:
         def function(*arguments: Any) -> int:
             self.called.append(name)
             does = getattr(self, self.meaning.get(name, f"do_{name}"), lambda *_: 0)
-            return int(self.failures.get(name) or does(*arguments))
+            return int(self.broken or self.failures.get(name) or does(*arguments) or self.broken)
         return function
 
     def made(self, pointer: Any) -> int:
@@ -219,7 +221,12 @@ class FakeDriver:
         first = ctypes.addressof(values)
         ranges = [self.shim.memory.range_of(start) for start in self.blocks]
         ranges.append((first, first + ctypes.sizeof(values)))
-        run_kernel(kernel.run, [first + 8 * i for i in range(kernel.count)], ranges, groups, threads, near)
+        try:
+            run_kernel(kernel.run, [first + 8 * i for i in range(kernel.count)], ranges, groups, threads, near)
+        except KernelFault:
+            if not self.breaks:
+                raise
+            self.broken = ILLEGAL_ADDRESS
         return True
 
     def do_launch(self, function: Any, groups: int, gy: int, gz: int, threads: int, ty: int, tz: int, near: int,

@@ -4,13 +4,16 @@ call is one graph, copies run beside kernels and in no other order than events k
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fake_drivers
 import numpy as np
 import pytest
 from fake_drivers import FakeDriver, compiled
@@ -25,6 +28,8 @@ from glassgrad.nn import optim
 from glassgrad.runtime.gpu import cuda, driver_device, driver_memory, hip
 from glassgrad.runtime.gpu.driver_device import DriverDevice
 from glassgrad.runtime.gpu.gpu_device import Rejected
+from glassgrad.runtime.kernel_source import build
+from glassgrad.runtime.search import beam, tuning_results
 
 pytestmark = needs_cxx
 Opener = Callable[..., DriverDevice]
@@ -326,3 +331,71 @@ def test_source_that_the_compiler_refuses(opened: Opener, monkeypatch: pytest.Mo
     monkeypatch.setattr(cuda, "compile_cuda", refuse)
     with Context(CACHE=0), pytest.raises(Bug, match="CUDA does not take a kernel: .*it is Monday"):
         (Tensor(np.ones(7, "float32"), device="CUDA") * 5.125).realize()
+
+
+# -- searching ------------------------------------------------------------------------------------------------------
+def loop(source: str) -> str:
+    return source.replace("  i64 task = blockIdx.x;", "  for (volatile int on = 1; on;);\n  i64 task = blockIdx.x;")
+
+
+def stray(source: str) -> str:
+    return source.replace("  i64 task = blockIdx.x;", "  data0[1 << 30] = 1;\n  i64 task = blockIdx.x;")
+
+
+def wrong(source: str) -> str:
+    return source.replace("  i64 task = blockIdx.x;", "  i64 task = blockIdx.x;\n  return;")
+
+
+def test_a_search_measures_on_the_gpu_and_survives_its_candidates(opened: Opener) -> None:
+    device = opened()
+    x = Tensor(np.arange(8192, dtype="float32"), device="CUDA").realize()
+    worker = beam.Worker([sys.executable, str(Path(fake_drivers.__file__).with_name("fake_gpu_worker.py"))])
+    try:
+        with Context(BEAM=1, BEAM_SECONDS=400.0):
+            one = beam.Search((x * 1.75 + 3).schedule()[-1].ast, *device.searched, worker, "CUDA")
+        one.begin()
+        assert one.recipe_ns == 2_000_000, "as the driver says"
+        one.deadline = time.monotonic() + 1000
+        near = [tuple(moves) for moves in one._decided[one.recipe].neighbours()]
+        assert len(one.pairs_of(near[0])) >= 2 and not (one.wrong or one.killed)
+        real = one.built
+        for number, (change, outcome) in enumerate([(wrong, (1, 0)), (stray, (1, 1)), (loop, (1, 2))], 1):
+            one.built = lambda moves, change=change: _changed(real(moves), change)  # type: ignore[method-assign]
+            one.seconds = 8.0 if change is loop else 400.0           # what never ends is given two seconds
+            assert one.pairs_of(near[number]) == [] and (one.wrong, one.killed) == outcome, change.__name__
+            one.built, one.seconds = real, 400.0  # type: ignore[method-assign]
+        assert len(one.pairs_of(near[4])) >= 2, "the search goes on in a new process"
+    finally:
+        worker.close()
+
+
+def _changed(built: tuple[Any, str, Any], change: Callable[[str], str]) -> tuple[Any, str, Any]:
+    moves, source, how = built
+    assert change(source) != source
+    return moves, change(source), how
+
+
+def test_what_a_search_found_is_what_runs(opened: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device = opened()
+    monkeypatch.setenv("CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tuning_results, "_known", {})
+    asked = []
+
+    def search(kernels: Any, target: Any, language: str, compiler: str, name: str) -> None:
+        asked.append((language, compiler, name))
+        for ast in kernels:
+            decided = build(ast, target, language, products=False, say=False).decisions
+            assert decided is not None
+            tuning_results.keep(tuning_results.Tuned("k", tuning_results.digest_of(ast), compiler, 1, 1.0, True, 1, (),
+                                                     2.0, tuple(decided.neighbours()[0]), 1.0))
+    monkeypatch.setattr(beam, "search", search)
+    x = Tensor(np.arange(8192, dtype="float32"), device="CUDA").realize()
+    [ast] = [item.ast for item in (x * 2.5).schedule()]
+    [recipe] = device.programs([ast])
+    with Context(BEAM=1):
+        [tuned] = device.programs([ast])
+        np.testing.assert_array_equal((x * 2.5).numpy(), np.arange(8192, dtype="float32") * 2.5)
+        assert tuned.moves == device.moves(ast) != recipe.moves and tuned.speedup == 2.0
+        assert device.loop_tree(ast).moves == list(tuned.moves)
+    assert asked == [("cuda", "A GPU, sm_75, compiled by nvrtc 0.0", "CUDA")]
+    assert recipe.speedup == 0.0 and device.moves(ast) == ()

@@ -23,6 +23,8 @@ from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Launch, Reje
 
 __all__ = ["DriverDevice", "RunTimeCompiler"]
 
+MOST_THREADS = 8             # that compile: each takes a few hundred MB
+
 
 class DriverDevice(DriverCalls, GpuDevice):
     """One GPU; safe to use from several threads. A subclass finds it, and provides what `DriverCalls` asks for and
@@ -44,8 +46,9 @@ class DriverDevice(DriverCalls, GpuDevice):
         compiler works outside of Python's lock, on several of them meanwhile."""
         mode = kernel_mode()
         missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
+        self.search(missing)
         if missing:
-            pool = ThreadPoolExecutor(available_cores(), "glassgrad-compile")
+            pool = ThreadPoolExecutor(min(MOST_THREADS, available_cores()), "glassgrad-compile")
             try:
                 waiting = {ast: self.begin(ast, lambda work: pool.submit(work).result) for ast in missing}
                 for ast, wait in waiting.items():

@@ -23,6 +23,7 @@ from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.host_memory import readable
 from glassgrad.runtime.kernel_key import cache_key, cost
+from glassgrad.runtime.search.searched_kernels import SearchedKernels
 
 __all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "no_memory_left"]
 
@@ -54,9 +55,11 @@ class GpuProgram:
     maps: tuple[BoxMap, ...]                     # arguments after those: how boxes of some of them are copied
     operations: int
     bytes: int
+    moves: tuple[str, ...] = ()                  # how it was optimized
+    speedup: float = 0.0                         # over the recipe, by a search; 0: not searched
 
 
-class GpuDevice(Backend):
+class GpuDevice(SearchedKernels, Backend):
     """One GPU, opened. A subclass provides the attributes and the first five methods."""
     dialect: Language | Dialect
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
@@ -66,6 +69,7 @@ class GpuDevice(Backend):
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
+        self.searched_on = (name,)
         self.has_float64 = self.dialect.has_float64
         self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False)
 
@@ -88,6 +92,10 @@ class GpuDevice(Backend):
         raise Bug(f"{type(self).__name__} has no time")
 
     # -- compiling -------------------------------------------------------------------------------------------
+    @property
+    def searched(self) -> tuple[Target, str, str]:
+        return self.target, self.dialect.name, self.about
+
     def compile(self, ast: UOp) -> GpuProgram:
         return self.loaded(ast, self.begin(ast, lambda work: work)())
 
@@ -95,11 +103,12 @@ class GpuDevice(Backend):
         """A kernel from the disk cache, or its source on its way through the compiler; call the answer to wait for it.
         `start` takes what compiles it, and gives what waits for that."""
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
-        key = cache_key(ast, self.machine, self.dialect.name) if cache else ""
+        moves = self.moves(ast)
+        key = cache_key(ast, self.machine, self.dialect.name, moves) if cache else ""
         stored = cache.get(key) if cache else None
         if stored is not None:
             return lambda: stored
-        head, source, lines = self._build(ast)
+        head, source, lines = self._build(ast, moves)
 
         def work() -> bytes:
             try:
@@ -115,17 +124,19 @@ class GpuDevice(Backend):
     def loaded(self, ast: UOp, stored: bytes) -> GpuProgram:
         """The program of a kernel that was compiled, now or earlier."""
         (length,) = struct.unpack_from("<I", stored)
-        name, phases, shared, scalars, maps = json.loads(stored[4:4 + length])
+        name, phases, shared, scalars, maps, moves = json.loads(stored[4:4 + length])
         functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
+        tuned = self.tuned(ast)
         return GpuProgram(name, functions, tuple(map(tuple, phases)), LaunchInfo((), tuple(shared), 0),
-                          (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast))
+                          (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast),
+                          tuple(moves), tuned.speedup if tuned is not None else 0.0)
 
-    def _build(self, ast: UOp) -> tuple[bytes, str, str]:
+    def _build(self, ast: UOp, moves: Sequence[str]) -> tuple[bytes, str, str]:
         """What a launch needs, as it is kept; a kernel's source; and the user's lines that it computes."""
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build, lines_of
         self._refuse_missing_types(ast)
-        built = build(ast, self.target, self.dialect.name, products=False)
+        built = build(ast, self.target, self.dialect.name, moves or None, products=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
         if len(kernel.params) + len(launch.info.shared) > self.target.buffers and not self.packs_arguments:
             raise DeviceError(f"{self.name} runs no kernel of so many tensors",
@@ -134,7 +145,7 @@ class GpuDevice(Backend):
                               fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
-                           [p.arg.scalar for p in params], launch.maps]).encode()
+                           [p.arg.scalar for p in params], launch.maps, kernel.moves]).encode()
         return head, built.source, lines_of(ast)
 
     def _refuse_missing_types(self, ast: UOp) -> None:
@@ -149,12 +160,13 @@ class GpuDevice(Backend):
     def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""
         from glassgrad.runtime.kernel_source import kernel_of
-        return kernel_of(ast, self.target, products=False)
+        return kernel_of(ast, self.target, products=False, moves=self.moves(ast) or None)
 
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""
         from glassgrad.runtime.kernel_source import build
-        return build(ast, self.target, self.dialect.name, products=False, say=False).source
+        moves = self.moves(ast) or None
+        return build(ast, self.target, self.dialect.name, moves, products=False, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:
