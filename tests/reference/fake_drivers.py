@@ -1,7 +1,8 @@
 """The drivers of GPUs that are not here, as objects with their functions. Out: `FakeDriver`, `FakeMetal`.
 
-Memory is the host's, kernels run by shim_device.py, and streams do their work late. So `CudaDevice`, `HipDevice` and `MetalDevice` run whole: what
-they allocate, copy and launch, in which order, and what they must give back. The drivers themselves are not checked.
+Memory is the host's, kernels run by shim_device.py, and streams do their work late. So `CudaDevice`, `HipDevice` and
+`MetalDevice` run whole: what they allocate, copy and launch, in which order, and what they must give back. The drivers
+themselves are not checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Launch kernels through a GPU's driver. In: compiled programs, slots of memory. Out: plans.
 
-A schedule that runs once or a few times starts its kernels one by one (`DriverPlan`). What a jit replays is one graph of
-the driver (`GraphPlan`): a chain of kernels with their arguments, started by one call. The driver copies arguments into
-the graph, so those of a kernel are written again where an address or a number has changed since, and nowhere else.
+A schedule that runs once or a few times starts its kernels one by one (`DriverPlan`). What a jit replays is one graph
+of the driver (`GraphPlan`): a chain of kernels with their arguments, started by one call. The driver copies arguments
+into the graph, so those of a kernel are written again where an address or a number has changed, and nowhere else.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class LaunchGraph:
                                                ctypes.c_size_t(len(before)), ctypes.byref(record)))
             self._instance = driver.made(names.instantiate, self._graph, ctypes.c_uint64(0))
         except Bug as error:
-            raise DeviceError("the driver makes no graph of a jitted function's kernels", given=str(error).splitlines()[0],
+            raise DeviceError("the driver makes no graph of a jitted function's kernels",
+                              given=str(error).splitlines()[0],
                               expected="a driver with graphs: CUDA 12 or ROCm 6, or newer",
                               fix="GPU_GRAPH=0 starts the kernels one by one") from error
 
@@ -122,7 +123,9 @@ class LaunchGraph:
 
     def start(self) -> None:
         """Start all of them, behind whatever was started before."""
-        self.driver.check(self.driver.names.launch_graph, self._start(self._instance, None))
+        result = self._start(self._instance, None)
+        if result:
+            self.driver.check(self.driver.names.launch_graph, result)
         self.driver.launched += 1
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

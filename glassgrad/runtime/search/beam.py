@@ -4,8 +4,8 @@ runtime/search/tuning_results.py.
 From the recipe's moves (compiler/optimize/decisions.py) the search goes to their neighbours, keeps the BEAM best, goes
 on to theirs, until none is better or BEAM_SECONDS are over. Candidates run in another process
 (runtime/search/beam_worker.py) on memory of its own; one that hangs, crashes or wants too much memory is killed, and
-the search goes on: on a GPU too, whose context ends with the process. A candidate counts only if its answer is the recipe's to the bit, and wins only if it is clearly
-faster when the two run in turns.
+the search goes on: on a GPU too, whose context ends with the process. A candidate counts only if its answer is the
+recipe's to the bit, and wins only if it is clearly faster when the two run in turns.
 """
 
 from __future__ import annotations
