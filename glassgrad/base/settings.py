@@ -48,6 +48,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("DISABLE_RULES", "", "Comma-separated names of rewrite rules to leave out, to bisect a wrong result."),
     Setting("CPU_FEATURES", "", "Changes the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try others."),
     Setting("MATRIX_UNIT", 1, "0 multiplies bfloat16 and int8 in vectors, even where the CPU has a matrix unit (AMX)."),
+    Setting("GPU_GRAPH", 1, "0 starts the kernels of a jitted call one by one on CUDA and AMD, not as one graph."),
     Setting("ONLINE_SOFTMAX", 1, "softmax(q @ k.T) @ v in one pass: 0 never, 1 where scores are many, 2 of any size."),
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
 ]}

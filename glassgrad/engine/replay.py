@@ -25,7 +25,7 @@ from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observing, run_timed, tell_ran
-from glassgrad.engine.report import report_run, run_reported
+from glassgrad.engine.report import report_parts, report_run, run_reported
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.engine.user_calls import HOST_PLANS, one_device_each
 from glassgrad.runtime import backend
@@ -111,7 +111,8 @@ class Replay:
         for record in trace.records:
             for name, total, _ in record.compiled.arenas:
                 most[name] = max(most.get(name, 0), total)
-        return {name: Device[name].memory.allocate(total) for name, total in most.items()}
+        self._memories = {name: Device[name].memory for name in most}      # a name may come to mean another device
+        return {name: self._memories[name].allocate(total) for name, total in most.items()}
 
     def _memory(self, trace: Trace, renewed: Set[UOp]) -> MemoryUse:
         """What a call needs: the arena, what it brings, and results twice, because those of the call before are alive;
@@ -131,7 +132,7 @@ class Replay:
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
             for name, block in getattr(self, "_arenas", {}).items():
-                Device[name].memory.release(block)
+                self._memories[name].release(block)
 
     def _place(self, slot: int, node: UOp, address: int, outside: dict[UOp, UOp]) -> None:
         """Bind a slot to the buffer under `node` (a piece of it begins at `address`)."""
@@ -188,7 +189,7 @@ class Replay:
         self.programs = [u[1] for u in uses]
         for span in one_device_each(self.items):
             device, _, _, item = uses[span[0]]
-            make = HOST_PLANS.get(item.ast.op, Device[device].plan)
+            make = HOST_PLANS.get(item.ast.op, Device[device].replay_plan)
             plan = make([uses[i][1] for i in span], [uses[i][2] for i in span])
             plan.bind(self._addresses)
             self._plans.append((device, plan, span))
@@ -268,6 +269,8 @@ class Replay:
         """Take the settings as they are now; `run` does not look at them."""
         self._runners = [plan.runner() for _, plan, _ in self._plans]
         self._debug = settings.DEBUG
+        if self._debug:
+            report_parts([(device, [self.items[number] for number in span]) for device, _, span in self._plans])
 
     def run(self) -> bool:
         """Every launch, in order; whether a flag ended it."""
@@ -303,4 +306,6 @@ class Replay:
         return self.pause == len(self.items) and self._is_flagged()
 
     def _is_flagged(self) -> bool:
-        return any(ctypes.c_int32.from_address(address).value < bound for address, bound in self._flags)
+        device = Device[self._plans[0][0]]
+        return any(int.from_bytes(device.copy_out(address, 4), "little", signed=True) < bound
+                   for address, bound in self._flags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.settings import settings
@@ -49,6 +50,15 @@ def run_reported(plan: DevicePlan, position: int, number: int, item: Item, progr
 def report_run(kernels: int, seconds: float, memory: MemoryUse) -> None:
     """DEBUG=1: how much ran, how long, and in how much memory."""
     print(f"{kernels} kernel{'' if kernels == 1 else 's'}, {seconds * 1000:.1f} ms, {memory}")
+
+
+def report_parts(parts: Sequence[tuple[str, Sequence[Item]]]) -> None:
+    """DEBUG=1: a jitted call that is not one list of launches, and what stands between its parts."""
+    if len(parts) > 1:
+        kinds = {o.COPY: "a copy between devices", o.CALL: "a function of your own"}
+        print("jit: a replay is in parts: " + ", ".join(
+            kinds.get(items[0].ast.op, f"{len(items)} kernel{'' if len(items) == 1 else 's'} on {device}")
+            for device, items in parts))
 
 
 def report_sizes(what: str) -> None:

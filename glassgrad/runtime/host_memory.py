@@ -148,8 +148,7 @@ class HostMemory:
         """Copies bytes to an address."""
         view = memoryview(data).cast("B")
         if view.nbytes:
-            source = (ctypes.c_char * view.nbytes).from_buffer(view) if not view.readonly else bytes(view)
-            ctypes.memmove(address, source, view.nbytes)
+            memoryview((ctypes.c_char * view.nbytes).from_address(address)).cast("B")[:] = view
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
         """Copies the bytes at an address."""

@@ -22,6 +22,7 @@ OPENED_WHEN_NEEDED = {
     "runtime/devices.py": "devices are opened by name",
     "runtime/cpu/native_device.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
     "runtime/gpu/gpu_device.py": "a warm process finds its kernels on disk, and loads no compiler",
+    "runtime/search/searched_kernels.py": "a search, and what one found, only under BEAM",
     "runtime/wasm/wasm_device.py": "a warm process finds its kernels on disk, and loads no compiler",
     "tensor/printing.py": "how numbers are laid out is loaded when values are shown, not with the package",
     "runtime/cpu/toolchain.py": "what writes and compiles C is loaded only for devices that compile C",

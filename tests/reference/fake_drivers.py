@@ -1,24 +1,32 @@
 """The drivers of GPUs that are not here, as objects with their functions. Out: `FakeDriver`, `FakeMetal`.
 
-Memory is the host's, and kernels run by shim_device.py. So `CudaDevice`, `HipDevice` and `MetalDevice` run whole: what
-they allocate, copy and launch, in which order, and what they must give back. The drivers themselves are not checked.
+Memory is the host's, kernels run by shim_device.py, and streams do their work late. So `CudaDevice`, `HipDevice` and
+`MetalDevice` run whole: what they allocate, copy and launch, in which order, and what they must give back. The drivers
+themselves are not checked.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
+import struct
+from collections import deque
+from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from shim_device import ShimDevice, run_kernel, runtime
+from shim_device import KERNEL, KernelFault, ShimDevice, run_kernel, runtime
 
 from glassgrad.compiler.render.gpu.dialects import METAL, Dialect
-from glassgrad.runtime.gpu.driver_device import DriverNames
+from glassgrad.runtime.gpu.driver_calls import DriverNames
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.gpu.metal import ObjectiveC, Size
 from glassgrad.runtime.host_memory import MemoryBlock
 
+ILLEGAL_ADDRESS = 700
 ARCHITECTURE = b"gfx90a:sramecc+:xnack-"
 
 
@@ -28,16 +36,50 @@ def _written(pointer: Any, value: int) -> int:
     return 0
 
 
+def compiled(shim: ShimDevice, source: str) -> bytes:
+    """A kernel's source as machine code of the host, with the number of each function's arguments behind it."""
+    code = shim.compile_source(source)
+    counts = {name: source[start:source.index(")", start)].count(",") + 1
+              for name, start in ((found[1], found.end()) for found in KERNEL.finditer(source))}
+    trailer = json.dumps(counts).encode()
+    return code + trailer + struct.pack("<I", len(trailer))
+
+
+@dataclass
+class FakeFunction:
+    """A kernel, and how many arguments it takes."""
+    run: Any
+    count: int
+
+
+@dataclass
+class FakeGraph:
+    """Kernels in a chain; of one that can run, with the arguments that were copied."""
+    launches: list[tuple[Any, ...]] = field(default_factory=list)
+
+
 class FakeDriver:
     """libcuda or libamdhip64, whose functions take the same arguments (`DriverNames`). Functions of these names fail
-    with these numbers: FakeDriver(HipDevice.names, HIP, hipInit=100)."""
+    with these numbers: FakeDriver(HipDevice.names, HIP, hipInit=100).
 
-    def __init__(self, names: DriverNames, dialect: Dialect, **failures: int):
+    What is started on a stream is done later: when the host waits for it, or at once where the stream is `eager`. So
+    copies may come long before the kernels that were launched before them, or long after, as on a GPU; only events keep
+    an order. `eager` is "kernels" (the stream None), "copies" (any other) or "" (none)."""
+
+    def __init__(self, names: DriverNames, dialect: Dialect, eager: str = "", **failures: int):
         self.shim, self.failures, self.devices = ShimDevice(f"{dialect.name}_shim", dialect), failures, 1
+        self.eager, self.breaks = eager, False       # whether a kernel's fault makes every later call fail
+        self.broken = 0
         self.called: list[str] = []
         self.blocks: dict[int, MemoryBlock] = {}
+        self.pinned: list[Any] = []
         self.modules: list[bytes] = []
-        self.functions: list[Any] = []
+        self.functions: list[FakeFunction] = []
+        self.graphs: dict[int, FakeGraph] = {}
+        self.streams: dict[int, deque[Callable[[], bool]]] = {0: deque()}      # work; it is False where it has to wait
+        self.recorded: dict[int, int] = {}           # of each event, how often it was recorded, and what was reached
+        self.reached: dict[int, int] = {}
+        self.handles = 0
         self.meaning = {name: f"do_{what}" for what, name in names._asdict().items()}
         self.hipGetErrorString = lambda number: f"hip error {number}".encode()
 
@@ -48,8 +90,14 @@ class FakeDriver:
         def function(*arguments: Any) -> int:
             self.called.append(name)
             does = getattr(self, self.meaning.get(name, f"do_{name}"), lambda *_: 0)
-            return int(self.failures.get(name) or does(*arguments))
+            return int(self.broken or self.failures.get(name) or does(*arguments) or self.broken)
         return function
+
+    def made(self, pointer: Any) -> int:
+        """A new handle, written to where a pointer points."""
+        self.handles += 1
+        _written(pointer, self.handles)
+        return self.handles
 
     # -- the device --------------------------------------------------------------------------------------------------
     def do_hipGetDeviceCount(self, count: Any) -> int:
@@ -68,6 +116,62 @@ class FakeDriver:
     def do_cuDeviceGetAttribute(self, value: Any, number: int, device: Any) -> int:
         return _written(value, {75: 7, 76: 5}[number])          # sm_75: without float16 instructions, which are PTX
 
+    # -- streams and events ------------------------------------------------------------------------------------------
+    def put(self, stream: Any, work: Callable[[], bool]) -> int:
+        """Start something on a stream."""
+        number = stream.value if stream is not None else 0
+        self.streams[number].append(work)
+        if self.eager == ("copies" if number else "kernels"):
+            self.advance(number)
+        return 0
+
+    def advance(self, number: int) -> bool:
+        """Do what a stream can do now; whether that was anything."""
+        queue, any_done = self.streams[number], False
+        while queue and queue[0]():
+            queue.popleft()
+            any_done = True
+        return any_done
+
+    def finish(self, until: Callable[[], bool]) -> int:
+        """Let all streams work until something is true."""
+        while not until():
+            assert any([self.advance(number) for number in self.streams]), "streams wait for each other"
+        return 0
+
+    def do_make_stream(self, stream: Any, flags: int) -> int:
+        assert flags == 1, "a stream that waits for all kernels by itself is none for copies beside them"
+        self.streams[self.made(stream)] = deque()
+        return 0
+
+    def do_make_event(self, event: Any, flags: int) -> int:
+        number = self.made(event)
+        self.recorded[number] = self.reached[number] = 0
+        return 0
+
+    def do_record(self, event: Any, stream: Any) -> int:
+        self.recorded[event.value] += 1
+        number, times = event.value, self.recorded[event.value]
+
+        def reach() -> bool:
+            self.reached[number] = times
+            return True
+        return self.put(stream, reach)
+
+    def do_stream_awaits(self, stream: Any, event: Any, flags: int) -> int:
+        number, times = event.value, self.recorded[event.value]
+        return self.put(stream, lambda: self.reached[number] >= times)
+
+    def do_await_event(self, event: Any) -> int:
+        number, times = event.value, self.recorded[event.value]
+        return self.finish(lambda: self.reached[number] >= times)
+
+    def do_synchronize(self) -> int:
+        return self.finish(lambda: not any(self.streams.values()))
+
+    def do_elapsed(self, milliseconds: Any, first: Any, last: Any) -> int:
+        return _written(milliseconds, 2)
+
     # -- memory ------------------------------------------------------------------------------------------------------
     def do_allocate(self, address: Any, size: Any) -> int:
         block = self.shim.memory.allocate(size.value)
@@ -78,13 +182,21 @@ class FakeDriver:
         self.shim.memory.release(self.blocks.pop(address.value))
         return 0
 
-    def do_copy_in(self, to: Any, source: Any, size: Any) -> int:
-        ctypes.memmove(to.value, source, size.value)
-        return 0
+    def do_allocate_host(self, address: Any, size: Any, flags: int) -> int:
+        self.pinned.append(ctypes.create_string_buffer(size.value))
+        return _written(address, ctypes.addressof(self.pinned[-1]))
 
-    def do_copy_out(self, to: Any, source: Any, size: Any) -> int:
-        ctypes.memmove(to, source.value, size.value)
-        return 0
+    def is_pinned(self, address: int, size: int) -> bool:
+        return any(ctypes.addressof(block) <= address and address + size <= ctypes.addressof(block) + len(block)
+                   for block in self.pinned)
+
+    def do_copy_in(self, to: Any, source: Any, size: Any, stream: Any) -> int:
+        assert self.is_pinned(source.value, size.value), "the driver would wait for all kernels first"
+        return self.put(stream, partial(_moved, to.value, source.value, size.value))
+
+    def do_copy_out(self, to: Any, source: Any, size: Any, stream: Any) -> int:
+        assert self.is_pinned(to.value, size.value), "the driver would not return before the copy is made"
+        return self.put(stream, partial(_moved, to.value, source.value, size.value))
 
     # -- kernels -----------------------------------------------------------------------------------------------------
     def do_load(self, module: Any, code: bytes) -> int:
@@ -92,18 +204,78 @@ class FakeDriver:
         return _written(module, len(self.modules))
 
     def do_function(self, function: Any, module: Any, name: bytes) -> int:
-        self.functions += self.shim.load(self.modules[module.value - 1], [name.decode()])
+        code = self.modules[module.value - 1]
+        (length,) = struct.unpack("<I", code[-4:])
+        counts, library = json.loads(code[-4 - length:-4]), code[:-4 - length]
+        self.functions.append(FakeFunction(self.shim.load(library, [name.decode()])[0], counts[name.decode()]))
         return _written(function, len(self.functions))
+
+    def captured(self, function: int, groups: int, threads: int, near: int, pointers: Any) -> tuple[Any, ...]:
+        """A launch with its arguments copied, as the driver does before it returns."""
+        kernel = self.functions[function - 1]
+        values = (ctypes.c_uint64 * kernel.count)(*[ctypes.c_uint64.from_address(pointers[i]).value
+                                                    for i in range(kernel.count)])
+        return kernel, groups, threads, near, values
+
+    def start(self, launch: tuple[Any, ...]) -> bool:
+        kernel, groups, threads, near, values = launch
+        first = ctypes.addressof(values)
+        ranges = [self.shim.memory.range_of(start) for start in self.blocks]
+        ranges.append((first, first + ctypes.sizeof(values)))
+        try:
+            run_kernel(kernel.run, [first + 8 * i for i in range(kernel.count)], ranges, groups, threads, near)
+        except KernelFault:
+            if not self.breaks:
+                raise
+            self.broken = ILLEGAL_ADDRESS
+        return True
 
     def do_launch(self, function: Any, groups: int, gy: int, gz: int, threads: int, ty: int, tz: int, near: int,
                   stream: None, pointers: Any, extra: None) -> int:
-        ranges = [self.shim.memory.range_of(start) for start in self.blocks]
-        ranges += [(p, p + 8) for p in pointers if p]                    # where values lie
-        run_kernel(self.functions[function.value - 1], list(pointers), ranges, groups, threads, near)
+        return self.put(stream, partial(self.start, self.captured(function.value, groups, threads, near, pointers)))
+
+    # -- graphs ------------------------------------------------------------------------------------------------------
+    def described(self, record: Any) -> tuple[Any, ...]:
+        """The launch that a record of a graph's kernel describes."""
+        kernel = record._obj
+        assert list(kernel.groups)[1:] == list(kernel.threads)[1:] == [1, 1] and not kernel.extra
+        count = self.functions[kernel.function - 1].count
+        pointers = (ctypes.c_void_p * count).from_address(kernel.arguments)
+        return self.captured(kernel.function, kernel.groups[0], kernel.threads[0], kernel.near, pointers)
+
+    def do_make_graph(self, graph: Any, flags: int) -> int:
+        self.graphs[self.made(graph)] = FakeGraph()
         return 0
 
-    def do_elapsed(self, milliseconds: Any, first: Any, last: Any) -> int:
-        return _written(milliseconds, 2)
+    def do_add_kernel(self, node: Any, graph: Any, before: Any, count: Any, record: Any) -> int:
+        launches = self.graphs[graph.value].launches
+        assert [before[i] for i in range(count.value)] == [len(launches)][:len(launches)], "it is a chain"
+        launches.append(self.described(record))
+        return _written(node, len(launches))
+
+    def do_instantiate(self, instance: Any, graph: Any, flags: Any) -> int:
+        self.graphs[self.made(instance)] = FakeGraph(list(self.graphs[graph.value].launches))
+        return 0
+
+    def do_set_kernel(self, instance: Any, node: Any, record: Any) -> int:
+        self.graphs[instance.value].launches[node.value - 1] = self.described(record)
+        return 0
+
+    def do_launch_graph(self, instance: Any, stream: Any) -> int:
+        for launch in self.graphs[instance.value].launches:
+            self.put(stream, partial(self.start, launch))
+        return 0
+
+    def do_destroy_graph(self, graph: Any) -> int:
+        del self.graphs[graph.value]
+        return 0
+
+    do_destroy_instance = do_destroy_graph
+
+
+def _moved(to: int, source: int, size: int) -> bool:
+    ctypes.memmove(to, source, size)
+    return True
 
 
 class FakeMetal(ObjectiveC):

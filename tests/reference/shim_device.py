@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -73,7 +74,7 @@ def _built(text: str, flags: Sequence[str]) -> Path:
     library = CACHE / f"{name}.so"
     if not library.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        source, unfinished = CACHE / f"{name}.cpp", CACHE / f"{name}.{os.getpid()}"
+        source, unfinished = CACHE / f"{name}.cpp", CACHE / f"{name}.{os.getpid()}.{threading.get_ident()}"
         source.write_text(text)
         done = subprocess.run([compiler() or "", *flags, "-x", "c++", str(source), "-o", str(unfinished), "-lgcc"],
                               capture_output=True, text=True)

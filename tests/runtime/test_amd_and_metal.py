@@ -10,7 +10,7 @@ from typing import Any
 import fake_drivers
 import numpy as np
 import pytest
-from fake_drivers import FakeDriver, FakeMetal
+from fake_drivers import FakeDriver, FakeMetal, compiled
 from shim_device import ShimDevice, compiler, needs_cxx
 
 from glassgrad import Device, DeviceError, DTypeError, InputError, MemoryLimitError, Tensor, TinyJit, Variable, c_kernel
@@ -43,8 +43,8 @@ def open_metal(**facts: int) -> metal.MetalDevice:
 def compilers(monkeypatch: pytest.MonkeyPatch) -> None:
     """C++ in the place of NVIDIA's and AMD's compilers."""
     shims = {dialect.name: ShimDevice(f"{dialect.name}_shim", dialect) for dialect in (HIP, CUDA)} if compiler() else {}
-    monkeypatch.setattr(hip, "compile_hip", lambda source, _: shims[HIP.name].compile_source(source))
-    monkeypatch.setattr(cuda, "compile_cuda", lambda source, _: shims[CUDA.name].compile_source(source))
+    monkeypatch.setattr(hip, "compile_hip", lambda source, _: compiled(shims[HIP.name], source))
+    monkeypatch.setattr(cuda, "compile_cuda", lambda source, _: compiled(shims[CUDA.name], source))
     monkeypatch.setattr(cuda, "nvrtc_version", lambda: "nvrtc 0.0")
     monkeypatch.setattr(hip, "hiprtc", lambda: SimpleNamespace(version=lambda: "hiprtc 0.0"))
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.interrupts import take_interrupt
 from glassgrad.base.settings import kernel_mode, settings
@@ -31,9 +31,7 @@ from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.kernel_key import cache_key, cost
-
-if TYPE_CHECKING:
-    from glassgrad.runtime.search.tuning_results import Tuned
+from glassgrad.runtime.search.searched_kernels import SearchedKernels
 
 ALIGNMENT = 64
 FEW = 8       # commands that are not worth opening the worker pool for, if each is one task
@@ -56,7 +54,7 @@ class NativeProgram:
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
 
 
-class NativeDevice(Backend):
+class NativeDevice(SearchedKernels, Backend):
     """One device name, one language."""
 
     def __init__(self, name: str, language: str):
@@ -81,28 +79,15 @@ class NativeDevice(Backend):
         """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
         mode = kernel_mode()
         missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
-        if settings.BEAM > 0 and not settings.NOOPT:
-            self._search(missing)
+        self.search(missing)
         waiting: dict[UOp, Any] = {ast: self._start(ast) for ast in missing}
         for ast, pending in waiting.items():
             self._programs[ast, mode] = self._finish(ast, pending)
         return [self._programs[ast, mode] for ast in kernels]
 
-    def _search(self, kernels: Sequence[UOp]) -> None:
-        """BEAM: look for faster moves, unless as good a search is known, or there is no time for one."""
-        known = {ast: self._tuned(ast) for ast in kernels}
-        wanted = [ast for ast, tuned in known.items()
-                  if tuned is None or not tuned.covers(settings.BEAM, settings.BEAM_SECONDS)]
-        if wanted and settings.BEAM_SECONDS > 0:
-            from glassgrad.runtime.search.beam import search  # the whole compiler, and processes
-            search(wanted, self.target, self.language, self.language + " " + self._compiler_name())
-
-    def _tuned(self, ast: UOp) -> Tuned | None:
-        """What a search found for a kernel; None where none was made, or BEAM is off."""
-        if settings.BEAM <= 0 or settings.NOOPT:
-            return None
-        from glassgrad.runtime.search.tuning_results import find
-        return find(ast, self.language + " " + self._compiler_name())
+    @property
+    def searched(self) -> tuple[Target, str, str]:
+        return self.target, self.language, self.language + " " + self._compiler_name()
 
     def _compiler_name(self) -> str:
         if self.language == "llvm":
@@ -112,7 +97,7 @@ class NativeDevice(Backend):
 
     def _start(self, ast: UOp) -> Callable[[], Made]:
         """A kernel from the disk cache, or on its way through the compiler."""
-        moves = self._moves(ast)
+        moves = self.moves(ast)
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
         key = cache_key(ast, host_description().key, self.language + self._compiler_name(), moves) if cache else ""
         stored = cache.get(key) if cache else None
@@ -123,26 +108,21 @@ class NativeDevice(Backend):
         return start(ast, self.target, self.language, lambda made: cache.put(key, _pack(*made)) if cache else None,
                      moves or None)
 
-    def _moves(self, ast: UOp) -> tuple[str, ...]:
-        """What a search found to be faster than the recipe; empty: the recipe."""
-        tuned = self._tuned(ast)
-        return tuned.moves if tuned is not None else ()
-
     def _finish(self, ast: UOp, pending: Callable[[], Made]) -> NativeProgram:
         name, info, compiled, moves = pending()
-        tuned = self._tuned(ast)
+        tuned = self.tuned(ast)
         speedup = tuned.speedup if tuned is not None else 0.0
         return NativeProgram(name, Image(compiled), info, *cost(ast), moves, speedup)
 
     def source(self, ast: UOp) -> str:
         """The kernel as readable C, whatever the device compiles."""
         from glassgrad.runtime.cpu.toolchain import source
-        return source(ast, self.target, self._moves(ast) or None)
+        return source(ast, self.target, self.moves(ast) or None)
 
     def loop_tree(self, ast: UOp) -> Any:
         """The optimized loop tree of a kernel (`Kernel`), as it was rendered."""
         from glassgrad.runtime.kernel_source import kernel_of
-        return kernel_of(ast, self.target, moves=self._moves(ast) or None)
+        return kernel_of(ast, self.target, moves=self.moves(ast) or None)
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]) -> NativePlan:

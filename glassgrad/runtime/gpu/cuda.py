@@ -15,7 +15,9 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.driver_device import DriverDevice, DriverLaunch, DriverNames
+from glassgrad.runtime.gpu.driver_calls import DriverNames
+from glassgrad.runtime.gpu.driver_device import DriverDevice
+from glassgrad.runtime.gpu.driver_launch import DriverLaunch
 from glassgrad.runtime.gpu.nvrtc import compile_cuda, nvrtc_version
 from glassgrad.runtime.host_memory import MemoryBlock
 
@@ -37,12 +39,24 @@ def open_cuda(name: str = "CUDA") -> CudaDevice:
                       fix="install NVIDIA's driver, or use another device: DEV=CPU")
 
 
+class CudaKernel(ctypes.Structure):
+    """A kernel of a graph as the driver takes it (CUDA_KERNEL_NODE_PARAMS of version 2)."""
+    _fields_ = (("function", ctypes.c_void_p), ("groups", ctypes.c_uint * 3), ("threads", ctypes.c_uint * 3),
+                ("near", ctypes.c_uint), ("arguments", ctypes.c_void_p), ("extra", ctypes.c_void_p),
+                ("kernel", ctypes.c_void_p), ("context", ctypes.c_void_p))
+
+
 class CudaDevice(DriverDevice):
     """One GPU with its own context."""
-    dialect = CUDA
-    names = DriverNames("cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuModuleLoadData",
-                        "cuModuleGetFunction", "cuLaunchKernel", "cuEventCreate", "cuEventRecord",
-                        "cuEventSynchronize", "cuEventElapsedTime", "cuCtxSynchronize")
+    dialect, kernel_record = CUDA, CudaKernel
+    names = DriverNames(
+        allocate="cuMemAlloc_v2", free="cuMemFree_v2", allocate_host="cuMemHostAlloc", copy_in="cuMemcpyHtoDAsync_v2",
+        copy_out="cuMemcpyDtoHAsync_v2", load="cuModuleLoadData", function="cuModuleGetFunction",
+        launch="cuLaunchKernel", make_stream="cuStreamCreate", make_event="cuEventCreate", record="cuEventRecord",
+        await_event="cuEventSynchronize", stream_awaits="cuStreamWaitEvent", elapsed="cuEventElapsedTime",
+        synchronize="cuCtxSynchronize", make_graph="cuGraphCreate", add_kernel="cuGraphAddKernelNode_v2",
+        instantiate="cuGraphInstantiateWithFlags", set_kernel="cuGraphExecKernelNodeSetParams_v2",
+        launch_graph="cuGraphLaunch", destroy_graph="cuGraphDestroy", destroy_instance="cuGraphExecDestroy")
 
     def find(self) -> None:
         library = self.library
@@ -99,6 +113,7 @@ _LINES_FETCHED = 2                                   # a line of 128 bytes at a 
 class CudaLaunchWithMaps(DriverLaunch):
     """A launch some of whose arguments are tensor maps. A map holds the address of its matrix, so it is written again
     where that has changed; a matrix that does not begin at a multiple of 16 bytes is copied to one first."""
+    driver: CudaDevice
 
     def __init__(self, device: CudaDevice, function: Any, groups: int, threads: int, near: int,
                  scalars: Sequence[bool], maps: Sequence[BoxMap]):
@@ -109,23 +124,33 @@ class CudaLaunchWithMaps(DriverLaunch):
         self.described = [0] * len(maps)             # the address that each map holds
         self.copies: dict[int, MemoryBlock] = {}     # argument: where it is copied to
         super().__init__(device, function, groups, threads, near, scalars, self.map_addresses)
+        self._start, self.call = self.call, self.call_with_maps
 
-    def start(self) -> None:
-        self.device.enter()
+    def settle(self) -> bool:
+        if any(self.values[box.position] % _COPY_ALIGNED for box in self.maps):
+            return False
+        self.write_maps()
+        return True
+
+    def call_with_maps(self) -> int:
+        """Bring the maps up to date, and start it."""
+        self.write_maps()
+        return self._start()
+
+    def write_maps(self) -> None:
         for number, box in enumerate(self.maps):
             address = self.values[box.position]
             if address % _COPY_ALIGNED:
                 address = self.copied(box, address)
             if address != self.described[number]:
                 self.describe(number, box, address)
-        super().start()
 
     def describe(self, number: int, box: BoxMap, address: int) -> None:
         """Write a tensor map."""
         rank = len(box.sizes)
         many = ctypes.c_uint64 * rank
         counts = (ctypes.c_uint32 * rank)
-        self.device.call("cuTensorMapEncodeTiled", ctypes.c_void_p(self.map_addresses[number]), _MAP_TYPES[box.dtype],
+        self.driver.call("cuTensorMapEncodeTiled", ctypes.c_void_p(self.map_addresses[number]), _MAP_TYPES[box.dtype],
                          rank, ctypes.c_void_p(address + box.offset), many(*box.sizes),
                          (ctypes.c_uint64 * (rank - 1))(*box.strides), counts(*box.counts), counts(*[1] * rank), 0,
                          box.swizzle, _LINES_FETCHED, 0)
@@ -134,8 +159,8 @@ class CudaLaunchWithMaps(DriverLaunch):
     def copied(self, box: BoxMap, address: int) -> int:
         """The address of a copy that begins at a multiple of 16 bytes."""
         if box.position not in self.copies:
-            self.copies[box.position] = self.device.memory.allocate(box.nbytes)
+            self.copies[box.position] = self.driver.memory.allocate(box.nbytes)
         to = self.copies[box.position].address
-        self.device.call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(address),
+        self.driver.call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(address),
                          ctypes.c_size_t(box.nbytes), None)
         return to

@@ -6,7 +6,6 @@ once, kept on disk, and launched in order. A subclass adds its memory, its compi
 
 from __future__ import annotations
 
-import ctypes
 import json
 import struct
 from collections.abc import Callable, Sequence
@@ -24,8 +23,9 @@ from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.host_memory import readable
 from glassgrad.runtime.kernel_key import cache_key, cost
+from glassgrad.runtime.search.searched_kernels import SearchedKernels
 
-__all__ = ["GpuDevice", "Launch", "Rejected", "host_bytes", "no_memory_left"]
+__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "no_memory_left"]
 
 USER_THREADS = 256        # of each group, where a kernel is the user's own
 
@@ -55,9 +55,11 @@ class GpuProgram:
     maps: tuple[BoxMap, ...]                     # arguments after those: how boxes of some of them are copied
     operations: int
     bytes: int
+    moves: tuple[str, ...] = ()                  # how it was optimized
+    speedup: float = 0.0                         # over the recipe, by a search; 0: not searched
 
 
-class GpuDevice(Backend):
+class GpuDevice(SearchedKernels, Backend):
     """One GPU, opened. A subclass provides the attributes and the first five methods."""
     dialect: Language | Dialect
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
@@ -67,6 +69,7 @@ class GpuDevice(Backend):
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
+        self.searched_on = (name,)
         self.has_float64 = self.dialect.has_float64
         self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False)
 
@@ -89,41 +92,61 @@ class GpuDevice(Backend):
         raise Bug(f"{type(self).__name__} has no time")
 
     # -- compiling -------------------------------------------------------------------------------------------
-    def compile(self, ast: UOp) -> GpuProgram:
-        """A kernel from the disk cache, or through the compiler."""
-        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
-        key = cache_key(ast, self.machine, self.dialect.name) if cache else ""
-        stored = cache.get(key) if cache else None
-        if stored is None:
-            stored = self._build(ast)
-            if cache:
-                cache.put(key, stored)
-        (length,) = struct.unpack_from("<I", stored)
-        name, phases, shared, scalars, maps = json.loads(stored[4:4 + length])
-        functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
-        return GpuProgram(name, functions, tuple(map(tuple, phases)), LaunchInfo((), tuple(shared), 0),
-                          (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast))
+    @property
+    def searched(self) -> tuple[Target, str, str]:
+        return self.target, self.dialect.name, self.about
 
-    def _build(self, ast: UOp) -> bytes:
+    def compile(self, ast: UOp) -> GpuProgram:
+        return self.loaded(ast, self.begin(ast, lambda work: work)())
+
+    def begin(self, ast: UOp, start: Callable[[Callable[[], bytes]], Callable[[], bytes]]) -> Callable[[], bytes]:
+        """A kernel from the disk cache, or its source on its way through the compiler; call the answer to wait for it.
+        `start` takes what compiles it, and gives what waits for that."""
+        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
+        moves = self.moves(ast)
+        key = cache_key(ast, self.machine, self.dialect.name, moves) if cache else ""
+        stored = cache.get(key) if cache else None
+        if stored is not None:
+            return lambda: stored
+        head, source, lines = self._build(ast, moves)
+
+        def work() -> bytes:
+            try:
+                made = struct.pack("<I", len(head)) + head + self.compile_source(source)
+            except Rejected as error:
+                raise Bug(f"{self.name} does not take a kernel: {error}\n{source}\n"
+                          f"  at: {lines or 'unknown'}") from None
+            if cache:
+                cache.put(key, made)
+            return made
+        return start(work)
+
+    def loaded(self, ast: UOp, stored: bytes) -> GpuProgram:
+        """The program of a kernel that was compiled, now or earlier."""
+        (length,) = struct.unpack_from("<I", stored)
+        name, phases, shared, scalars, maps, moves = json.loads(stored[4:4 + length])
+        functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
+        tuned = self.tuned(ast)
+        return GpuProgram(name, functions, tuple(map(tuple, phases)), LaunchInfo((), tuple(shared), 0),
+                          (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast),
+                          tuple(moves), tuned.speedup if tuned is not None else 0.0)
+
+    def _build(self, ast: UOp, moves: Sequence[str]) -> tuple[bytes, str, str]:
+        """What a launch needs, as it is kept; a kernel's source; and the user's lines that it computes."""
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build, lines_of
         self._refuse_missing_types(ast)
-        built = build(ast, self.target, self.dialect.name, products=False)
+        built = build(ast, self.target, self.dialect.name, moves or None, products=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
         if len(kernel.params) + len(launch.info.shared) > self.target.buffers and not self.packs_arguments:
             raise DeviceError(f"{self.name} runs no kernel of so many tensors",
                               given=f"{len(kernel.params) + len(launch.info.shared)} buffers",
                               expected=f"at most {self.target.buffers}",
                               fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
-        try:
-            compiled = self.compile_source(built.source)
-        except Rejected as error:
-            raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}\n"
-                      f"  at: {lines_of(ast) or 'unknown'}") from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
-                           [p.arg.scalar for p in params], launch.maps]).encode()
-        return struct.pack("<I", len(head)) + head + compiled
+                           [p.arg.scalar for p in params], launch.maps, kernel.moves]).encode()
+        return head, built.source, lines_of(ast)
 
     def _refuse_missing_types(self, ast: UOp) -> None:
         from glassgrad.runtime.kernel_source import lines_of
@@ -137,12 +160,13 @@ class GpuDevice(Backend):
     def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""
         from glassgrad.runtime.kernel_source import kernel_of
-        return kernel_of(ast, self.target, products=False)
+        return kernel_of(ast, self.target, products=False, moves=self.moves(ast) or None)
 
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""
         from glassgrad.runtime.kernel_source import build
-        return build(ast, self.target, self.dialect.name, products=False, say=False).source
+        moves = self.moves(ast) or None
+        return build(ast, self.target, self.dialect.name, moves, products=False, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:
@@ -199,12 +223,6 @@ class GpuPlan(DevicePlan):
 
     def run_one(self, number: int) -> int:
         return self.device.time(self.launches[number])
-
-
-def host_bytes(data: Any) -> Any:
-    """Bytes of the host as something that C functions take, without a copy where that is possible."""
-    view = memoryview(data).cast("B")
-    return (ctypes.c_char * view.nbytes).from_buffer(view) if not view.readonly else bytes(view)
 
 
 def no_memory_left(size: int) -> MemoryLimitError:

@@ -14,7 +14,8 @@ from functools import lru_cache
 from glassgrad.base.errors import DeviceError
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import HIP
-from glassgrad.runtime.gpu.driver_device import DriverDevice, DriverNames, RunTimeCompiler
+from glassgrad.runtime.gpu.driver_calls import DriverNames
+from glassgrad.runtime.gpu.driver_device import DriverDevice, RunTimeCompiler
 
 __all__ = ["compile_hip", "hiprtc", "open_hip"]
 
@@ -64,12 +65,24 @@ def open_hip(name: str = "AMD") -> HipDevice:
     return HipDevice(name, library)
 
 
+class HipKernel(ctypes.Structure):
+    """A kernel of a graph as the runtime takes it (hipKernelNodeParams)."""
+    _fields_ = (("threads", ctypes.c_uint * 3), ("extra", ctypes.c_void_p), ("function", ctypes.c_void_p),
+                ("groups", ctypes.c_uint * 3), ("arguments", ctypes.c_void_p), ("near", ctypes.c_uint))
+
+
 class HipDevice(DriverDevice):
     """One GPU."""
-    dialect = HIP
-    names = DriverNames("hipMalloc", "hipFree", "hipMemcpyHtoD", "hipMemcpyDtoH", "hipModuleLoadData",
-                        "hipModuleGetFunction", "hipModuleLaunchKernel", "hipEventCreateWithFlags", "hipEventRecord",
-                        "hipEventSynchronize", "hipEventElapsedTime", "hipDeviceSynchronize")
+    dialect, kernel_record = HIP, HipKernel
+    names = DriverNames(
+        allocate="hipMalloc", free="hipFree", allocate_host="hipHostMalloc", copy_in="hipMemcpyHtoDAsync",
+        copy_out="hipMemcpyDtoHAsync", load="hipModuleLoadData", function="hipModuleGetFunction",
+        launch="hipModuleLaunchKernel", make_stream="hipStreamCreateWithFlags", make_event="hipEventCreateWithFlags",
+        record="hipEventRecord", await_event="hipEventSynchronize", stream_awaits="hipStreamWaitEvent",
+        elapsed="hipEventElapsedTime", synchronize="hipDeviceSynchronize", make_graph="hipGraphCreate",
+        add_kernel="hipGraphAddKernelNode", instantiate="hipGraphInstantiateWithFlags",
+        set_kernel="hipGraphExecKernelNodeSetParams", launch_graph="hipGraphLaunch", destroy_graph="hipGraphDestroy",
+        destroy_instance="hipGraphExecDestroy")
 
     def find(self) -> None:
         library, count = self.library, ctypes.c_int()

@@ -4,8 +4,8 @@ runtime/search/tuning_results.py.
 From the recipe's moves (compiler/optimize/decisions.py) the search goes to their neighbours, keeps the BEAM best, goes
 on to theirs, until none is better or BEAM_SECONDS are over. Candidates run in another process
 (runtime/search/beam_worker.py) on memory of its own; one that hangs, crashes or wants too much memory is killed, and
-the search goes on. A candidate counts only if its answer is the recipe's to the bit, and wins only if it is clearly
-faster when the two run in turns.
+the search goes on: on a GPU too, whose context ends with the process. A candidate counts only if its answer is the
+recipe's to the bit, and wins only if it is clearly faster when the two run in turns.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.gpu.gpu_source import GpuLaunch, gpu_launch
 from glassgrad.compiler.render.launch import LaunchInfo
 from glassgrad.runtime.kernel_source import build, kernel_of
 from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
@@ -38,12 +39,16 @@ from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, mach
 Moves = tuple[str, ...]
 
 START_SECONDS = 60.0         # in which a worker must have started and run the recipe's kernel
+KILL_SECONDS = 20.0          # in which a killed process ends; a driver may take seconds to stop its GPU
 WORTH_NS = 2_000             # shorter kernels are not worth a search
 CLEARLY = 0.97               # of the recipe's median time: the least that counts as faster
 MOSTLY = 0.75                # of the pairs in which a winner must have been faster
 FINAL_PAIRS, LEAST_PAIRS = 31, 9
 FINAL_SECONDS = 1.0          # kept for the last comparison, beside what its runs take
 MEMORY_ROOM = 2 << 30        # that a worker may take beyond what the kernel's own buffers need
+
+
+worker_command = [sys.executable, "-m", "glassgrad.runtime.search.beam_worker"]
 
 
 class Lost(Exception):
@@ -53,8 +58,8 @@ class Lost(Exception):
 class Worker:
     """The process that runs candidates; started anew after each that it did not survive."""
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "glassgrad.runtime.search.beam_worker")):
-        self._command = list(command)
+    def __init__(self, command: Sequence[str] = ()):
+        self._command = list(command or worker_command)
         self._process: subprocess.Popen[str] | None = None
         self._replies: queue.Queue[str | None] = queue.Queue()
         self.alive = False           # has been started and has not been lost since
@@ -95,7 +100,11 @@ class Worker:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait()
+            try:
+                process.wait(KILL_SECONDS)
+            except subprocess.TimeoutExpired:
+                print(f"glassgrad: process {process.pid} of a search has not ended: its GPU does not answer",
+                      file=sys.stderr)
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     try:
@@ -126,10 +135,12 @@ def _listen(process: subprocess.Popen[str], replies: queue.Queue[str | None]) ->
 class Search:
     """The search for one kernel's moves."""
 
-    def __init__(self, ast: UOp, target: Target, language: str, compiler: str, worker: Worker):
+    def __init__(self, ast: UOp, target: Target, language: str, compiler: str, worker: Worker, device: str = ""):
+        """`device` is the GPU that the worker opens; without one, kernels run on its processor."""
         self.ast, self.target, self.language, self.compiler, self.worker = ast, target, language, compiler, worker
+        self.device = device
         self.width, self.seconds = settings.BEAM, settings.BEAM_SECONDS
-        self.plain = kernel_of(ast, target, plain=True)
+        self.plain = kernel_of(ast, target, products=not device, plain=True)
         self.sources: set[str] = set()           # what was tried: different moves may give one kernel
         self.tried = self.killed = self.wrong = self.broken = 0
         self.deadline = 0.0
@@ -138,28 +149,32 @@ class Search:
         self.params = [_described(p, max([1, *rows]) if rows else 100) for p in self.plain.params]
 
     # -- candidates ------------------------------------------------------------------------------------------
-    def built(self, moves: Moves | None) -> tuple[Moves, str, LaunchInfo]:
-        """A candidate as source text; raises `Refused`."""
-        built = build(self.ast, self.target, self.language, moves, say=False)
+    def built(self, moves: Moves | None) -> tuple[Moves, str, LaunchInfo | GpuLaunch]:
+        """A candidate as source text, and how it is launched; raises `Refused`."""
+        built = build(self.ast, self.target, self.language, moves, products=not self.device, say=False)
         applied = tuple(built.kernel.moves)
         if built.decisions is not None:
             self._decided[applied] = built.decisions
-        return applied, built.source, built.info
+        how = gpu_launch(built.kernel, self.target.group_bytes) if self.device else built.info
+        return applied, built.source, how
 
-    def order(self, source: str, info: LaunchInfo) -> dict[str, Any]:
+    def order(self, source: str, how: LaunchInfo | GpuLaunch) -> dict[str, Any]:
+        if isinstance(how, GpuLaunch):
+            return {"name": self.plain.name, "source": source, "info": [how.phases, how.info.shared, how.maps]}
         return {"name": self.plain.name, "source": source, "features": settings.CPU_FEATURES,
-                "info": [info.phases, info.shared, info.scratch_bytes]}
+                "info": [how.phases, how.shared, how.scratch_bytes]}
 
     def begin(self) -> Moves:
         """The recipe's kernel goes to the worker, and is what all others are measured against."""
-        self.recipe, source, info = self.built(None)
+        self.recipe, source, how = self.built(None)
         self.sources.add(source)
-        own = sum(p.size * p.dtype.itemsize for p in self.plain.params if not p.arg.scalar) + sum(info.shared)
-        free = free_bytes()
+        shared = how.info.shared if isinstance(how, GpuLaunch) else how.shared
+        own = sum(p.size * p.dtype.itemsize for p in self.plain.params if not p.arg.scalar) + sum(shared)
+        free = None if self.device else free_bytes()         # a GPU says itself when its memory is full
         if free is not None and own > free // 2:
             raise Lost(f"a copy of its memory takes {own >> 20:,} MiB, and {free >> 20:,} MiB are free")
-        self.first = {**self.order(source, info), "do": "recipe", "language": self.language, "params": self.params,
-                      "written": list(self.plain.written),
+        self.first = {**self.order(source, how), "do": "recipe", "language": self.language, "device": self.device,
+                      "params": self.params, "written": list(self.plain.written),
                       "memory": 2 * own + machine()["threads"] * (64 << 20) + MEMORY_ROOM}
         self.recipe_ns = 1 << 62                 # the least that was seen
         self.measure_recipe()
@@ -175,7 +190,7 @@ class Search:
         """(recipe's, candidate's) nanoseconds; none for a candidate that is out."""
         left = self.deadline - time.monotonic()
         try:
-            _, source, info = self.built(moves)
+            _, source, how = self.built(moves)
         except Refused:
             return []                            # a decision changed which questions follow it
         except Bug:
@@ -187,7 +202,7 @@ class Search:
         self.tried += not final
         patience = left if final else min(left, max(2.0, self.seconds / 4))
         wanted = FINAL_PAIRS if final else max(2, min(7, int(self.seconds * 1e9 / 100 / max(2 * self.recipe_ns, 1))))
-        order = {**self.order(source, info), "do": "compare", "pairs": wanted, "final": final,
+        order = {**self.order(source, how), "do": "compare", "pairs": wanted, "final": final,
                  "least": 0 if final else min(2, wanted), "seconds": 0.9 * patience}
         try:
             if not self.worker.alive:
@@ -264,17 +279,18 @@ def _described(param: UOp, high: int) -> dict[str, Any]:
         low = high = low + 2 * (high - low) // 3
     else:
         low, high = 0, (min(high, 100) if param.dtype.itemsize == 1 else high) - 1
-    return {"dtype": param.dtype.name, "size": 1 if param.arg.scalar else param.size, "low": low, "high": high}
+    return {"dtype": param.dtype.name, "size": 1 if param.arg.scalar else param.size, "low": low, "high": high,
+            "scalar": bool(param.arg.scalar)}
 
 
-def search(kernels: Sequence[UOp], target: Target, language: str, compiler: str) -> None:
+def search(kernels: Sequence[UOp], target: Target, language: str, compiler: str, device: str = "") -> None:
     """Search moves for each of these kernels and keep what is found; shows a progress bar in a terminal."""
     from tqdm import tqdm  # late, because only a search needs it
     worker = Worker()
     try:
         with tqdm(kernels, desc="BEAM", unit="kernel", disable=None) as bar:
             for ast in bar:
-                one = Search(ast, target, language, compiler, worker)
+                one = Search(ast, target, language, compiler, worker, device)
                 start = time.monotonic()
                 try:
                     found = one.run(bar)

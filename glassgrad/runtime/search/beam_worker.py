@@ -15,16 +15,19 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.check.graph_interpreter import from_storage, to_storage
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.launch import BoxMap, LaunchInfo
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.native_device import NativePlan, NativeProgram
+from glassgrad.runtime.devices import Device
 from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
 
 PATTERN = 65521             # elements after which the contents repeat: a prime, so that no two rows are alike
@@ -34,27 +37,99 @@ MOST_RUNS = 64              # .. but no more often than this
 HOPELESS = 3.0              # a candidate so much slower than the recipe is measured once
 
 
+@dataclass
 class LoadedKernel:
-    """A compiled kernel bound to memory, and the memory that it alone wants."""
+    """A compiled kernel bound to memory, the memory that it alone needs, and what must live as long."""
+    run: Callable[[], None]
+    own: list[MemoryBlock]
+    kept: Any
 
-    def __init__(self, plan: NativePlan, memory: HostMemory, own: list[MemoryBlock]):
-        self.run, self._kept, self._memory, self._own = plan.run, plan, memory, own
 
-    def close(self) -> None:
-        for block in self._own:
-            self._memory.release(block)
+class Processor:
+    """Runs kernels on this processor."""
+
+    def __init__(self, order: dict[str, Any]):
+        self.language, self.memory = order["language"], HostMemory()
+        limit_memory(order["memory"])
+
+    def addresses(self, params: Sequence[dict[str, Any]]) -> list[MemoryBlock]:
+        """Memory for the arguments of a kernel."""
+        return [self.memory.allocate(_bytes(p)) for p in params]
+
+    def load(self, order: dict[str, Any], blocks: Sequence[MemoryBlock]) -> LoadedKernel:
+        """A compiled kernel, bound to this memory; more memory where it needs some."""
+        source = order["source"]
+        code = llvm.compile_ir(source, order["features"]) if self.language == "llvm" else compile_c(source)
+        phases, shared, scratch = order["info"]
+        info = LaunchInfo(tuple((name, tasks) for name, tasks in phases), tuple(shared), scratch)
+        program = NativeProgram(order["name"], Image(code), info, 0, 0)
+        own = [self.memory.allocate(nbytes) for nbytes in shared]
+        plan = NativePlan([program], [tuple(range(len(blocks) + len(own)))])
+        plan.bind([b.address for b in (*blocks, *own)])
+        return LoadedKernel(plan.run, own, plan)
+
+    def sample(self, kernel: LoadedKernel, runs: int) -> int:
+        """Nanoseconds of these runs: of this thread where it works alone, which other programs do not change."""
+        clock = time.thread_time_ns if settings.THREADS == 1 else time.perf_counter_ns
+        start = clock()
+        for _ in range(runs):
+            kernel.run()
+        return clock() - start
+
+    def release(self, blocks: Sequence[MemoryBlock]) -> None:
+        """Give the memory of arguments back."""
+        for block in blocks:
+            self.memory.release(block)
+
+
+class Gpu:
+    """Runs kernels on a GPU."""
+
+    def __init__(self, order: dict[str, Any]):
+        self.device = Device[order["device"]]
+        self.memory = self.device.memory
+        self.scalars = [p["scalar"] for p in order["params"]]
+        self.cells = HostMemory()                             # numbers are the host's
+
+    def addresses(self, params: Sequence[dict[str, Any]]) -> list[MemoryBlock]:
+        return [(self.cells if p["scalar"] else self.memory).allocate(_bytes(p)) for p in params]
+
+    def load(self, order: dict[str, Any], blocks: Sequence[MemoryBlock]) -> LoadedKernel:
+        phases, shared, maps = order["info"]
+        functions = self.device.load(self.device.compile_source(order["source"]), [phase[0] for phase in phases])
+        own = [self.memory.allocate(nbytes) for nbytes in shared]
+        launches = [self.device.prepare(function, groups, threads, near, [*self.scalars, *[False] * len(own)],
+                                        [BoxMap(*box) for box in maps])
+                    for function, (_, groups, threads, near) in zip(functions, phases)]
+        for launch in launches:
+            for position, block in enumerate((*blocks, *own)):
+                array, at = launch.places(position)
+                array[at] = block.address
+
+        def run() -> None:
+            for launch in launches:
+                launch.start()
+        return LoadedKernel(run, own, launches)
+
+    def sample(self, kernel: LoadedKernel, runs: int) -> int:
+        return int(self.device.time(kernel.kept * runs))
+
+    def release(self, blocks: Sequence[MemoryBlock]) -> None:
+        for block, scalar in zip(blocks, self.scalars):
+            (self.cells if scalar else self.memory).release(block)
 
 
 class Bench:
     """One kernel's memory and the recipe's program, against which candidates are measured."""
 
     def __init__(self, order: dict[str, Any]):
-        self.language, self.params, self.written = order["language"], order["params"], order["written"]
-        self.memory = HostMemory()
-        self.blocks = [self.memory.allocate(_bytes(p)) for p in self.params]
+        self.params, self.written = order["params"], order["written"]
+        self.runner: Processor | Gpu = Gpu(order) if order["device"] else Processor(order)
+        self.memory = self.runner.memory
+        self.blocks = self.runner.addresses(self.params)
         for slot in range(len(self.params)):
             self.fill(slot)
-        self.recipe = self.load(order)
+        self.recipe = self.runner.load(order, self.blocks)
         self.runs = 1
         self.digest = self.answer(self.recipe)
         first = self.sample(self.recipe)
@@ -76,19 +151,11 @@ class Bench:
             values = to_storage(rng.integers(low, high + 1, count), dtype)
         raw, nbytes = values.tobytes(), int(param["size"]) * dtype.itemsize
         for at in range(0, nbytes, len(raw)):
-            ctypes.memmove(block.address + at, raw, min(len(raw), nbytes - at))
-
-    def load(self, order: dict[str, Any]) -> LoadedKernel:
-        """A compiled kernel, bound to the memory here; more memory where it wants some."""
-        source = order["source"]
-        code = llvm.compile_ir(source, order["features"]) if self.language == "llvm" else compile_c(source)
-        phases, shared, scratch = order["info"]
-        info = LaunchInfo(tuple((name, tasks) for name, tasks in phases), tuple(shared), scratch)
-        program = NativeProgram(order["name"], Image(code), info, 0, 0)
-        own = [self.memory.allocate(nbytes) for nbytes in shared]
-        plan = NativePlan([program], [tuple(range(len(self.blocks) + len(own)))])
-        plan.bind([b.address for b in (*self.blocks, *own)])
-        return LoadedKernel(plan, self.memory, own)
+            part = raw[:nbytes - at]
+            if param["scalar"]:                               # eight bytes of the host, on every device
+                ctypes.memmove(block.address, part, len(part))
+            else:
+                self.memory.copy_in(block.address + at, part)
 
     def answer(self, kernel: LoadedKernel) -> str:
         """A digest of what the kernel computes from fresh contents; every NaN is one NaN."""
@@ -101,23 +168,20 @@ class Bench:
             dtype: DType = getattr(dtypes, self.params[slot]["dtype"])
             nbytes, step = int(self.params[slot]["size"]) * dtype.itemsize, PATTERN * dtype.itemsize
             for at in range(0, nbytes, step):
-                values = from_storage(ctypes.string_at(self.blocks[slot].address + at, min(step, nbytes - at)), dtype)
+                raw = self.memory.copy_out(self.blocks[slot].address + at, min(step, nbytes - at))
+                values = from_storage(bytes(raw), dtype)
                 if dtype.is_float:
                     values = np.where(np.isnan(values), values.dtype.type("nan"), values)
                 digest.update(values.tobytes())
         return digest.hexdigest()
 
     def sample(self, kernel: LoadedKernel) -> int:
-        """Nanoseconds of one run: of this thread where it works alone, which other programs do not change."""
-        clock = time.thread_time_ns if settings.THREADS == 1 else time.perf_counter_ns
-        start = clock()
-        for _ in range(self.runs):
-            kernel.run()
-        return (clock() - start) // self.runs
+        """Nanoseconds of one run."""
+        return self.runner.sample(kernel, self.runs) // self.runs
 
     def compare(self, order: dict[str, Any]) -> dict[str, Any]:
         """A candidate's digest, and its nanoseconds in turns with the recipe's."""
-        candidate = self.load(order)
+        candidate = self.runner.load(order, self.blocks)
         try:
             if self.answer(candidate) != self.digest:
                 return {"wrong": True}
@@ -134,18 +198,32 @@ class Bench:
                     break
             return {"pairs": pairs}                      # (the recipe's, the candidate's)
         finally:
-            candidate.close()
+            self.release(candidate)
+
+    def release(self, kernel: LoadedKernel) -> None:
+        """Give back what a kernel alone needed."""
+        for block in kernel.own:
+            self.memory.release(block)
 
     def close(self) -> None:
         """Give all memory back."""
-        self.recipe.close()
-        for block in self.blocks:
-            self.memory.release(block)
+        self.release(self.recipe)
+        self.runner.release(self.blocks)
         self.memory.empty_cache()
 
 
 def _bytes(param: dict[str, Any]) -> int:
     return max(8, int(param["size"]) * int(getattr(dtypes, param["dtype"]).itemsize))
+
+
+def devices_answer() -> bool:
+    """Whether open devices can go on: after a fault a GPU does nothing more for this process."""
+    try:
+        for device in Device.opened.values():
+            device.synchronize()
+    except Exception:
+        return False
+    return True
 
 
 def limit_memory(nbytes: int) -> None:
@@ -178,7 +256,6 @@ def main() -> None:
             if order["do"] == "recipe":
                 if bench is not None:
                     bench.close()
-                limit_memory(order["memory"])
                 bench = Bench(order)
                 reply: dict[str, Any] = {"nanoseconds": bench.nanoseconds}
             else:
@@ -186,6 +263,8 @@ def main() -> None:
                 reply = bench.compare(order)
         except Exception as wrong:                            # of a candidate: it is out, and the next one may be well
             reply = {"error": f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}"}
+            if not devices_answer():
+                os._exit(1)                                   # a new process can run the next one
         print(json.dumps(reply), file=replies, flush=True)
 
 

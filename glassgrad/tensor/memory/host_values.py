@@ -64,7 +64,7 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
 
 
 def read_array(value: Any, dtype: DType | None = None) -> HostValue:
-    """A NumPy array (or what becomes one), copied in row-major order."""
+    """A NumPy array (or what becomes one) in row-major order: its own memory, or a copy of what lies otherwise."""
     import numpy  # deferred: a program that has an array has loaded it already
     found = numpy.asarray(value)
     if dtype is not None and dtype in _CODES and found.dtype.kind in "biuf":
@@ -76,7 +76,7 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
                                   + ", ".join(d.name for d in ALL if d in _BY_FORMAT.values()),
                          fix='convert it first, for example with array.astype("float32")')
     native = numpy.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
-    return HostValue(native.tobytes(), tuple(found.shape), own)
+    return HostValue(memoryview(native.reshape(-1).view("uint8")), tuple(found.shape), own)
 
 
 def is_torch(value: Any) -> bool:
@@ -90,7 +90,7 @@ def is_torch(value: Any) -> bool:
 
 
 def _read_torch(value: Any) -> HostValue:
-    """A tensor of PyTorch's, copied in row-major order: as bytes, for NumPy has not all of its types."""
+    """A tensor of PyTorch's in row-major order: as bytes, for NumPy has not all of its types."""
     torch, name = sys.modules["torch"], str(value.dtype).removeprefix("torch.")
     dtype = _TORCH.get(name)
     if dtype is None or value.layout is not torch.strided or value.device.type == "meta":
@@ -98,7 +98,7 @@ def _read_torch(value: Any) -> HostValue:
         raise InputError("cannot make a tensor of this tensor of PyTorch", given=f"{name}, {value.layout}{where}",
                          expected=", ".join(_TORCH), fix="convert it first, for example with t.to_dense().float()")
     plain = value.detach().cpu().contiguous()
-    return HostValue(plain.reshape(-1).view(torch.uint8).numpy().tobytes(), tuple(plain.shape), dtype)
+    return HostValue(memoryview(plain.reshape(-1).view(torch.uint8).numpy()), tuple(plain.shape), dtype)
 
 
 def numpy_dtype(dtype: Any) -> DType | None:

@@ -1,0 +1,84 @@
+"""How a GPU is driven, beside PyTorch: launches, graphs, copies, training steps, first steps, a search. In about 6
+minutes, with numpy and torch alone.
+
+    python -m benchmarks.gpu_session                       on CUDA: a table, and JSON to the file that --json names
+    python -m benchmarks.gpu_session --only launch,steps   parts: smoke, launch, copies, steps, first, beam, hang
+    python -m benchmarks.gpu_session --device CPU --quick  to try the script itself without a GPU
+
+Each part is a process of its own with a limit of time, so one that fails or hangs costs no other. Times are medians of
+rounds in which both libraries take turns. `host` is until the call returns, `whole` until the device is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu_parts import PARTS, Row
+
+__all__ = ["main"]
+
+LIMIT = 150.0                # seconds for a part
+
+
+def show(row: Row) -> str:
+    """A row as a line of text."""
+    number = row.ours if isinstance(row.ours, str) else f"{row.ours:.3g}" if row.ours < 1000 else f"{row.ours:.0f}"
+    theirs = "" if row.torch is None else f"{row.torch:.1f}"
+    ratio = "" if row.torch is None or isinstance(row.ours, str) or not row.ours else f"{row.torch / row.ours:.2f}"
+    return f"| {row.name} | {number} {row.unit} | {theirs} | {ratio} | {row.expected} |"
+
+
+def run_part(part: str, device: str, rounds: int, limit: float) -> list[Row]:
+    """A part in a process of its own; what it found until its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows"
+        command = [sys.executable, "-m", "benchmarks.gpu_session", "--part", part, "--device", device,
+                   "--rows", str(out), "--rounds", str(rounds)]
+        began = time.perf_counter()
+        try:
+            done = subprocess.run(command, timeout=limit, capture_output=True, text=True)
+            failed = "" if not done.returncode else "\n".join(done.stderr.splitlines()[-12:])
+        except subprocess.TimeoutExpired:
+            failed = f"no end after {limit:.0f} s"
+        rows = [Row(*json.loads(line)) for line in out.read_text().splitlines()] if out.exists() else []
+        for row in rows:
+            print(show(row), flush=True)
+        print(f"| *{part}: {time.perf_counter() - began:.0f} s* |  |  |  |  |", flush=True)
+        if failed:
+            rows.append(Row(f"{part} failed", failed, ""))
+            print(f"{part} failed:\n{failed}", flush=True)
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="CUDA")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, split by commas")
+    parser.add_argument("--quick", action="store_true", help="two rounds")
+    parser.add_argument("--json", default="")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for a part")
+    parser.add_argument("--part", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--rows", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=0, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    rounds = chosen.rounds or (2 if chosen.quick else 9)
+    if chosen.part:
+        with open(chosen.rows, "w", encoding="utf-8") as file:
+            for row in PARTS[chosen.part](chosen.device, rounds):
+                print(json.dumps(row), file=file, flush=True)
+        return
+    print("| what | ours | torch | ratio | expected |\n|---|---|---|---|---|")
+    rows = [row for part in chosen.only.split(",") for row in run_part(part, chosen.device, rounds, chosen.limit)]
+    if chosen.json:
+        Path(chosen.json).write_text(json.dumps([row._asdict() for row in rows], indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

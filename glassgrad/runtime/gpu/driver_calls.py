@@ -1,0 +1,87 @@
+"""Call a GPU's driver. In: its library, and its functions' names. Out: `DriverCalls`, which calls and checks.
+
+NVIDIA's and AMD's drivers have the same functions under other names, so they differ by data: `DriverNames`, and the
+layout of the record that describes a kernel of a graph. Does not know kernels, memory or plans.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple
+
+from glassgrad.base.errors import Bug
+
+__all__ = ["DriverCalls", "DriverNames"]
+
+
+class DriverNames(NamedTuple):
+    """The functions of a driver."""
+    allocate: str
+    free: str
+    allocate_host: str           # memory of the host that the GPU copies from and to by itself (pinned)
+    copy_in: str                 # these two start a copy on a stream, and do not wait for it
+    copy_out: str
+    load: str
+    function: str
+    launch: str
+    make_stream: str
+    make_event: str
+    record: str
+    await_event: str             # the host waits for an event
+    stream_awaits: str           # a stream waits for an event, and the host does not
+    elapsed: str
+    synchronize: str
+    make_graph: str
+    add_kernel: str
+    instantiate: str
+    set_kernel: str              # another set of arguments for a kernel of a graph that can run
+    launch_graph: str
+    destroy_graph: str
+    destroy_instance: str
+
+
+class DriverCalls:
+    """A driver that is called from several threads. A subclass provides the names, `make_current` and `reason`."""
+    names: DriverNames
+    kernel_record: type[ctypes.Structure]      # what `add_kernel` takes: function, groups, threads, near, arguments
+
+    def __init__(self, library: ctypes.CDLL):
+        self.library, self._entered = library, threading.local()
+        self.launched = 0                      # raised after each launch: orders launches, releases and copies
+
+    def make_current(self) -> None:
+        """Make the device this thread's."""
+        raise Bug(f"{type(self).__name__} has no make_current")
+
+    def reason(self, result: int) -> str:
+        """An error's number in words."""
+        raise Bug(f"{type(self).__name__} has no reason")
+
+    def enter(self) -> None:
+        """Make the device this thread's, once."""
+        if not getattr(self._entered, "done", False):
+            self.make_current()
+            self._entered.done = True
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call the driver; an error is a `Bug`."""
+        self.enter()
+        self.check(name, getattr(self.library, name)(*arguments))
+
+    def check(self, name: str, result: int) -> None:
+        if result:
+            raise Bug(f"{name}: {self.reason(result)}")
+
+    def made(self, name: str, *arguments: object) -> ctypes.c_void_p:
+        """The handle that one of the driver's functions writes to where its first argument points."""
+        handle = ctypes.c_void_p()
+        self.call(name, ctypes.byref(handle), *arguments)
+        return handle
+
+    def event(self, timed: bool = False) -> Any:
+        """A new event; one that measures time costs more."""
+        return self.made(self.names.make_event, 0 if timed else _WITHOUT_TIME)
+
+
+_WITHOUT_TIME = 2                # the same number in both drivers

@@ -1,0 +1,258 @@
+"""Launch kernels through a GPU's driver. In: compiled programs, slots of memory. Out: plans.
+
+A schedule that runs once or a few times starts its kernels one by one (`DriverPlan`). What a jit replays is one graph
+of the driver (`GraphPlan`): a chain of kernels with their arguments, started by one call. The driver copies arguments
+into the graph, so those of a kernel are written again where an address or a number has changed, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.interrupts import interrupts_deferred
+from glassgrad.base.settings import settings
+from glassgrad.runtime.gpu.driver_calls import DriverCalls
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuPlan
+
+__all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
+
+FEW = 3                      # launches that are started one by one even in a replay: a graph would save nothing
+
+
+class DriverLaunch:
+    """A function and its arguments as the driver takes them: of each, the address where its value lies."""
+
+    def __init__(self, driver: DriverCalls, function: Any, groups: int, threads: int, near: int,
+                 scalars: Sequence[bool], more: Sequence[int] = ()):
+        self.driver, self.scalars, self.function = driver, scalars, function
+        self.groups, self.threads, self.near = groups, threads, near
+        self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
+        first = ctypes.addressof(self.values)
+        # the address of a number is where its value lies; that of memory is itself the value
+        self.pointers = (ctypes.c_void_p * max(1, len(scalars) + len(more)))(
+            *[0 if scalar else first + 8 * i for i, scalar in enumerate(scalars)], *more)
+        # starts it, and returns the driver's result; no Python function, because each costs as much as a driver's call
+        self.call: Callable[[], int] = partial(getattr(driver.library, driver.names.launch), function, groups, 1, 1,
+                                               threads, 1, 1, near, None, self.pointers, None)
+
+    def places(self, position: int) -> tuple[Any, int]:
+        return (self.pointers if self.scalars[position] else self.values), position
+
+    def settle(self) -> bool:
+        """Bring arguments that are made of others up to date; whether the arguments are all that a launch needs."""
+        return True
+
+    def start(self) -> None:
+        self.driver.enter()
+        self.driver.check(self.driver.names.launch, self.call())
+        self.driver.launched += 1
+
+
+class DriverPlan(GpuPlan):
+    """Launches one after another, with one foreign call for each."""
+    launches: list[list[DriverLaunch]]
+
+    def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
+                 slots: Sequence[tuple[int, ...]]):
+        super().__init__(device, programs, slots)
+        self.driver = driver
+        self.flat = [launch for made in self.launches for launch in made]
+        self.calls = [launch.call for launch in self.flat]
+
+    def run(self) -> None:
+        self.driver.enter()
+        self.start(self.calls)
+
+    def start(self, calls: Sequence[Callable[[], int]]) -> None:
+        """Start these in order."""
+        for call in calls:
+            result = call()
+            if result:
+                self.driver.check(self.driver.names.launch, result)
+        self.driver.launched += 1
+
+
+class TrackedArguments:
+    """An array of addresses that calls a function where one changes."""
+    __slots__ = ("array", "changed")
+
+    def __init__(self, array: Any, changed: Callable[[], None]):
+        self.array, self.changed = array, changed
+
+    def __setitem__(self, position: int, address: int) -> None:
+        if self.array[position] != address:
+            self.array[position] = address
+            self.changed()
+
+
+class LaunchGraph:
+    """A chain of kernels that the driver starts by one call."""
+
+    def __init__(self, driver: DriverCalls, launches: Sequence[DriverLaunch]):
+        self.driver, names = driver, driver.names
+        self._start = getattr(driver.library, names.launch_graph)
+        self._graph, self._instance = ctypes.c_void_p(), ctypes.c_void_p()
+        self._records = [driver.kernel_record(function=launch.function, groups=(launch.groups, 1, 1),
+                                              threads=(launch.threads, 1, 1), near=launch.near,
+                                              arguments=ctypes.addressof(launch.pointers)) for launch in launches]
+        self._nodes: list[ctypes.c_void_p] = []
+        self._launches = list(launches)            # the records point at their arguments
+        try:
+            self._graph = driver.made(names.make_graph, 0)
+            for record in self._records:
+                before = self._nodes[-1:]
+                self._nodes.append(driver.made(names.add_kernel, self._graph, (ctypes.c_void_p * len(before))(*before),
+                                               ctypes.c_size_t(len(before)), ctypes.byref(record)))
+            self._instance = driver.made(names.instantiate, self._graph, ctypes.c_uint64(0))
+        except Bug as error:
+            raise DeviceError("the driver makes no graph of a jitted function's kernels",
+                              given=str(error).splitlines()[0],
+                              expected="a driver with graphs: CUDA 12 or ROCm 6, or newer",
+                              fix="GPU_GRAPH=0 starts the kernels one by one") from error
+
+    def update(self, number: int) -> None:
+        """Give a kernel the arguments that it has now."""
+        self.driver.call(self.driver.names.set_kernel, self._instance, self._nodes[number],
+                         ctypes.byref(self._records[number]))
+
+    def start(self) -> None:
+        """Start all of them, behind whatever was started before."""
+        result = self._start(self._instance, None)
+        if result:
+            self.driver.check(self.driver.names.launch_graph, result)
+        self.driver.launched += 1
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():
+            for handle, destroy in ((self._instance, self.driver.names.destroy_instance),
+                                    (self._graph, self.driver.names.destroy_graph)):
+                if handle.value:
+                    self.driver.call(destroy, handle)
+
+
+class GraphPlan(DriverPlan):
+    """Launches to be run often with other addresses: one graph, or two with a look at flags between them. With
+    GPU_GRAPH=0, where there are few, and where a kernel needs a copy first, they are started one by one."""
+    uninterrupted = True
+
+    def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
+                 slots: Sequence[tuple[int, ...]]):
+        super().__init__(device, driver, programs, slots)
+        self._ends = [len(self.flat)]              # of the parts, between which flags are read
+        self._flags: list[tuple[int, int]] = []    # (address, bound)
+        self._kept_together = False
+        self._changed: dict[int, None] = {}        # numbers of launches that have other arguments than in the graph
+        self._not_settled: set[int] = set()
+        self._numbers: list[list[Any]] | None = None      # of each scalar: its cell, the value in the graph, launches
+        self._graphs: dict[tuple[int, int], LaunchGraph] = {}         # by part
+        self._node_of: dict[int, tuple[LaunchGraph, int]] = {}        # launch: its graph, and its number there
+        self._said = False
+        numbered = {id(array): partial(self._note, number, array is launch.pointers) for number, launch
+                    in enumerate(self.flat) for array in (launch.values, launch.pointers)}
+        self.wires = {slot: [(TrackedArguments(array, numbered[id(array)]), position) for array, position in places]
+                      for slot, places in self.wires.items()}
+
+    def _note(self, number: int, is_scalar: bool) -> None:
+        self._changed[number] = None
+        if is_scalar:
+            self._numbers = None
+
+    # -- where a run may end ---------------------------------------------------------------------------------
+    def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
+        """End a run before one of the programs if the 32-bit number at one of these addresses is below its bound."""
+        self._flags = list(numbers)
+        self._ends = [sum(map(len, self.launches[:before])), len(self.flat)]
+
+    def keep_together(self, first: int) -> None:
+        """A run that has come to this program is not interrupted any more."""
+        self._kept_together = True
+
+    def ends_before(self, number: int) -> bool:
+        """Whether a flag that was written ends the run before this program."""
+        return bool(self._flags) and sum(map(len, self.launches[:number])) == self._ends[0] and self._is_flagged()
+
+    def _is_flagged(self) -> bool:
+        return any(int.from_bytes(self.device.copy_out(address, 4), "little", signed=True) < bound
+                   for address, bound in self._flags)
+
+    # -- running ---------------------------------------------------------------------------------------------
+    def run(self) -> None:
+        self.runner()()
+
+    def runner(self) -> Callable[[], bool]:
+        parts = list(zip([0, *self._ends], self._ends))
+        if settings.GPU_GRAPH:
+            for part in parts:
+                if part[1] - part[0] > FEW and part not in self._graphs:
+                    self._make_graph(part)
+        return partial(self._run, parts, bool(settings.GPU_GRAPH))
+
+    def _make_graph(self, part: tuple[int, int]) -> None:
+        for number in range(*part):
+            self._settle(number)
+        graph = self._graphs[part] = LaunchGraph(self.driver, self.flat[slice(*part)])
+        self._node_of.update((number, (graph, at)) for at, number in enumerate(range(*part)))
+        if settings.DEBUG >= 1:
+            print(f"GPU_GRAPH: {part[1] - part[0]} launches on {self.device.name} are one graph")
+
+    def _run(self, parts: Sequence[tuple[int, int]], with_graphs: bool) -> bool:
+        """Every part in order; whether a flag ended it."""
+        self.driver.enter()
+        with_graphs = with_graphs and bool(self._graphs) and self._update()
+        for part in parts:
+            if part is not parts[0] and self._is_flagged():
+                return True
+            if with_graphs and part in self._graphs:
+                self._graphs[part].start()
+                continue
+            with interrupts_deferred() if self._kept_together and part[1] - part[0] > 1 else nullcontext():
+                self.start(self.calls[slice(*part)])
+        return False
+
+    def _update(self) -> bool:
+        """Write arguments that have changed into the graphs; whether the graphs can run as they are."""
+        changed = self._changed
+        if self._numbers is None:
+            self._numbers = self._find_numbers()
+        for row in self._numbers:
+            cell, value, launches = row
+            if cell.value != value:
+                row[1] = cell.value
+                changed.update(launches)
+        if changed:
+            for number in changed:
+                graph, at = self._node_of.get(number, (None, 0))
+                if graph is not None and self._settle(number):
+                    graph.update(at)
+            changed.clear()
+        return not self._not_settled
+
+    def _settle(self, number: int) -> bool:
+        settled = self.flat[number].settle()
+        if settled:
+            self._not_settled.discard(number)
+            return True
+        self._not_settled.add(number)
+        if settings.DEBUG >= 1 and not self._said:
+            self._said = True
+            print(f"GPU_GRAPH: a kernel on {self.device.name} needs an argument copied first: its launches are "
+                  "started one by one")
+        return False
+
+    def _find_numbers(self) -> list[list[Any]]:
+        """The scalars that launches read, each once."""
+        found: dict[int, list[Any]] = {}
+        for number, launch in enumerate(self.flat):
+            for position, is_scalar in enumerate(launch.scalars):
+                address = launch.pointers[position]
+                if is_scalar and address:
+                    cell = ctypes.c_uint64.from_address(address)
+                    row = found.setdefault(address, [cell, None, {}])
+                    row[2][number] = None
+        return list(found.values())

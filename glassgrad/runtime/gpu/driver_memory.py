@@ -1,0 +1,179 @@
+"""Memory of GPUs whose driver is called directly. In: sizes, bytes of the host. Out: blocks, and copies.
+
+Blocks are kept by size for the next request. Kernels run on one stream, so a block that is given back may be used at
+once: what is launched on it later runs later. Copies go through pinned memory of the host, which the GPU reads and
+writes while Python goes on:
+
+    copy_in     the bytes are put into pinned memory, and a stream of its own copies them beside the kernels. Kernels
+                launched later wait for the copy; the copy waits for kernels that may still use its memory
+    copy_out    behind the kernels, in pieces: one is on its way while the one before is read
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+from glassgrad.runtime.gpu.driver_calls import DriverCalls
+from glassgrad.runtime.gpu.gpu_device import no_memory_left
+from glassgrad.runtime.host_memory import MemoryBlock, rounded
+
+__all__ = ["DriverMemory"]
+
+_OUT_OF_MEMORY = 2                       # the same number in both drivers
+_SLAB = 2 << 20                          # small blocks are cut from pieces of this size
+_SMALL = 256 << 10
+_PIECE, _PIECES = 1 << 20, 16            # of pinned memory: bytes of each, and how many
+_AHEAD = 3                               # pieces on their way to the host while one is read
+_FEW_BYTES = 64 << 10                    # less is copied in on the kernels' stream: two streams would cost more
+_APART = 1                               # a stream that does not wait for the kernels' one; the same in both drivers
+
+
+class Piece(NamedTuple):
+    """A piece of pinned memory, and the event that says when its last copy is done."""
+    address: int
+    view: memoryview
+    event: Any
+
+
+class PinnedMemory:
+    """Pieces of pinned memory of the host that take turns."""
+
+    def __init__(self, driver: DriverCalls):
+        address = driver.made(driver.names.allocate_host, ctypes.c_size_t(_PIECE * _PIECES), 0).value or 0
+        whole = memoryview((ctypes.c_char * (_PIECE * _PIECES)).from_address(address)).cast("B")
+        self.driver, self._turn = driver, 0
+        self._pieces = [Piece(address + i * _PIECE, whole[i * _PIECE:(i + 1) * _PIECE], driver.event())
+                        for i in range(_PIECES)]
+
+    def next(self) -> Piece:
+        """The piece whose last copy is the oldest, once that is done."""
+        piece = self._pieces[self._turn % _PIECES]
+        if self._turn >= _PIECES:
+            self.driver.call(self.driver.names.await_event, piece.event)
+        self._turn += 1
+        return piece
+
+
+class DriverMemory:
+    """Blocks of device memory, kept by size for the next request."""
+    on_host, in_parts = False, True
+
+    def __init__(self, driver: DriverCalls):
+        self.driver, self.lock, self._copying = driver, threading.RLock(), threading.RLock()
+        self.kept: dict[int, list[int]] = {}
+        self.slab, self.left = 0, 0                # the piece that small blocks are cut from, and what is left of it
+        self.pieces: set[int] = set()              # addresses cut from slabs, which the driver cannot free alone
+        self._released: dict[int, int] = {}        # of each kept block, what had been launched when it came back
+        self._newest = (0, 0, 0)                   # the last block given out: address, the same number, launched then
+        self._pinned: PinnedMemory | None = None   # made when something is copied
+        self._stream: Any = None                   # for copies beside kernels
+        self._reached: Any = None                  # an event among the kernels, and what had been launched then
+        self._reached_at = -1
+
+    # -- blocks ----------------------------------------------------------------------------------------------
+    def allocate(self, nbytes: int) -> MemoryBlock:
+        size = rounded(max(nbytes, 256))
+        with self.lock:
+            kept = self.kept.get(size)
+            address = kept.pop() if kept else self._cut(size) if size <= _SMALL else self._new(size)
+            self._newest = address, self._released.pop(address, 0), self.driver.launched
+            return MemoryBlock(address, nbytes, size)
+
+    def _cut(self, size: int) -> int:
+        step = -(-size // 256) * 256
+        if self.left < step:
+            self.slab, self.left = self._new(_SLAB), _SLAB
+        address = self.slab
+        self.slab, self.left = self.slab + step, self.left - step
+        self.pieces.add(address)
+        return address
+
+    def _new(self, size: int) -> int:
+        address, name = ctypes.c_uint64(), self.driver.names.allocate
+        self.driver.enter()
+        for _ in range(2):
+            result = getattr(self.driver.library, name)(ctypes.byref(address), ctypes.c_size_t(size))
+            if result != _OUT_OF_MEMORY:
+                self.driver.check(name, result)
+                return address.value
+            self.empty_cache()
+        raise no_memory_left(size)
+
+    def release(self, block: MemoryBlock) -> None:
+        with self.lock:
+            self._released[block.address] = self.driver.launched
+            self.kept.setdefault(block.size, []).append(block.address)
+
+    def empty_cache(self) -> None:
+        with self.lock:
+            self.driver.call(self.driver.names.synchronize)
+            for size, addresses in self.kept.items():
+                for address in [a for a in addresses if a not in self.pieces]:
+                    self.driver.call(self.driver.names.free, ctypes.c_uint64(address))
+                    self._released.pop(address, None)
+                self.kept[size] = [a for a in addresses if a in self.pieces]
+
+    # -- copies ----------------------------------------------------------------------------------------------
+    def copy_in(self, address: int, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        if not view.nbytes:
+            return
+        driver, names = self.driver, self.driver.names
+        with self._copying:
+            pinned = self._open()
+            stream = None if view.nbytes <= _FEW_BYTES else self._beside_kernels(address)
+            for at in range(0, view.nbytes, _PIECE):
+                part, piece = view[at:at + _PIECE], pinned.next()
+                piece.view[:part.nbytes] = part
+                driver.call(names.copy_in, ctypes.c_uint64(address + at), ctypes.c_void_p(piece.address),
+                            ctypes.c_size_t(part.nbytes), stream)
+                driver.call(names.record, piece.event, stream)
+            if stream is not None:
+                driver.call(names.stream_awaits, None, piece.event, 0)
+                driver.call(names.record, self._reached, None)
+                self._reached_at = driver.launched
+
+    def _beside_kernels(self, address: int) -> Any:
+        """The stream of copies, once it waits for the kernels that may use this memory. Memory that was just allocated
+        is free since it was released, if nothing was launched meanwhile; of other memory nothing is known."""
+        driver, names = self.driver, self.driver.names
+        newest, released, launched = self._newest
+        needed = released if newest == address and launched == driver.launched else driver.launched
+        if needed > self._reached_at:
+            driver.call(names.record, self._reached, None)
+            self._reached_at = driver.launched
+        driver.call(names.stream_awaits, self._stream, self._reached, 0)
+        return self._stream
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        out = bytearray(nbytes)
+        driver, names, waiting = self.driver, self.driver.names, deque[tuple[Piece, int, int]]()
+
+        def read() -> None:
+            piece, at, size = waiting.popleft()
+            driver.call(names.await_event, piece.event)
+            out[at:at + size] = piece.view[:size]
+
+        with self._copying:
+            pinned = self._open()
+            for at in range(0, nbytes, _PIECE):
+                piece, size = pinned.next(), min(_PIECE, nbytes - at)
+                driver.call(names.copy_out, ctypes.c_void_p(piece.address), ctypes.c_uint64(address + at),
+                            ctypes.c_size_t(size), None)
+                driver.call(names.record, piece.event, None)
+                waiting.append((piece, at, size))
+                if len(waiting) > _AHEAD:
+                    read()
+            while waiting:
+                read()
+        return out
+
+    def _open(self) -> PinnedMemory:
+        if self._pinned is None:
+            self._pinned = PinnedMemory(self.driver)
+            self._stream = self.driver.made(self.driver.names.make_stream, _APART)
+            self._reached = self.driver.event()
+        return self._pinned
