@@ -107,7 +107,8 @@ class GroupUnitPlan:
             return None
         m, outside_m = flat_axis(p.m, p.epilogue, "m")
         n, outside_n = flat_axis(p.n, p.epilogue, "n")
-        units = [u for u in target.units if (u.left, u.right, u.total) == (unit.left, unit.right, unit.total)]
+        units = [u for u in target.units
+                 if (u.left, u.right, u.total, u.lines) == (unit.left, unit.right, unit.total, unit.lines)]
         plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
         small = min(m.size, n.size) < gpu.LEAST_SIDE or p.depth < gpu.UNIT_LIMITS.least_k
         if small or p.work < gpu.UNIT_LIMITS.least_work or swells(left, p.m + p.k) or swells(right, p.n + p.k):
