@@ -23,7 +23,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
+from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
                                             Phase, Prefetch, Statement, Store, expressions, filled, ranges_of,
                                             shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
@@ -36,6 +36,7 @@ from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
 from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_sums, store_wide
+from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
@@ -78,8 +79,10 @@ def has_scratch(phase: Phase) -> bool:
 
 
 def is_far(kernel: Kernel, scratch_bytes: int, near_bytes: int) -> bool:
-    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is."""
-    return scratch_bytes > near_bytes and not has_copies(kernel)
+    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is, and
+    a matrix unit reads there."""
+    units = any(isinstance(s, For) and s.kind == UNIT for phase in kernel.phases for s in walk(phase.body))
+    return scratch_bytes > near_bytes and not has_copies(kernel) and not units
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
@@ -136,10 +139,18 @@ class GpuFunction(CFunction):
         near = self._near(far)
         body = [f"i64 {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head,
                 *lines, *foot]
-        at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1
+        at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
+
+    def fits_registers(self, groups: int) -> bool:
+        """Whether so many groups leave each thread the registers that its matrices take."""
+        sums = {s.register for s in walk(self.body) if isinstance(s, Accumulate) and self.is_matrix(s.register)}
+        if not sums or self.beside.stages:
+            return True
+        each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
+        return groups * (each + gpu.OTHER_REGISTERS * self.threads) <= gpu.REGISTERS
 
     def _parameters(self, far: bool) -> str:
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
@@ -201,6 +212,8 @@ class GpuFunction(CFunction):
         if node.op is not o.FOLD:
             return super().make(node)
         value = self.operand(node.src[0])
+        if node.arg.within:
+            return self.call(self._shared_fold(node.arg.combine, node.dtype, node.arg.within), node.dtype, 0, value)
         self.values_named += 1
         name = self.named(("value", self.values_named), f"v{self.values_named}")
         lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
@@ -209,6 +222,14 @@ class GpuFunction(CFunction):
         fold = self._folded(node.arg.combine, node.dtype)
         self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, {self.thread});")
         return CValue(name, node.dtype)
+
+    def _shared_fold(self, combine: Op, dtype: DType, within: int) -> str:
+        """The helper that combines the values of so many neighbouring threads; each of them gets the result."""
+        kind = self.type(dtype)
+        other = self.apply(combine, dtype, CValue("x", dtype), CValue("other", dtype)).text
+        return self.define(f"fold_{combine.name.lower()}_{kind}_within_{within}", kind, f"{kind} x",
+                           f"for (int step = 1; step < {within}; step *= 2) {{",
+                           f"  {kind} other = {self.dialect.exchange};", f"  x = {other};", "}", "return x;")
 
     def _folded(self, combine: Op, dtype: DType) -> str:
         """The helper that combines the values of all threads, in an order that never changes; all get the result."""
@@ -423,6 +444,7 @@ def wrapping(sign: str, of_bools: str = "") -> COp:
 
 # All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
 GPU_OPS: ChainMap[Op, COp] = ChainMap({
+    o.EXP2: lambda c, dtype, x: c.function("exp2", dtype, x),
     o.ADD: wrapping("+", of_bools="|"),
     o.SUB: wrapping("-"),
     o.MUL: wrapping("*", of_bools="&"),
