@@ -44,6 +44,8 @@ HEADER = {name: ("-include", str(SHIMS / "hip_shim.h")) for name in (HIP.name, C
 KERNEL = re.compile(r"(?:__global__ void (?:__launch_bounds__\([^)]*\) )?|\[\[kernel[^\n]*?\]\] void |^kernel void )"
                     r"(\w+)\(", re.M)
 GROUP_ARRAY = re.compile(r"^(\s*)(?:__shared__|threadgroup) (\w+ \w+\[\d+\];)", re.M)
+INSTRUCTION = re.compile(r'asm volatile\("(ldmatrix|mma)\.([^" ]*)[^"]*" : (.*?)( : "memory")?\);')
+OPERAND = re.compile(r'"[=+]?\w"\((\w+)\)')
 PLACE = 256                      # bytes: where blocks begin
 
 
@@ -64,7 +66,7 @@ needs_cxx = pytest.mark.skipif(compiler() is None, reason="a C++ compiler: apt i
 def headers() -> bytes:
     """What every compiled kernel depends on."""
     version = subprocess.run([compiler() or "", "--version"], capture_output=True, check=True).stdout
-    return version + b"".join((SHIMS / name).read_bytes() for name in ("gpu_threads.h", "hip_shim.h", "metal_stdlib"))
+    return version + b"".join((SHIMS / name).read_bytes() for name in ("gpu_threads.h", "hip_shim.h", "ptx_shim.h", "metal_stdlib"))
 
 
 def _built(text: str, flags: Sequence[str]) -> Path:
@@ -95,8 +97,21 @@ def runtime() -> ctypes.CDLL:
 
 def as_cpp(source: str) -> str:
     """A kernel's source as the header takes it: C++ has no word for arrays of a group, and functions need callers."""
+    source = INSTRUCTION.sub(_as_call, source)
     source = GROUP_ARRAY.sub(r"\1GROUP_MEMORY \2", source)
     return source + "".join(f"RUN_KERNEL({name})\n" for name in KERNEL.findall(source))
+
+
+def _as_call(found: re.Match[str]) -> str:
+    """An instruction of a matrix unit as a call of shims/ptx_shim.h."""
+    name, kinds, operands = found[1], found[2].split("."), OPERAND.findall(found[3])
+    if name == "ldmatrix":
+        assert {"m8n8", "x4", "shared", "b16"} <= {*kinds}, kinds
+        called = f"ldmatrix_x4<{'true' if 'trans' in kinds else 'false'}>"
+    else:
+        assert kinds[2:6] == ["m16n8k16", "row", "col", "f32"] and kinds[6] == kinds[7], kinds
+        called = f"mma_m16n8k16<gpu::{kinds[6].upper()}>"
+    return f"gpu::{called}({', '.join(operands)}, __LINE__);"
 
 
 # -- launching ------------------------------------------------------------------------------------------------------

@@ -29,10 +29,10 @@ from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
-                                            counter, load, local, register)
+                                            counter, load, local, register, walk)
 from glassgrad.compiler.lower.masks import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.movement import Index, flatten, reshape_index, source_index
 from glassgrad.compiler.lower.transcendental import expand
@@ -82,6 +82,7 @@ class OnlineSoftmax(Values):
     def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks):
         super().__init__(sink, {})
         self.chain, self.even = chain, blocks.even
+        self.stands_for: dict[UOp, UOp] = {}              # counters in place of indices that gates keep inside
         self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
         self.dtype = chain.exps.dtype
         size = self.shape[chain.row_axis]
@@ -103,7 +104,7 @@ class OnlineSoftmax(Values):
                          if n > 1 and a not in (chain.row_axis, chain.axis, *chain.columns)]
         outer = {int(c.arg.name[1:]): c for c in self.counters}
         self.place = [outer.get(a, index(0)) for a in range(len(self.shape))]
-        self.place[chain.row_axis] = at_row
+        self.place[chain.row_axis] = self.kept_inside("q_at", at_row, size)
         for a, c in zip(chain.columns, self.wide):
             self.place[a] = c
         [self.depth_axis] = chain.products.arg.axes
@@ -116,6 +117,14 @@ class OnlineSoftmax(Values):
         self.out = local("out", self.dtype, width * self.rows)
         self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements lie in LOCAL memory
         self.asked: dict[UOp, Index] = {}                       # and where they were asked for
+
+    def kept_inside(self, name: str, at: UOp, size: int) -> UOp:
+        """An index that is not used past the end, as one that cannot be there: views need no remainders of it."""
+        if not self.even or bounds(at)[1] < size:
+            return at
+        stand_in = counter(name, size)
+        self.stands_for[stand_in] = at
+        return stand_in
 
     # -- the kernel ------------------------------------------------------------------------------------------
     def kernel(self) -> Kernel:
@@ -132,6 +141,7 @@ class OnlineSoftmax(Values):
             seen = kept_below(kept, self.inner(rest))
             body += last if seen is None else [If(seen, last)]
         done: list[Statement] = [*self.begin(), *body, *self.finish()]
+        self.put_indices(done)
         if self.block.arg.size > 1:
             done = [For(self.block, TASK, done)]
         for c in reversed(self.counters):
@@ -140,6 +150,15 @@ class OnlineSoftmax(Values):
         sizes = "_".join(map(str, [n for a, n in enumerate(self.shape) if n > 1 and a != self.chain.axis]))
         return Kernel(f"online_{sizes}_r{self.length}_r{size}", self.params, [Phase(done)],
                       tuple(s.src[0].base.arg.slot for s in stores))
+
+    def put_indices(self, body: list[Statement]) -> None:
+        """The indices that counters stand for, in their place."""
+        memo: dict[UOp, UOp] = {}
+        for s in walk(body) if self.stands_for else ():
+            if isinstance(s, (Assign, Accumulate, Store)):
+                s.value = substitute_index(s.value, self.stands_for, memo)
+            if isinstance(s, Store):
+                s.index = substitute_index(s.index, self.stands_for, memo)
 
     def inner(self, keys: int) -> list[UOp]:
         return [self.row, self.key(keys)]
@@ -166,6 +185,13 @@ class OnlineSoftmax(Values):
     def at(self, key: UOp) -> Index:
         """An index of the product that is summed."""
         return tuple([key if a == self.chain.axis else i for a, i in enumerate(self.place)])
+
+    def at_key(self, name: str, first: UOp, key: UOp) -> Index:
+        """An index of the product that is summed, at a key of a block; `key_gate` says where there is one."""
+        size, whole = self.shape[self.chain.axis], add(first, key)
+        inside = self.kept_inside(name, whole, size)
+        self.key_gate = None if inside is whole else less(whole, index(size))
+        return self.at(inside)
 
     def weigh(self, node: UOp, at: Index, value: UOp) -> UOp:
         """A factor of the total, given its exponential; factors that all keys share are left to the end (1 here)."""
@@ -218,9 +244,7 @@ class OnlineSoftmax(Values):
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
         """One block of keys, and the scores' expression."""
         chain, key = self.chain, self.key(size)
-        at = self.at(add(first, key))
-        ragged = self.even and self.shape[chain.axis] % size > 0
-        self.key_gate = less(at[chain.axis], index(self.shape[chain.axis])) if ragged else None
+        at = self.at_key("k_at", first, key)
         self.weigh(chain.weights, at, register("e", self.dtype))
         scores_at, spot = self.asked[chain.exps], add(multiply(key, self.rows), self.row)
         found: list[UOp] = []
@@ -241,9 +265,7 @@ class OnlineSoftmax(Values):
         higher = top.maximum(fresh)
 
         def weights() -> list[Statement]:
-            at = self.at(add(first, step))
-            if self.key_gate is not None:
-                self.key_gate = less(at[chain.axis], index(self.shape[chain.axis]))
+            at = self.at_key("j_at", first, step)
             each: list[Statement] = [
                 Assign(value, self.exponential(there, load(self.top, self.row))), Accumulate(total, o.ADD, value),
                 Store(self.tile, there.src[1], self.weigh(chain.weights, at, value))]
@@ -254,17 +276,17 @@ class OnlineSoftmax(Values):
                 *self.nest([self.row], lambda: [
                     Assign(fresh, identity(o.MAX, self.dtype)), For(step, LOOP, [Accumulate(fresh, o.MAX, there)]),
                     Store(self.shrink, self.row, self.exponential(top, higher)), Store(self.top, self.row, higher)]),
-                *self.nest([self.row], weights), *self.times_values(first, size)], found[-1]
+                *self.nest([self.row], weights), *self.times_values(first, size)], \
+            substitute_index(found[-1], self.stands_for, {})
 
     def times_values(self, first: UOp, size: int) -> list[Statement]:
         """The weights of a block times its values, added to what was there."""
         key, total, spot = self.key(size), register("acc", self.dtype), self.out_at()
-        if self.key_gate is not None:
-            self.key_gate = less(add(first, key), index(self.shape[self.chain.axis]))
+        at = self.at_key("k_at", first, key)
         weight = load(self.tile, add(multiply(key, self.rows), self.row))
 
         def product() -> list[Statement]:
-            value = self.value_at(self.chain.values, self.at(add(first, key)), self.key_gate).cast(self.dtype)
+            value = self.value_at(self.chain.values, at, self.key_gate).cast(self.dtype)
             return [Assign(total, const(0, self.dtype)), For(key, LOOP, [Accumulate(total, o.ADD, value * weight)]),
                     Store(self.out, spot, load(self.out, spot) * load(self.shrink, self.row) + total)]
 

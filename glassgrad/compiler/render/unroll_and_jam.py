@@ -166,7 +166,7 @@ class _Jam:
 
     def split_gate(self, gate: UOp | None) -> tuple[UOp | None, UOp | None]:
         """A gate as (the part that is the same for all lanes, the part that is not): a branch and a mask."""
-        if gate is None or not self.lanes & ranges_of(gate):
+        if gate is None or (self.lanes | self.units).isdisjoint(ranges_of(gate)):
             return gate, None
         if gate.op is o.AND:
             (a, b), (c, d) = self.split_gate(gate.src[0]), self.split_gate(gate.src[1])
