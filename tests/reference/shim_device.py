@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from typing import Any
 import pytest
 
 from glassgrad import Device, DeviceError
+from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
 from glassgrad.compiler.render.launch import BoxMap
@@ -181,7 +183,7 @@ class ShimDevice(GpuDevice):
         if compiler() is None:
             raise DeviceError(f"{name} compiles kernels as C++", given="no g++ and no clang++", expected="one of them",
                               fix="apt install g++")
-        self.dialect, self.target = dialect, APPLE_GPU if dialect is METAL else GPU
+        self.dialect, self.target = dialect, TARGET_OF.get(dialect.name, GPU)
         self.about = f"{dialect.name} on the CPU, compiled by {compiler()}"
         self.machine = f"{name} {hashlib.sha256(headers()).hexdigest()}"
         self.order = int(os.environ.get("SHIM_ORDER", "0"))
@@ -232,6 +234,7 @@ class ShimLaunch:
         run_kernel(self.function, addresses, ranges, *self.shape, order=self.device.order)
 
 
+TARGET_OF = {METAL.name: APPLE_GPU, CUDA.name: replace(GPU, units=units_of({"sm_80"}))}        # casts are not instructions
 DIALECT_OF = {"HIP_SHIM": HIP, "METAL_SHIM": METAL, "CUDA_SHIM": CUDA}
 
 

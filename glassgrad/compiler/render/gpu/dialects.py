@@ -61,6 +61,7 @@ class Dialect:
     prelude: tuple[str, ...] = ()            # lines before everything
     shuffle_prelude: str = ""                # what `shuffle` calls
     small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by an instruction of their own
+    power_of_two: tuple[str, ...] = ()       # of x, a float32, by an instruction: the body of a function
     has_float64: bool = True
 
 
@@ -81,6 +82,7 @@ CUDA = Dialect(
     shuffle="__shfl_down_sync(0xffffffffu, x, step)",
     exchange="__shfl_xor_sync(0xffffffffu, x, step)",
     wide_access=True,
+    power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
     small_floats={
         dtypes.float16: Conversion(("f32 r;", 'asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));', "return r;"),
                                    ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")),

@@ -23,7 +23,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
+from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
                                             Phase, Prefetch, Statement, Store, expressions, filled, ranges_of,
                                             shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
@@ -35,7 +35,7 @@ from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, bo
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
-from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_sums, store_wide
+from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_reads, store_wide
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -109,7 +109,8 @@ class GpuFunction(CFunction):
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
-        self.runs = runs_of_sums(jammed.body) if dialect.wide_access else {}
+        self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
+        self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
@@ -190,8 +191,8 @@ class GpuFunction(CFunction):
         if id(statement) in self.fences:
             self.line(self.dialect.wait)
         if id(statement) in self.runs:
-            sums = [s.value for s in self.runs[id(statement)] if isinstance(s, Accumulate)]
-            load_wide(self, sums, self.is_near)
+            values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
+            load_wide(self, values, self.is_near)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
@@ -361,6 +362,12 @@ class GpuFunction(CFunction):
             return self.function("fma", dtype, x, y, z)
         return super().multiply_add(dtype, x, y, z)
 
+    def power_of_two(self, dtype: DType, x: CValue) -> CValue:
+        """2 to the x, where the tree leaves it to the language: within 2 units of the last place."""
+        if self.dialect.power_of_two and dtype is dtypes.float32 and self.dialect.small_floats.keys() & self.native_floats:
+            return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
+        return self.function("exp2", dtype, x)
+
     @property
     def ops(self) -> Mapping[Op, COp]:
         return GPU_OPS
@@ -444,7 +451,7 @@ def wrapping(sign: str, of_bools: str = "") -> COp:
 
 # All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
 GPU_OPS: ChainMap[Op, COp] = ChainMap({
-    o.EXP2: lambda c, dtype, x: c.function("exp2", dtype, x),
+    o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
     o.ADD: wrapping("+", of_bools="|"),
     o.SUB: wrapping("-"),
     o.MUL: wrapping("*", of_bools="&"),

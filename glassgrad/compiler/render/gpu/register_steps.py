@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, index, linear, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, linear, substitute_index
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, Lines, MatrixUnit
@@ -40,13 +40,14 @@ class RegisterSteps:
         [depth] = [r for r in ranges_of(right.src[1]) if r in ranges and r is not column]
         across = _step(right.src[1], depth) != 1
         lines = self.loads.right_across if across else self.loads.right
-        self.f.line("{")
-        self.begins("right_at", right, {column: index(0), depth: index(0)}, column, depth, lines, layout)
+        begins = [("right_at", self.begin(right, column, depth, lines, layout.lane))]
         if left.op is o.LOAD:
-            begin = {row: layout.above, depth: index(0)}
-            self.begins("left_at", left, begin, row, depth, self.loads.left, layout)
+            begins.append(("left_at", self.begin(left, row, depth, self.loads.left, layout.lane, layout.above)))
         else:
             held = [self.f.register(r).text for r in registers_of(left, unit, ranges)]
+        self.f.line("{")
+        for name, address in begins:
+            self.f.line(f"  const u32 {name} = {address};")
         self.f.line(f"  u32 {', '.join([f'l{i}' for i in range(WORDS)] + [f'r{i}' for i in range(WORDS)])};")
         per_left = unit.rows * unit.depth // unit.threads            # elements of a step that a thread has
         for k in range(0, depth.arg.size, unit.depth):
@@ -64,16 +65,16 @@ class RegisterSteps:
                     self.multiply(sums[first:first + unit.sums.registers], half)  # type: ignore[union-attr]
         self.f.line("}")
 
-    def begins(self, name: str, factor: UOp, begin: dict[UOp, UOp], position: UOp, depth: UOp, lines: Lines,
-               layout: Layout) -> None:
+    def begin(self, factor: UOp, position: UOp, depth: UOp, lines: Lines, lane: UOp, first: UOp | None = None) -> str:
         """The address of the line that this thread names, of the first words that are fetched."""
         memory, at = factor.src
-        own = dict(zip((position, depth), lines(layout.lane)))
-        where = substitute_index(at, {r: add(begin[r], own[r]) for r in begin}, {})
+        own_position, own_k = lines(lane)
+        own_position = own_position if first is None else add(first, own_position)
+        where = substitute_index(at, {position: own_position, depth: own_k}, {})
         self.f.note((where,))
         text = self.f.operand(where).inside
         address = self.f.define("shared_address", "u32", "const void *p", "return (u32)__cvta_generic_to_shared(p);")
-        self.f.line(f"  const u32 {name} = {address}({self.f.base(memory)} + {text});")
+        return f"{address}({self.f.base(memory)} + {text})"
 
     def fetch(self, to: str, address: str, across: bool) -> None:
         text = self.loads.across if across else self.loads.along
