@@ -202,7 +202,7 @@ def test_none_of_the_barriers_can_be_left_out(shim: str) -> None:
 
     run(source)
     assert distance(out.astype(np.float32), exactly(*values)) < CLOSE[F16]
-    inside = [at for at in waits if at > source.index("for (i64 kb")]
+    inside = [at for at in waits if at > source.index("for (i32 kb")]
     for at in inside:
         with pytest.raises(KernelFault, match="a race in the group's memory"):
             run(source[:at] + source[at + len("__syncthreads();"):])

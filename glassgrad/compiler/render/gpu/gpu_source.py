@@ -33,6 +33,7 @@ from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, i
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
 from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, box_maps, has_copies
 from glassgrad.compiler.render.gpu.barriers import fences
+from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
 from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_reads, store_wide
@@ -114,6 +115,7 @@ class GpuFunction(CFunction):
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
+        self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
         self.thread = dialect.thread_name
         self.taken |= {self.thread, "area", "rounds", "warps", "left", "right", "round"}
         self.beside = Asynchronous(self, kernel, places.slots, dialect.wait)
@@ -128,17 +130,17 @@ class GpuFunction(CFunction):
         self.run(self.body)
         lines = self.scopes[0].lines
         if far:
-            head, foot = [f"for (i64 task = {d.group}; task < {self.task_count}; task += {d.groups}) {{"], ["}"]
+            head, foot = [f"for ({self.counts_in} task = {d.group}; task < {self.task_count}; task += {d.groups}) {{"], ["}"]
             lines = [*["  " + line for line in lines], f"  {d.wait}"]
         else:
-            head, foot = [f"i64 task = {d.group};"], []
+            head, foot = [f"{self.counts_in} task = {d.group};"], []
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
             variables.setdefault(self.type(register.dtype), []).append(name)
         declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
         parameters = self._parameters(far)
         near = self._near(far)
-        body = [f"i64 {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head,
+        body = [f"{self.counts_in} {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head,
                 *lines, *foot]
         at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
@@ -202,6 +204,9 @@ class GpuFunction(CFunction):
     # -- threads -----------------------------------------------------------------------------------------------
     def _counter(self, node: UOp) -> CValue:
         return CValue(self.thread, node.dtype) if node in self.thread_ranges else super()._counter(node)
+
+    def value_type(self, node: UOp, lanes: int) -> str:
+        return self.counts_in if of_counters(node) else super().value_type(node, lanes)
 
     def takes_part(self, index: UOp) -> str:
         """The condition under which this thread has a lane that an index depends on; empty: it always has."""
