@@ -200,7 +200,7 @@ def lower(work: KernelWork) -> None:
     """Turn views into index arithmetic and reductions into loops with registers."""
     from glassgrad.compiler.lower.lower import lower
     assert work.ast is not None
-    work.loops = lower(work.ast, keep_bytes=work.target.row_bytes)
+    work.loops = lower(work.ast, keep_bytes=work.target.row_bytes, blocks=work.target.score_blocks)
 
 
 @compiler_pass(KERNEL, "optimize/recipes.py", OPTIMIZING_LOOPS, *OPTIMIZED)

@@ -262,10 +262,10 @@ def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> S
     return make_schedule(*with_params(normal, scalars), device, _stores_scores)
 
 
-def _stores_scores(device: str, dtype: DType) -> str | None:
+def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
     """Why a device is better given the scores of a softmax in memory, where their factors have this type."""
     target = getattr(Device[device], "target", None)
-    return None if target is None else target.why_scores_are_stored(dtype)
+    return None if target is None else target.why_scores_are_stored(dtype, width)
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:

@@ -32,7 +32,7 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.lower.printing import linear, show
 from glassgrad.compiler.optimize.recipes import Refused, optimize
 from glassgrad.compiler.optimize.targets import gpu
-from glassgrad.compiler.optimize.targets.matrix_units import AMX, WGMMA, MatrixUnit, units_of
+from glassgrad.compiler.optimize.targets.matrix_units import AMX, MMA_SYNC, WGMMA, MatrixUnit, units_of
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
@@ -128,13 +128,14 @@ def test_units_are_named_in_their_description_alone() -> None:
     """A recipe or a renderer that names a unit could not take another one. (One renderer's file spells AMX.)"""
     root = Path(glassgrad.__file__).parent
     spelled = {root / "compiler/optimize/targets/matrix_units.py", root / "compiler/render/llvm/amx.py"}
-    names = re.compile("|".join(["wgmma", "mma_sync", *sorted({re.escape(u.name) for u in AMX})]))
+    names = re.compile("|".join(["wgmma", "mma_sync", "mma.sync", "mma_m16", "ldmatrix", *sorted({re.escape(u.name) for u in AMX})]))
     found = [str(f.relative_to(root)) for f in root.rglob("*.py") if f not in spelled and names.search(f.read_text())]
     assert not found
 
 
 def test_a_processor_has_the_units_of_its_features() -> None:
-    assert units_of({"sm_80"}) == () and units_of({"sm_100"}) == () and set(units_of({"sm_90a"})) == set(WGMMA)
+    assert units_of({"sm_75"}) == () and units_of({"sm_80"}) == units_of({"sm_100"}) == MMA_SYNC
+    assert set(units_of({"sm_90a"})) == {*WGMMA, *MMA_SYNC}
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from typing import Any
 import pytest
 
 from glassgrad import Device, DeviceError
+from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
 from glassgrad.compiler.render.launch import BoxMap
@@ -45,6 +47,8 @@ HEADER = {name: ("-include", str(SHIMS / "hip_shim.h")) for name in (HIP.name, C
 KERNEL = re.compile(r"(?:__global__ void (?:__launch_bounds__\([^)]*\) )?|\[\[kernel[^\n]*?\]\] void |^kernel void )"
                     r"(\w+)\(", re.M)
 GROUP_ARRAY = re.compile(r"^(\s*)(?:__shared__|threadgroup) (\w+ \w+\[\d+\];)", re.M)
+INSTRUCTION = re.compile(r'asm volatile\("(ldmatrix|mma)\.([^" ]*)[^"]*" : (.*?)( : "memory")?\);')
+OPERAND = re.compile(r'"[=+]?\w"\((\w+)\)')
 PLACE = 256                      # bytes: where blocks begin
 
 
@@ -65,7 +69,7 @@ needs_cxx = pytest.mark.skipif(compiler() is None, reason="a C++ compiler: apt i
 def headers() -> bytes:
     """What every compiled kernel depends on."""
     version = subprocess.run([compiler() or "", "--version"], capture_output=True, check=True).stdout
-    return version + b"".join((SHIMS / name).read_bytes() for name in ("gpu_threads.h", "hip_shim.h", "metal_stdlib"))
+    return version + b"".join((SHIMS / name).read_bytes() for name in ("gpu_threads.h", "hip_shim.h", "ptx_shim.h", "metal_stdlib"))
 
 
 def _built(text: str, flags: Sequence[str]) -> Path:
@@ -96,8 +100,21 @@ def runtime() -> ctypes.CDLL:
 
 def as_cpp(source: str) -> str:
     """A kernel's source as the header takes it: C++ has no word for arrays of a group, and functions need callers."""
+    source = INSTRUCTION.sub(_as_call, source)
     source = GROUP_ARRAY.sub(r"\1GROUP_MEMORY \2", source)
     return source + "".join(f"RUN_KERNEL({name})\n" for name in KERNEL.findall(source))
+
+
+def _as_call(found: re.Match[str]) -> str:
+    """An instruction of a matrix unit as a call of shims/ptx_shim.h."""
+    name, kinds, operands = found[1], found[2].split("."), OPERAND.findall(found[3])
+    if name == "ldmatrix":
+        assert {"m8n8", "x4", "shared", "b16"} <= {*kinds}, kinds
+        called = f"ldmatrix_x4<{'true' if 'trans' in kinds else 'false'}>"
+    else:
+        assert kinds[2:6] == ["m16n8k16", "row", "col", "f32"] and kinds[6] == kinds[7], kinds
+        called = f"mma_m16n8k16<gpu::{kinds[6].upper()}>"
+    return f"gpu::{called}({', '.join(operands)}, __LINE__);"
 
 
 # -- launching ------------------------------------------------------------------------------------------------------
@@ -167,7 +184,7 @@ class ShimDevice(GpuDevice):
         if compiler() is None:
             raise DeviceError(f"{name} compiles kernels as C++", given="no g++ and no clang++", expected="one of them",
                               fix="apt install g++")
-        self.dialect, self.target = dialect, APPLE_GPU if dialect is METAL else GPU
+        self.dialect, self.target = dialect, TARGET_OF.get(dialect.name, GPU)
         self.about = f"{dialect.name} on the CPU, compiled by {compiler()}"
         self.machine = f"{name} {hashlib.sha256(headers()).hexdigest()}"
         self.order = int(os.environ.get("SHIM_ORDER", "0"))
@@ -218,6 +235,7 @@ class ShimLaunch:
         run_kernel(self.function, addresses, ranges, *self.shape, order=self.device.order)
 
 
+TARGET_OF = {METAL.name: APPLE_GPU, CUDA.name: replace(GPU, units=units_of({"sm_80"}))}        # casts are not instructions
 DIALECT_OF = {"HIP_SHIM": HIP, "METAL_SHIM": METAL, "CUDA_SHIM": CUDA}
 
 

@@ -19,9 +19,9 @@ def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
     """How many blocks a loop has to do: the score of all others is -inf; None: all. `inner` are the counters inside."""
     for below_zero in _kept_where(score):
         constant, terms = linear(_least(below_zero, inner))
-        step = terms.pop(block, 0)
+        step, rest = terms.get(block, 0), {atom: k for atom, k in terms.items() if atom is not block}
         if step > 0:                # kept where step * block + rest < 0
-            return divide(add(multiply(build(constant, terms), -1), index(step - 1)), step)
+            return divide(add(multiply(build(constant, rest), -1), index(step - 1)), step)
     return None
 
 

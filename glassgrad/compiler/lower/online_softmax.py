@@ -15,6 +15,10 @@ Each line is a loop nest over LOCAL memory, which the optimizer cuts like any ot
 tiles, the rest into vectors. Rows lie innermost in all of them, so that every number that belongs to a row is a lane,
 and no line adds across lanes. The sums of a row are those of one task, block by block in order: the same bits on any
 number of threads. Which row and key a block begins with is all that differs between blocks, but for the last keys.
+
+For groups of threads all blocks are as large (`ScoreBlocks.even`): rows and keys past the end are read as zeros, such
+scores are -inf, and nothing is stored of such rows. Weights are rounded where the graph rounds them, so that a matrix
+unit can take them, and their exponential stays one op, which GPUs have an instruction for.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
-                                            counter, load, local, register)
+                                            counter, load, local, register, walk)
 from glassgrad.compiler.lower.masks import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.movement import Index, flatten, reshape_index, source_index
 from glassgrad.compiler.lower.transcendental import expand
@@ -41,13 +45,18 @@ class ScoreBlocks(NamedTuple):
     rows: int = 64
     keys: int = 64
     lanes: int = 16                # blocks have a multiple of so many rows
+    even: bool = False             # all blocks are as large, past the end too: for groups of threads
 
     def rows_of(self, size: int) -> int:
         """Rows of a block: few are computed twice, and few blocks read the keys again.
 
         >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
         [64, 48, 20, 5]
+        >>> [GROUP_BLOCKS.rows_of(size) for size in (512, 65, 20, 5)]
+        [128, 128, 64, 64]
         """
+        if self.even:
+            return min(self.rows, -(-size // self.lanes) * self.lanes)
         again = self.rows // 8     # what it costs to read the keys once more, in rows
         steps = range(self.lanes, self.rows + 1, self.lanes)
         return min(size, min(steps, key=lambda rows: (-(-size // rows) * (rows + again), -rows)))
@@ -58,10 +67,13 @@ class ScoreBlocks(NamedTuple):
         >>> [ScoreBlocks().keys_of(size) for size in (512, 197, 80)]
         [64, 66, 80]
         """
+        if self.even:
+            return self.keys
         return -(-size // max(1, round(size / self.keys)))
 
 
 SCORE_BLOCKS = ScoreBlocks()
+GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True)
 
 
 class OnlineSoftmax(Values):
@@ -69,7 +81,8 @@ class OnlineSoftmax(Values):
 
     def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks):
         super().__init__(sink, {})
-        self.chain = chain
+        self.chain, self.even = chain, blocks.even
+        self.stands_for: dict[UOp, UOp] = {}              # counters in place of indices that gates keep inside
         self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
         self.dtype = chain.exps.dtype
         size = self.shape[chain.row_axis]
@@ -77,15 +90,21 @@ class OnlineSoftmax(Values):
         self.row, self.block = counter("q", self.rows), counter("qb", -(-size // self.rows))
         begin = multiply(self.block, self.rows) if self.block.arg.size > 1 else index(0)
         ragged = size % self.rows > 0
-        self.first_row = begin.minimum(size - self.rows) if ragged else begin
+        self.first_row = begin.minimum(size - self.rows) if ragged and not self.even else begin
         at_row = add(self.first_row, self.row)
-        self.gate = less(begin, add(at_row, index(1))) if ragged else None    # rows that the block before has done
+        self.gate: UOp | None = None                  # what is stored: not rows that the block before has done,
+        self.row_gate: UOp | None = None              # nor rows past the end, which are not read either
+        self.key_gate: UOp | None = None              # keys that are read in the block that is being written
+        if ragged and self.even:
+            self.gate = self.row_gate = less(at_row, index(size))
+        elif ragged:
+            self.gate = less(begin, add(at_row, index(1)))
         self.wide = [counter(f"d{a}", self.shape[a]) for a in chain.columns]
         self.counters = [counter(f"i{a}", n) for a, n in enumerate(self.shape)
                          if n > 1 and a not in (chain.row_axis, chain.axis, *chain.columns)]
         outer = {int(c.arg.name[1:]): c for c in self.counters}
         self.place = [outer.get(a, index(0)) for a in range(len(self.shape))]
-        self.place[chain.row_axis] = at_row
+        self.place[chain.row_axis] = self.kept_inside("q_at", at_row, size)
         for a, c in zip(chain.columns, self.wide):
             self.place[a] = c
         [self.depth_axis] = chain.products.arg.axes
@@ -99,10 +118,18 @@ class OnlineSoftmax(Values):
         self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements lie in LOCAL memory
         self.asked: dict[UOp, Index] = {}                       # and where they were asked for
 
+    def kept_inside(self, name: str, at: UOp, size: int) -> UOp:
+        """An index that is not used past the end, as one that cannot be there: views need no remainders of it."""
+        if not self.even or bounds(at)[1] < size:
+            return at
+        stand_in = counter(name, size)
+        self.stands_for[stand_in] = at
+        return stand_in
+
     # -- the kernel ------------------------------------------------------------------------------------------
     def kernel(self) -> Kernel:
         size = self.shape[self.chain.axis]
-        whole, rest = divmod(size, self.keys)
+        whole, rest = (-(-size // self.keys), 0) if self.even else divmod(size, self.keys)
         block = counter("kb", whole)
         first = multiply(block, self.keys) if whole > 1 else index(0)
         step, kept = self.over_keys(first, self.keys)
@@ -114,6 +141,7 @@ class OnlineSoftmax(Values):
             seen = kept_below(kept, self.inner(rest))
             body += last if seen is None else [If(seen, last)]
         done: list[Statement] = [*self.begin(), *body, *self.finish()]
+        self.put_indices(done)
         if self.block.arg.size > 1:
             done = [For(self.block, TASK, done)]
         for c in reversed(self.counters):
@@ -122,6 +150,15 @@ class OnlineSoftmax(Values):
         sizes = "_".join(map(str, [n for a, n in enumerate(self.shape) if n > 1 and a != self.chain.axis]))
         return Kernel(f"online_{sizes}_r{self.length}_r{size}", self.params, [Phase(done)],
                       tuple(s.src[0].base.arg.slot for s in stores))
+
+    def put_indices(self, body: list[Statement]) -> None:
+        """The indices that counters stand for, in their place."""
+        memo: dict[UOp, UOp] = {}
+        for s in walk(body) if self.stands_for else ():
+            if isinstance(s, (Assign, Accumulate, Store)):
+                s.value = substitute_index(s.value, self.stands_for, memo)
+            if isinstance(s, Store):
+                s.index = substitute_index(s.index, self.stands_for, memo)
 
     def inner(self, keys: int) -> list[UOp]:
         return [self.row, self.key(keys)]
@@ -141,11 +178,20 @@ class OnlineSoftmax(Values):
         if node in self.known:
             self.asked[node] = at
             return self.known[node](at)
+        if node is self.chain.keys:       # keys are the same for all rows
+            gate = self.key_gate
         return (yield from super().computation(node, at, gate))
 
     def at(self, key: UOp) -> Index:
         """An index of the product that is summed."""
         return tuple([key if a == self.chain.axis else i for a, i in enumerate(self.place)])
+
+    def at_key(self, name: str, first: UOp, key: UOp) -> Index:
+        """An index of the product that is summed, at a key of a block; `key_gate` says where there is one."""
+        size, whole = self.shape[self.chain.axis], add(first, key)
+        inside = self.kept_inside(name, whole, size)
+        self.key_gate = None if inside is whole else less(whole, index(size))
+        return self.at(inside)
 
     def weigh(self, node: UOp, at: Index, value: UOp) -> UOp:
         """A factor of the total, given its exponential; factors that all keys share are left to the end (1 here)."""
@@ -155,11 +201,14 @@ class OnlineSoftmax(Values):
         if node.op in o.MOVEMENT:
             return self.weigh(node.src[0], source_index(node, at)[0], value)
         if node.op is o.CAST and node.src[0].dtype.is_float:
-            return self.weigh(node.src[0], at, value)
+            weight = self.weigh(node.src[0], at, value)
+            rounds = self.even and node.dtype.itemsize < self.dtype.itemsize and weight.op is not o.CONST
+            return weight.cast(node.dtype).cast(self.dtype) if rounds else weight
+        edge = both(self.row_gate, self.key_gate)
         if node not in self.chain.inside:
-            return self.value_at(node, at if node.shape else (), None).cast(self.dtype)
+            return self.value_at(node, at if node.shape else (), edge).cast(self.dtype)
         if node.op is o.WHERE:
-            chosen = self.value_at(node.src[0], at if node.src[0].shape else (), None)
+            chosen = self.value_at(node.src[0], at if node.src[0].shape else (), edge)
             return chosen.where(self.weigh(node.src[1], at, value), const(0, self.dtype))
         left, right = (self.weigh(s, at, value) for s in node.src)           # MUL, or DIV by what all keys share
         if left.op is o.CONST or right.op is o.CONST:
@@ -173,7 +222,8 @@ class OnlineSoftmax(Values):
         zero, masked = const(0, self.dtype), score.eq(identity(o.MAX, self.dtype))
         below = masked.where(zero, score - top)
         rate = self.chain.rate
-        return masked.where(zero, expand(UOp(o.EXP2, self.dtype, (below if rate is None else below * rate,))))
+        power = UOp(o.EXP2, self.dtype, (below if rate is None else below * rate,))
+        return masked.where(zero, power if self.even else expand(power))
 
     # -- the nests -------------------------------------------------------------------------------------------
     def begin(self) -> list[Statement]:
@@ -186,7 +236,7 @@ class OnlineSoftmax(Values):
                 *self.nest([*self.wide, self.row], lambda: [Store(self.out, self.out_at(), zero)]),
                 *self.nest([step, self.row], lambda: [Store(
                     self.queries, add(multiply(step, self.rows), self.row),
-                    self.value_at(self.chain.rows, at, None).cast(self.queries.dtype))])]
+                    self.value_at(self.chain.rows, at, self.row_gate).cast(self.queries.dtype))])]
 
     def out_at(self) -> UOp:
         return add(multiply(flatten(tuple(self.wide), tuple(c.arg.size for c in self.wide)), self.rows), self.row)
@@ -194,7 +244,7 @@ class OnlineSoftmax(Values):
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
         """One block of keys, and the scores' expression."""
         chain, key = self.chain, self.key(size)
-        at = self.at(add(first, key))
+        at = self.at_key("k_at", first, key)
         self.weigh(chain.weights, at, register("e", self.dtype))
         scores_at, spot = self.asked[chain.exps], add(multiply(key, self.rows), self.row)
         found: list[UOp] = []
@@ -202,8 +252,10 @@ class OnlineSoftmax(Values):
             self.queries, add(multiply(at[self.depth_axis], self.rows), self.row))}
 
         def scores() -> list[Statement]:
-            found.append(self.value_at(chain.scores, scores_at, None))
-            return [Store(self.tile, spot, found[-1])]
+            found.append(self.value_at(chain.scores, scores_at, both(self.row_gate, self.key_gate)))
+            least = identity(o.MAX, self.dtype)
+            return [Store(self.tile, spot, found[-1] if self.key_gate is None
+                          else self.key_gate.where(found[-1], least))]
 
         loops = self.nest([key, self.row], scores)
         step = counter("j", size)
@@ -213,7 +265,7 @@ class OnlineSoftmax(Values):
         higher = top.maximum(fresh)
 
         def weights() -> list[Statement]:
-            at = self.at(add(first, step))
+            at = self.at_key("j_at", first, step)
             each: list[Statement] = [
                 Assign(value, self.exponential(there, load(self.top, self.row))), Accumulate(total, o.ADD, value),
                 Store(self.tile, there.src[1], self.weigh(chain.weights, at, value))]
@@ -224,15 +276,17 @@ class OnlineSoftmax(Values):
                 *self.nest([self.row], lambda: [
                     Assign(fresh, identity(o.MAX, self.dtype)), For(step, LOOP, [Accumulate(fresh, o.MAX, there)]),
                     Store(self.shrink, self.row, self.exponential(top, higher)), Store(self.top, self.row, higher)]),
-                *self.nest([self.row], weights), *self.times_values(first, size)], found[-1]
+                *self.nest([self.row], weights), *self.times_values(first, size)], \
+            substitute_index(found[-1], self.stands_for, {})
 
     def times_values(self, first: UOp, size: int) -> list[Statement]:
         """The weights of a block times its values, added to what was there."""
         key, total, spot = self.key(size), register("acc", self.dtype), self.out_at()
+        at = self.at_key("k_at", first, key)
         weight = load(self.tile, add(multiply(key, self.rows), self.row))
 
         def product() -> list[Statement]:
-            value = self.value_at(self.chain.values, self.at(add(first, key)), None).cast(self.dtype)
+            value = self.value_at(self.chain.values, at, self.key_gate).cast(self.dtype)
             return [Assign(total, const(0, self.dtype)), For(key, LOOP, [Accumulate(total, o.ADD, value * weight)]),
                     Store(self.out, spot, load(self.out, spot) * load(self.shrink, self.row) + total)]
 
@@ -248,12 +302,12 @@ class OnlineSoftmax(Values):
             def scale() -> list[Statement]:
                 factor = const(1, self.dtype)
                 for node, op in chain.shared:
-                    value = self.value_at(node, self.asked[node], None).cast(self.dtype)
+                    value = self.value_at(node, self.asked[node], self.row_gate).cast(self.dtype)
                     factor = factor * value if op is o.MUL else factor / value
                 return [Store(self.scale, self.row, factor)]
             out += self.nest([self.row], scale)
             scaled = scaled * load(self.scale, self.row)
-        if self.gate is not None:         # by rows, so that a row is stored or not as a whole
+        if self.gate is not None and not self.even:         # by rows, so that a row is stored or not as a whole
             by_rows, spot = local("result", self.dtype, self.out.arg.size), self.result_spot()
             out += self.nest([self.row, *self.wide], lambda: [Store(by_rows, spot, scaled)])
             self.known[chain.total] = lambda at: load(by_rows, spot).cast(chain.total.dtype)

@@ -14,7 +14,7 @@ once for the tile values that it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -86,7 +86,9 @@ class _Jam:
                     if inner:
                         out.extend(inner) if test.op is o.CONST else out.append(If(test, inner))
             elif isinstance(statement, (Assign, Accumulate)):
-                register, value = statement.register, self.prepare(statement.value)
+                register = statement.register
+                as_it_is = isinstance(statement, Accumulate) and is_step(statement, self.units)
+                value = statement.value if as_it_is else self.prepare(statement.value)
                 if isinstance(statement, Accumulate):
                     value = self.folded(value, statement.combine, register)
                 for each in self.combinations((register, value), binding):
@@ -158,7 +160,7 @@ class _Jam:
 
     def split_gate(self, gate: UOp | None) -> tuple[UOp | None, UOp | None]:
         """A gate as (the part that is the same for all lanes, the part that is not): a branch and a mask."""
-        if gate is None or not self.lanes & ranges_of(gate):
+        if gate is None or (self.lanes | self.units).isdisjoint(ranges_of(gate)):
             return gate, None
         if gate.op is o.AND:
             (a, b), (c, d) = self.split_gate(gate.src[0]), self.split_gate(gate.src[1])
@@ -218,7 +220,7 @@ class _Jam:
             new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg, node.place)
             if new.op is o.FOLD:
                 new = self.unfold(new)
-            elif self.units.isdisjoint(ranges_of(new)):        # what a matrix unit computes it computes as it is
+            else:
                 new = self.legalize(new) or new
             done[node] = new
         return done[root]
@@ -231,6 +233,12 @@ class _Jam:
             choices = [[ix.index(v) for v in range(r.arg.size)] for r in tiles]
             value = tree(node.arg.combine, [self.bind(value, dict(zip(tiles, c))) for c in product(*choices)])
         return UOp(o.FOLD, node.dtype, (value, *lanes), node.arg) if lanes else value
+
+
+def is_step(statement: Accumulate, units: Set[UOp]) -> bool:
+    """Whether a statement is a step of a matrix unit, which computes it as it is: a matrix gets products added."""
+    own = [r for r in statement.register.src if r in units]
+    return len(own) == 2 and statement.value.op is o.MUL and not units.isdisjoint(ranges_of(statement.value) - {*own})
 
 
 def tree(combine: Op, values: list[UOp]) -> UOp:

@@ -25,7 +25,8 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 
-StoresScores = Callable[[str, DType], "str | None"]      # device, type of the factors: why their products are stored
+# device, type of the factors, numbers of a key or value: why their products are stored
+StoresScores = Callable[[str, DType, int], "str | None"]
 LEAST_KEYS = 128       # two blocks: what would be stored of fewer scores stays in a cache
 LEAST_ROWS = 32        # that a block shares its keys among
 ONE_PASS = "softmax(scores) times values, in one pass: the scores are not stored"
@@ -281,10 +282,10 @@ def _why_apart(chain: SoftmaxProduct, readers: dict[UOp, list[UOp]], sinks: set[
         return "ONLINE_SOFTMAX=0"
     if any(n in sinks or not chain.inside.union(chain.above).issuperset(readers[n]) for n in chain.inside):
         return "its weights are read by others too"
+    terms = chain.products.src[0].size // chain.products.size
+    columns = math.prod(chain.weights.shape[a] for a in chain.columns)
     if settings.ONLINE_SOFTMAX == 1:
-        terms = chain.products.src[0].size // chain.products.size
         keys, rows = chain.weights.shape[chain.axis], chain.weights.shape[chain.row_axis]
-        columns = math.prod(chain.weights.shape[a] for a in chain.columns)
         if keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
             return f"{keys} keys of {terms} and {columns} numbers are few"
         if rows < LEAST_ROWS:
@@ -292,4 +293,6 @@ def _why_apart(chain: SoftmaxProduct, readers: dict[UOp, list[UOp]], sinks: set[
     factor = chain.keys
     while factor.op in (*_VIEWS, o.CAST):
         factor = factor.src[0]
-    return None if stores_scores is None else stores_scores(chain.total.device or device, factor.dtype)
+    if stores_scores is None:
+        return None
+    return stores_scores(chain.total.device or device, factor.dtype, max(terms, columns))

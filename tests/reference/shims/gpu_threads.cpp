@@ -289,6 +289,11 @@ void exchange(const void *x, void *theirs, unsigned bytes, unsigned from, int li
   memcpy(theirs, fibers[other].given[turn], bytes);
 }
 
+void fault(const char *what) {
+  fail("%s: thread %u of group %u", what, current, group_number);
+  _longjmp(scheduler, 1);
+}
+
 const char *run(const Launch &what, void (*body)(void **), char *begin, char *end) {
   std::lock_guard<std::mutex> alone(one_at_a_time);
   if (fibers.empty()) {

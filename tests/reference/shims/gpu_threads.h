@@ -16,6 +16,9 @@ void barrier(int line, bool group_memory = true, bool device_memory = true);
 // Gives x to the warp, which has 32 threads, and gets what its thread `from` gave. All of them must arrive.
 void exchange(const void *x, void *theirs, unsigned bytes, unsigned from, int line);
 
+// Says what is wrong with the kernel and ends it.
+void fault(const char *what);
+
 const unsigned WARP = 32;
 
 template <class T> T shuffle_to(T x, unsigned from, int line) {

@@ -1,6 +1,7 @@
 // The words of HIP and CUDA that kernels use, as C++ (-include hip_shim.h). Threads and waiting: gpu_threads.h.
 #pragma once
 #include "gpu_threads.h"
+#include "ptx_shim.h"
 
 #define __global__
 #define __device__
@@ -22,6 +23,8 @@ struct Index {
 #define __shfl_down(x, step, width) gpu::shuffle_down(x, step, width, __LINE__)
 #define __shfl_down_sync(mask, x, step) gpu::shuffle_down(x, step, 32, __LINE__)
 #define __shfl_xor(x, mask, width) gpu::shuffle_xor(x, mask, __LINE__)
+#define __shfl_xor_sync(all, x, mask) gpu::shuffle_xor(x, mask, __LINE__)
+#define __cvta_generic_to_shared(p) gpu::shared_offset(p)
 
 struct alignas(8) uint2 {
   unsigned x, y;
@@ -35,6 +38,6 @@ inline float __uint_as_float(unsigned x) { return gpu::bits_as<float>(x); }
 inline double __longlong_as_double(long long x) { return gpu::bits_as<double>(x); }
 
 extern "C" {
-float fmaf(float, float, float), sqrtf(float), truncf(float), fabsf(float);
+float fmaf(float, float, float), sqrtf(float), truncf(float), fabsf(float), exp2f(float);
 double fma(double, double, double), sqrt(double), trunc(double), fabs(double);
 }

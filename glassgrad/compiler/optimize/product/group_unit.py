@@ -15,7 +15,7 @@ All threads do the same: no roles. Does not know which unit it is: shapes, layou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
@@ -32,6 +32,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, ne
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.product.window_boxes import WindowFactor, window_factor
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
@@ -96,6 +97,7 @@ class GroupUnitPlan:
     outer: list[UOp]
     left: UOp
     right: UOp
+    windows: WindowFactor | None = None   # the right factor, where it is read as windows of an image
 
     @staticmethod
     def of(p: Product, target: Target) -> GroupUnitPlan | None:
@@ -107,16 +109,31 @@ class GroupUnitPlan:
             return None
         m, outside_m = flat_axis(p.m, p.epilogue, "m")
         n, outside_n = flat_axis(p.n, p.epilogue, "n")
-        units = [u for u in target.units if (u.left, u.right, u.total) == (unit.left, unit.right, unit.total)]
+        units = [u for u in target.units
+                 if (u.left, u.right, u.total, u.lines) == (unit.left, unit.right, unit.total, unit.lines)]
         plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
         small = min(m.size, n.size) < gpu.LEAST_SIDE or p.depth < gpu.UNIT_LIMITS.least_k
-        if small or p.work < gpu.UNIT_LIMITS.least_work or swells(left, p.m + p.k) or swells(right, p.n + p.k):
+        if small or p.work < gpu.UNIT_LIMITS.least_work:
             return None
-        return plan
+        plan = plan.with_windows()
+        stored = swells(left, p.m + p.k) or plan.windows is None and swells(right, p.n + p.k)
+        return None if stored else plan
+
+    def with_windows(self) -> GroupUnitPlan:
+        """The same, with windows of an image read from the image, where the right factor is that."""
+        right = self.right
+        found = window_factor(right, self.n.parts, self.product.k, self.line(self.units[0])) \
+            if in_place(*self.factors()[1]) is None else None
+        return self if found is None else replace(self, n=found.axis, k=found.k, windows=found)
+
+    def placed(self) -> list[Factor | WindowFactor | None]:
+        """Both factors where copies can bring them as they lie; None where they are stored first."""
+        left, right = (in_place(*of) for of in self.factors())
+        return [left, self.windows or right]
 
     def own(self) -> Tiling:
         """The recipe's own choice: the tile with which the whole product takes least time."""
-        left, right = (in_place(*of) for of in self.factors())
+        left, right = self.placed()
         in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
 
         def time(c: Tiling) -> tuple[float, int]:
@@ -142,7 +159,7 @@ class GroupUnitPlan:
 
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
         line, stages = self.line(unit), self.stages(groups, unit, at_once)
-        left, right = ("shared" if in_place(*of) else "packed" for of in self.factors())
+        left, right = ("shared" if factor else "packed" for factor in self.placed())
         return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line, stages=stages)
 
     def factors(self) -> list[tuple[UOp, FlatAxis, FlatAxis, list[UOp]]]:
@@ -177,8 +194,8 @@ class GroupUnitTile:
         self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
         self.threads = c.rows * self.unit.threads
         self.height, self.width = c.rows * self.unit.rows, self.unit.columns
-        self.left, self.right = (in_place(*of) or packed(name, *of, self.unit.left, self.line)
-                                 for name, of in zip(("left", "right"), plan.factors()))
+        self.left, self.right = (factor or packed(name, *of, self.unit.left, self.line)
+                                 for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
         self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together)
@@ -232,7 +249,8 @@ class GroupUnitTile:
     def epilogue(self) -> list[Statement]:
         """The sums to memory, and what is stored of them: neighbouring threads store neighbouring pieces of a line."""
         keep = Store(self.tile, add(multiply(self.row, self.pitch), self.column), self.total)
-        piece = next(v for v in (8, 4, 2, 1) if self.n.size % v == 0)       # neighbours that one thread stores
+        columns = self.n.parts[-1].arg.size if self.n.pitch else self.n.size
+        piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)           # neighbours that one thread stores
         along = self.width // piece
         each, further = counter("e", piece), counter("f", 8 // piece)
         times, lane = counter("i", self.height * self.width // (8 * self.threads)), counter("l", self.threads)
@@ -241,6 +259,7 @@ class GroupUnitTile:
         at_m, at_n = add(self.first_m, row), add(self.first_n, begin)
         gate = both(moves.below(at_m, self.m.size) if self.m.size % self.height else None,
                     moves.below(at_n, self.n.size) if self.n.size % self.width else None)
+        gate = both(gate, self.n.gate(at_n))
         result = load(self.tile, add(add(multiply(row, self.pitch), begin), one(each)))
         stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(add(at_n, one(each)))}, gate)
         lines = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))

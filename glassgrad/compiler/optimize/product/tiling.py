@@ -24,6 +24,7 @@ FAMILIES = {
     "unit": ("rows", "vectors", "block_m", "block_n", "left", "k_block"),
     "staged": ("rows", "vectors", "k_block"),
     "boxes": ("rows", "unit", "stages"),
+    "held": ("ahead",),
     "dots": ("rows",),
     "taps": (),
     "window": ("rows", "vectors"),

@@ -27,6 +27,8 @@ def tile_time(m: int, n: int, around: int, tile: tuple[int, int], at_once: int) 
 # -- a matrix unit of a group ------------------------------------------------------------------------------------------
 UNIT_LIMITS = Limits(least_k=16, least_work=1 << 17)
 SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
+REGISTERS = 64 << 10      # of a processor, 32 bits each
+OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices
 MOST_STAGES = 8          # of copies that are on their way
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines

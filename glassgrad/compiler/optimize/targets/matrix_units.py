@@ -49,13 +49,28 @@ class Swizzled:
         return line * self.line_bytes + (byte // 16 ^ line % 8) * 16 + byte % 16
 
 
+Lines = Callable[[Any], "tuple[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class WordLoads:
+    """How the threads of a unit fetch factors from memory that the group shares into their registers: four pieces of
+    8 lines of 16 bytes at once. Thread `lane` names the line that begins at (position, k); after it, each thread has
+    the words of a step of its left factor, or of two steps of its right one, side by side."""
+    left: Lines               # lane -> (row, k), where lines lie along k
+    right: Lines              # lane -> (column, k), likewise
+    right_across: Lines       # and where they lie across k
+    along: str                # the instruction: {words}, {address}
+    across: str
+
+
 @dataclass(frozen=True)
 class StepText:
-    """The instructions of a unit that runs beside the program, as text."""
-    before: str               # what orders earlier writes of registers before the steps
+    """The instructions of a unit of a group's threads, as text."""
     step: str                 # of {sums}, {left} and {right}; {left_across}, {right_across}: 1 where lines lie across k
-    commit: str               # closes the steps since the last one
-    wait: str                 # until at most {pending} of those are unfinished
+    before: str = ""          # what orders earlier writes of registers before the steps
+    commit: str = ""          # closes the steps since the last one
+    wait: str = ""            # until at most {pending} of those are unfinished; empty: the program waits for each step
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,7 @@ class MatrixUnit:
     threads: int = 1          # that issue a step together
     sums: Fragments | None = None      # where the total lives, if not in registers of the unit's own
     lines: Swizzled | None = None      # how both factors lie in memory that a group shares, if they are read there
+    loads: WordLoads | None = None     # how they come into registers of the threads, if they are read there
     text: StepText | None = None       # how a step is written, where its own renderer does not say so
 
     @property
@@ -120,13 +136,35 @@ def _wgmma(columns: int, dtype: DType, letters: str) -> MatrixUnit:
                      lambda lane, register: lane // 32 * 16 + lane % 32 // 4 + register // 2 % 2 * 8,
                      lambda lane, register: register // 4 * 8 + lane % 4 * 2 + register % 2)
     text = StepText(
-        "wgmma.fence.sync.aligned;",
         f"{{{{ .reg .pred more; setp.ne.b32 more, 1, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{letters}."
         f"{letters} {{{{{{sums}}}}}}, {{left}}, {{right}}, more, 1, 1, {{left_across}}, {{right_across}}; }}}}",
-        "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned {pending};")
+        "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned {pending};")
     return MatrixUnit(f"wgmma_m64n{columns}k16_{letters}", frozenset(("sm_90a",)), dtype, dtype, dtypes.float32, 64,
                       columns, words=8, registers=1, in_flight=2, home="thread", threads=128, sums=sums,
                       lines=Swizzled(), text=text)
+
+
+# A thread has a row of sums in each half of a matrix, and two neighbours of it; four threads have a row. Side by side,
+# the sums of a step are laid out as the left factor of the next one: no word moves between two products.
+QUARTER_ROWS = Fragments(4, lambda lane, register: lane // 4 + register // 2 * 8,
+                         lambda lane, register: lane % 4 * 2 + register % 2)
+LDMATRIX = WordLoads(
+    left=lambda lane: (lane % 16, lane // 16 * 8),
+    right=lambda lane: (lane % 8 + lane // 16 * 8, lane // 8 % 2 * 8),
+    right_across=lambda lane: (lane // 16 * 8, lane % 16),
+    along="ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{words}}}, [{address}];",
+    across="ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{words}}}, [{address}];")
+
+
+def _mma_sync(dtype: DType, letters: str) -> MatrixUnit:
+    """A warp multiplies 16 rows by 8 columns, both factors in registers of its threads, two elements to a word."""
+    text = StepText(f"mma.sync.aligned.m16n8k16.row.col.f32.{letters}.{letters}.f32 "
+                    "{{{sums}}}, {{{left}}}, {{{right}}}, {{{sums}}};")
+    return MatrixUnit(f"mma_m16n8k16_{letters}", frozenset(("sm_80",)), dtype, dtype, dtypes.float32, 16, 8, words=8,
+                      registers=1, in_flight=1, home="thread", threads=32, sums=QUARTER_ROWS, loads=LDMATRIX, text=text)
+
+
+MMA_SYNC = tuple([_mma_sync(dtype, letters) for dtype, letters in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))])
 
 
 WGMMA = tuple([_wgmma(columns, dtype, letters) for columns in (256, 192, 128, 64)
@@ -145,4 +183,6 @@ def units_of(features: Iterable[str]) -> tuple[MatrixUnit, ...]:
     ['tdpbf16ps']
     """
     known = frozenset(features)
-    return tuple(unit for unit in (*AMX, *WGMMA) if unit.needs <= known)
+    if any(f.startswith("sm_") and int(f[3:].rstrip("a")) >= 80 for f in known):       # later chips have it too
+        known |= {"sm_80"}
+    return tuple(unit for unit in (*AMX, *WGMMA, *MMA_SYNC) if unit.needs <= known)

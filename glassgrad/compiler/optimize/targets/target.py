@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.lower.online_softmax import GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
+
+MOST_COLUMNS = 128     # of a result that stays in the registers of a group's threads between blocks of scores
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,19 @@ class Target:
         """How many elements of a size fit one vector register."""
         return max(1, self.vector_bytes // itemsize)
 
-    def why_scores_are_stored(self, dtype: DType) -> str | None:
-        """Why softmax(scores) times values is better done by several kernels, where the factors have this type; None:
-        by one, in one pass over blocks of scores."""
+    @property
+    def score_blocks(self) -> ScoreBlocks:
+        """The blocks in which softmax(scores) times values is computed."""
+        return GROUP_BLOCKS if self.groups and any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
+
+    def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:
+        """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
+        key or value so many numbers; None: by one, in one pass over blocks of scores."""
         if self.groups:
-            return "groups of threads have no tiles for it"
+            takes = any(unit.loads is not None and unit.left is dtype for unit in self.units)
+            if not takes:
+                return "groups of threads have no tiles for it"
+            return None if width <= MOST_COLUMNS else f"{width} numbers of a row are too many for the registers of threads"
         return "a matrix unit multiplies what is stored" if any(unit.left is dtype for unit in self.units) else None
 
     @property

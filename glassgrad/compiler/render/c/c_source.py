@@ -38,6 +38,7 @@ def render_c(kernel: Kernel, target: Target, phases: list[Jammed], linkage: str 
 
 class CFunction(CMatrices):
     """One phase of a kernel as one C function."""
+    counts_in = "i64"                # the type of counters
 
     def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, definitions: Definitions):
         Walker.__init__(self, jammed)
@@ -74,7 +75,7 @@ class CFunction(CMatrices):
                 continue
             outer = any(r.arg.size > 1 for r in self.tasks[:at])
             value = f"{left} % {range_.arg.size}" if outer else left
-            self.line(f"i64 {self.named(range_, range_.arg.name)} = {value};")
+            self.line(f"{self.counts_in} {self.named(range_, range_.arg.name)} = {value};")
             left = f"{left} / {range_.arg.size}"
 
     # -- names ---------------------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ class CFunction(CMatrices):
             end = value.inside
             limit = end if high <= range_.arg.size else f"({end} < {limit} ? {end} : {limit})"
         name = self.named(range_, range_.arg.name)
-        heads = [*self.loop_pragmas(range_, flow), f"for (i64 {name} = 0; {name} < {limit}; {name}++) {{"]
+        heads = [*self.loop_pragmas(range_, flow), f"for ({self.counts_in} {name} = 0; {name} < {limit}; {name}++) {{"]
         self._nested(heads, statement.body, flow, range_, stop is not None and ix.bounds(stop)[0] <= 0)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
@@ -193,8 +194,12 @@ class CFunction(CMatrices):
         name = self.name_for(node, value)
         if not name:
             return value
-        self.line(f"{self.type(node.dtype, value.lanes)} {name} = {value.text};")
+        self.line(f"{self.value_type(node, value.lanes)} {name} = {value.text};")
         return CValue(name, node.dtype, value.lanes)
+
+    def value_type(self, node: UOp, lanes: int) -> str:
+        """The type that a value is kept in."""
+        return self.type(node.dtype, lanes)
 
     def name_for(self, node: UOp, value: CValue) -> str:
         """The name that a value gets; empty where it is written in place."""

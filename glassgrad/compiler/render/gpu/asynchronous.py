@@ -13,9 +13,10 @@ from glassgrad.compiler.graph.index_algebra import add, index, linear, modulo, m
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Kernel, walk
-from glassgrad.compiler.optimize.targets.matrix_units import Swizzled
+from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
-from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of
+from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units_here
+from glassgrad.compiler.render.gpu.register_steps import RegisterSteps
 from glassgrad.compiler.render.launch import BoxMap
 
 __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
@@ -124,18 +125,24 @@ class Asynchronous:
     def await_steps(self, pending: int) -> None:
         """The wait; where all steps are over, their sums are named, so that no use of them moves up before it."""
         found = [s for s in walk(self.f.body) if isinstance(s, Accumulate) and self.f.is_matrix(s.register)]
-        unit = unit_of(found[0], self.f.units, self.f.matrix_units)
+        unit = self.unit_of(found[0])
         assert unit.text is not None
         self.f.line(f'asm volatile("{unit.text.wait.format(pending=pending)}" ::: "memory");')
         if not pending:
-            names = [self.f.register(r).text for r in registers_of(found[0].register, unit)]
+            names = [self.f.register(r).text for r in registers_of(found[0].register, unit, self.f.units)]
             for name in names:
                 self.f.line(f'asm volatile("" : "+f"({name}) :: "memory");')
 
     # -- steps ---------------------------------------------------------------------------------------------------
+    def unit_of(self, s: Accumulate) -> MatrixUnit:
+        return unit_of(s, self.f.units, units_here(self.f.body, self.f.matrix_units))
+
     def step(self, s: Accumulate) -> None:
         """One step: as many instructions as its part of k takes, closed by a commit."""
-        unit = unit_of(s, self.f.units, self.f.matrix_units)
+        unit = self.unit_of(s)
+        if unit.loads is not None:
+            RegisterSteps(self.f, unit).write(s)
+            return
         text, lines = unit.text, unit.lines
         if text is None or lines is None or s.value.op is not o.MUL:
             raise Bug(f"the steps of {unit.name} are not written by groups of threads")
@@ -143,7 +150,7 @@ class Asynchronous:
         row, column = s.register.src
         left, left_across = self.matrix(s.value.src[0], row, depth, lines)
         right, right_across = self.matrix(s.value.src[1], column, depth, lines)
-        names = [self.f.register(r).text for r in registers_of(s.register, unit)]
+        names = [self.f.register(r).text for r in registers_of(s.register, unit, self.f.units)]
         outs = ", ".join(f'"+f"({name})' for name in names)
         sums, count = ", ".join(f"%{i}" for i in range(len(names))), len(names)
         step = text.step.format(sums=sums, left=f"%{count}", right=f"%{count + 1}", left_across=int(left_across),

@@ -69,13 +69,13 @@ class _Fences:
                 before = self.straight(s.body, before)
                 continue
             mine = self.touches(s)
-            if before.conflicts(mine):
+            if id(s) in self.found or before.conflicts(mine):
                 self.found.add(id(s))
                 before = _Touched()
             if isinstance(s, If):
                 self.straight(s.body, before)
             elif isinstance(s, For):
-                # what the last round touched comes before what this one does
-                self.straight(s.body, mine if mine.conflicts(mine) else before)
+                # what the last round touched since its last wait comes before what this one does
+                self.straight(s.body, before.and_then(self.straight(s.body, before)))
             before = before.and_then(mine)
         return before

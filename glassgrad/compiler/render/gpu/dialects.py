@@ -50,6 +50,7 @@ class Dialect:
     thread_name: str = "thread"  # the variable that holds the number of this thread
     warp: int = 0                # threads that can read each other's registers; 0: there is no way to
     shuffle: str = ""            # x of the thread that is `step` further on in its warp
+    exchange: str = ""           # x of the thread whose number differs by the bit `step`
     wide_access: bool = False    # up to 16 bytes are loaded and stored at once, through a pointer to words
     by_handle: bool = False      # memory is a handle and a distance
     near_argument: str = ""      # the parameter for memory that a group shares; empty: it is declared inside
@@ -60,6 +61,7 @@ class Dialect:
     prelude: tuple[str, ...] = ()            # lines before everything
     shuffle_prelude: str = ""                # what `shuffle` calls
     small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by an instruction of their own
+    power_of_two: tuple[str, ...] = ()       # of x, a float32, by an instruction: the body of a function
     has_float64: bool = True
 
 
@@ -78,7 +80,9 @@ CUDA = Dialect(
     types=(("bool", "bool"),),
     warp=32,
     shuffle="__shfl_down_sync(0xffffffffu, x, step)",
+    exchange="__shfl_xor_sync(0xffffffffu, x, step)",
     wide_access=True,
+    power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
     small_floats={
         dtypes.float16: Conversion(("f32 r;", 'asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));', "return r;"),
                                    ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")),
@@ -102,6 +106,7 @@ HIP = Dialect(
     types=(("bool", "bool"),),
     warp=32,
     shuffle="__shfl_down(x, step, 32)",
+    exchange="__shfl_xor(x, step, 32)",
     wide_access=True,
     small_floats={dtypes.float16: Conversion(
         ("union { u16 bits; _Float16 value; } both = {x};", "return (f32)both.value;"),

@@ -2,7 +2,9 @@
 register of a thread.
 
 A unit says where an element of its sums lies (`Fragments`): a function from (thread, register) to (row, column). So a
-statement about a whole matrix is one statement for each register, in all threads. Steps of the unit stay as they are.
+statement about a whole matrix is one statement for each register, in all threads; one about a number of each row, one
+for each row that a thread has a part of. What is combined along a row is combined in each thread first, then between
+the threads that share the row. Steps of the unit stay as they are.
 """
 
 from __future__ import annotations
@@ -11,78 +13,164 @@ from collections.abc import Iterable
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, divide, index, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.arguments import FoldOver
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import UNIT, Accumulate, Assign, For, If, Statement, Store, counter, register, walk
+from glassgrad.compiler.lower.loops import (UNIT, Accumulate, Assign, AwaitSteps, For, If, Statement, Store, counter,
+                                            expressions, ranges_of, register, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.render.matrix_unit_steps import is_matrix, matrix_axes
-from glassgrad.compiler.render.unroll_and_jam import Jammed
+from glassgrad.compiler.render.unroll_and_jam import Jammed, is_step
+
+
+def units_here(body: list[Statement], known: Iterable[MatrixUnit]) -> list[MatrixUnit]:
+    """The units whose steps a phase may have: those that it waits for, or those that it need not wait for."""
+    waits = any(isinstance(s, AwaitSteps) for s in walk(body))
+    return [u for u in known if u.text is not None and bool(u.text.wait) == waits]
 
 
 def unit_of(statement: Accumulate, ranges: frozenset[UOp], known: Iterable[MatrixUnit]) -> MatrixUnit:
     """The unit that multiplies what a statement multiplies; a group of threads may have several of them, one below the
-    other."""
+    other, and a matrix several matrices of the unit side by side."""
     row, column = matrix_axes(statement.register, ranges)
-    types = [n.dtype for n in toposort([statement.value]) if n.op is o.LOAD]
+    factors = [s.src[0] if s.op is o.CAST else s for s in statement.value.src]
     for unit in known:
-        if set(types) == {unit.left, unit.right} and unit.columns == column.arg.size and row.arg.size % unit.rows == 0:
+        if [f.dtype for f in factors] == [unit.left, unit.right] and row.arg.size % unit.rows == 0 and \
+                (column.arg.size == unit.columns or unit.loads is not None and column.arg.size % unit.columns == 0):
             return unit
-    raise Bug(f"no matrix unit adds products of {types} into {row.arg.size} x {column.arg.size} sums")
+    raise Bug(f"no matrix unit adds products of {[f.dtype for f in factors]} into {row.arg.size} x {column.arg.size} sums")
 
 
 def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
     """The phase with matrices as registers of threads. Nothing changes where there are none."""
     ranges = frozenset(jammed.units)
-    steps = [s for s in walk(jammed.body) if isinstance(s, Accumulate) and is_matrix(s.register, ranges)]
+    steps = [s for s in walk(jammed.body) if isinstance(s, Accumulate) and is_step(s, ranges)]
     if not steps:
         return jammed
-    units = {s.register: unit_of(s, ranges, known) for s in steps}
+    unit = unit_of(steps[0], ranges, units_here(jammed.body, known))
     rows = matrix_axes(steps[0].register, ranges)[0].arg.size
-    unit = units[steps[0].register]
-    thread = counter("t", rows // unit.rows * unit.threads)
-    body = _Spread(ranges, units, thread).statements(jammed.body)
-    return Jammed(jammed.tasks, body, [*jammed.lanes, thread], jammed.units)
+    layout = Layout(unit, rows)
+    body = _Spread(ranges, layout).statements(jammed.body)
+    return Jammed(jammed.tasks, body, [*jammed.lanes, layout.thread], jammed.units)
 
 
-def registers_of(matrix: UOp, unit: MatrixUnit) -> list[UOp]:
+class Layout:
+    """Where the elements of matrices with so many rows lie in the registers of a group's threads."""
+
+    def __init__(self, unit: MatrixUnit, rows: int):
+        assert unit.sums is not None
+        self.unit, self.sums = unit, unit.sums
+        self.thread = counter("t", rows // unit.rows * unit.threads)
+        self.lane = modulo(self.thread, unit.threads)
+        self.above = multiply(divide(self.thread, unit.threads), unit.rows)
+        first = [unit.sums.row(0, number) for number in range(unit.sums.registers)]
+        self.row_numbers = [first.index(row) for row in dict.fromkeys(first)]      # a register of each row of a thread
+        self.slots = [list(dict.fromkeys(first)).index(row) for row in first]
+
+    @property
+    def sharing(self) -> int:
+        """How many neighbouring threads have a part of one row."""
+        return sum(self.sums.row(lane, 0) == self.sums.row(0, 0) for lane in range(self.unit.threads))
+
+    def row(self, number: int) -> UOp:
+        return add(self.above, self.sums.row(self.lane, number % self.sums.registers))
+
+    def column(self, number: int) -> UOp:
+        piece, inside = divmod(number, self.sums.registers)
+        return add(index(piece * self.unit.columns), self.sums.column(self.lane, inside))
+
+    def numbers(self, columns: int) -> range:
+        """The registers of each thread for a matrix with so many columns."""
+        return range(columns // self.unit.columns * self.sums.registers)
+
+    def slot(self, number: int) -> int:
+        """Which of its rows a register of a thread belongs to."""
+        return self.slots[number % self.sums.registers]
+
+
+def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[UOp]:
     """The variables of each thread that hold its part of a matrix."""
     assert unit.sums is not None
-    return [register(matrix.arg, matrix.dtype, (index(r),)) for r in range(unit.sums.registers)]
+    _, column = matrix_axes(matrix, ranges)
+    return [register(matrix.arg, matrix.dtype, (index(r),))
+            for r in range(column.arg.size // unit.columns * unit.sums.registers)]
 
 
 class _Spread:
-    def __init__(self, ranges: frozenset[UOp], units: dict[UOp, MatrixUnit], thread: UOp):
-        self.ranges, self.units, self.thread = ranges, units, thread
+    def __init__(self, ranges: frozenset[UOp], layout: Layout):
+        self.ranges, self.layout, self.row = ranges, layout, None
 
     def statements(self, body: list[Statement]) -> list[Statement]:
         out: list[Statement] = []
         for s in body:
             if isinstance(s, For) and s.kind == UNIT:
                 inner = self.statements(s.body)
-                out += [For(s.range, UNIT, inner)] if any(isinstance(i, Accumulate) for i in walk(inner)) else inner
+                has_step = any(isinstance(i, Accumulate) and is_step(i, self.ranges) for i in walk(inner))
+                out += [For(s.range, UNIT, inner)] if has_step else inner
             elif isinstance(s, For):
                 out.append(For(s.range, s.kind, self.statements(s.body), s.stop))
             elif isinstance(s, If):
                 out.append(If(s.condition, self.statements(s.body)))
-            elif isinstance(s, Assign) and s.register in self.units:
-                out += [Assign(r, s.value) for r in registers_of(s.register, self.units[s.register])]
-            elif isinstance(s, Store) and s.value in self.units:
-                out += self.stores(s)
+            elif isinstance(s, (Assign, Accumulate, Store)) and not (isinstance(s, Accumulate) and
+                                                                    is_step(s, self.ranges)):
+                out += self.elements(s)
             else:
                 out.append(s)
         return out
 
-    def stores(self, s: Store) -> list[Statement]:
-        """A store of a matrix: of every register, at the row and the column that it holds."""
-        unit = self.units[s.value]
+    def elements(self, s: Assign | Accumulate | Store) -> list[Statement]:
+        """A statement about elements of matrices and rows, for the registers of a thread."""
+        involved = [*expressions(s), *([] if isinstance(s, Store) else [s.register])]
+        wide = frozenset().union(*[ranges_of(e) for e in involved]) & self.ranges
+        if not wide:
+            return [s]
+        row, column = self.axes(involved, wide)
+        numbers = self.layout.row_numbers if column is None else list(self.layout.numbers(column.arg.size))
+        if isinstance(s, Store):
+            if column is None:
+                raise Bug("threads that share a row would all store its number")
+            return [Store(s.memory, *[self.at(e, row, column, n) for e in (s.index, s.value)], s.combine,
+                          None if s.gate is None else self.at(s.gate, row, column, n)) for n in numbers]
+        if isinstance(s, Assign):
+            return [Assign(self.at(s.register, row, column, n), self.at(s.value, row, column, n)) for n in numbers]
+        if column is None or column in s.register.src:
+            return [Accumulate(self.at(s.register, row, column, n), s.combine, self.at(s.value, row, column, n))
+                    for n in numbers]
+        return self.along_rows(s, row, column, numbers)
+
+    def axes(self, involved: list[UOp], wide: frozenset[UOp]) -> tuple[UOp, UOp | None]:
+        """The ranges of a statement that count rows and columns: rows are the first range of every register."""
+        found = [n.src for e in involved for n in toposort([e]) if n.op is o.REGISTER and n.src and n.src[0] in wide]
+        row = found[0][0]
+        others = [r for r in wide if r is not row]
+        if any(src[0] is not row for src in found) or len(others) > 1:
+            raise Bug("a statement about matrices has one range of rows and one of columns")
+        return row, others[0] if others else None
+
+    def along_rows(self, s: Accumulate, row: UOp, column: UOp, numbers: list[int]) -> list[Statement]:
+        """Combine the elements of a row: those of a thread, those of its neighbours, then the register itself."""
+        parts = [register(f"{s.register.arg}_part", s.register.dtype, (index(i),))
+                 for i in range(len(self.layout.row_numbers))]
+        seen: set[int] = set()
         out: list[Statement] = []
-        assert unit.sums is not None
-        row, column = matrix_axes(s.value, self.ranges)
-        lane = modulo(self.thread, unit.threads)
-        above = multiply(divide(self.thread, unit.threads), unit.rows)
-        for number, held in enumerate(registers_of(s.value, unit)):
-            at = {row: add(above, unit.sums.row(lane, number)), column: unit.sums.column(lane, number)}
-            gate = None if s.gate is None else substitute_index(s.gate, at, {})
-            out.append(Store(s.memory, substitute_index(s.index, at, {}), held, s.combine, gate))
+        for n in numbers:
+            slot, value = self.layout.slot(n), self.at(s.value, row, column, n)
+            out.append(Accumulate(parts[slot], s.combine, value) if slot in seen else Assign(parts[slot], value))
+            seen.add(slot)
+        for slot, n in enumerate(self.layout.row_numbers):
+            whole = UOp(o.FOLD, s.register.dtype, (parts[slot], self.layout.thread),
+                        FoldOver(s.combine, self.layout.sharing))
+            out.append(Accumulate(self.at(s.register, row, column, n), s.combine, whole))
         return out
+
+    def at(self, node: UOp, row: UOp, column: UOp | None, number: int) -> UOp:
+        """An expression for one register: at the row and column that it holds."""
+        replace = {row: self.layout.row(number)}
+        if column is not None:
+            replace[column] = self.layout.column(number)
+        for n in toposort([node]):
+            if n.op is o.REGISTER and row in n.src:
+                mine = number if len(n.src) > 1 else self.layout.slot(number)
+                replace[n] = register(n.arg, n.dtype, (index(mine),))
+        return substitute_index(node, replace, {})

@@ -23,7 +23,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
+from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
                                             Phase, Prefetch, Statement, Store, expressions, filled, ranges_of,
                                             shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
@@ -33,9 +33,11 @@ from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, i
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
 from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, box_maps, has_copies
 from glassgrad.compiler.render.gpu.barriers import fences
+from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
-from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_sums, store_wide
+from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_reads, store_wide
+from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
@@ -78,8 +80,10 @@ def has_scratch(phase: Phase) -> bool:
 
 
 def is_far(kernel: Kernel, scratch_bytes: int, near_bytes: int) -> bool:
-    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is."""
-    return scratch_bytes > near_bytes and not has_copies(kernel)
+    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is, and
+    a matrix unit reads there."""
+    units = any(isinstance(s, For) and s.kind == UNIT for phase in kernel.phases for s in walk(phase.body))
+    return scratch_bytes > near_bytes and not has_copies(kernel) and not units
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
@@ -106,10 +110,12 @@ class GpuFunction(CFunction):
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
-        self.runs = runs_of_sums(jammed.body) if dialect.wide_access else {}
+        self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
+        self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
+        self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
         self.thread = dialect.thread_name
         self.taken |= {self.thread, "area", "rounds", "warps", "left", "right", "round"}
         self.beside = Asynchronous(self, kernel, places.slots, dialect.wait)
@@ -124,22 +130,30 @@ class GpuFunction(CFunction):
         self.run(self.body)
         lines = self.scopes[0].lines
         if far:
-            head, foot = [f"for (i64 task = {d.group}; task < {self.task_count}; task += {d.groups}) {{"], ["}"]
+            head, foot = [f"for ({self.counts_in} task = {d.group}; task < {self.task_count}; task += {d.groups}) {{"], ["}"]
             lines = [*["  " + line for line in lines], f"  {d.wait}"]
         else:
-            head, foot = [f"i64 task = {d.group};"], []
+            head, foot = [f"{self.counts_in} task = {d.group};"], []
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
             variables.setdefault(self.type(register.dtype), []).append(name)
         declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
         parameters = self._parameters(far)
         near = self._near(far)
-        body = [f"i64 {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head,
+        body = [f"{self.counts_in} {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head,
                 *lines, *foot]
-        at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1
+        at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
+
+    def fits_registers(self, groups: int) -> bool:
+        """Whether so many groups leave each thread the registers that its matrices take."""
+        sums = {s.register for s in walk(self.body) if isinstance(s, Accumulate) and self.is_matrix(s.register)}
+        if not sums or self.beside.stages:
+            return True
+        each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
+        return groups * (each + gpu.OTHER_REGISTERS * self.threads) <= gpu.REGISTERS
 
     def _parameters(self, far: bool) -> str:
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
@@ -179,8 +193,8 @@ class GpuFunction(CFunction):
         if id(statement) in self.fences:
             self.line(self.dialect.wait)
         if id(statement) in self.runs:
-            sums = [s.value for s in self.runs[id(statement)] if isinstance(s, Accumulate)]
-            load_wide(self, sums, self.is_near)
+            values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
+            load_wide(self, values, self.is_near)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
@@ -190,6 +204,9 @@ class GpuFunction(CFunction):
     # -- threads -----------------------------------------------------------------------------------------------
     def _counter(self, node: UOp) -> CValue:
         return CValue(self.thread, node.dtype) if node in self.thread_ranges else super()._counter(node)
+
+    def value_type(self, node: UOp, lanes: int) -> str:
+        return self.counts_in if of_counters(node) else super().value_type(node, lanes)
 
     def takes_part(self, index: UOp) -> str:
         """The condition under which this thread has a lane that an index depends on; empty: it always has."""
@@ -201,6 +218,8 @@ class GpuFunction(CFunction):
         if node.op is not o.FOLD:
             return super().make(node)
         value = self.operand(node.src[0])
+        if node.arg.within:
+            return self.call(self._shared_fold(node.arg.combine, node.dtype, node.arg.within), node.dtype, 0, value)
         self.values_named += 1
         name = self.named(("value", self.values_named), f"v{self.values_named}")
         lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
@@ -209,6 +228,14 @@ class GpuFunction(CFunction):
         fold = self._folded(node.arg.combine, node.dtype)
         self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, {self.thread});")
         return CValue(name, node.dtype)
+
+    def _shared_fold(self, combine: Op, dtype: DType, within: int) -> str:
+        """The helper that combines the values of so many neighbouring threads; each of them gets the result."""
+        kind = self.type(dtype)
+        other = self.apply(combine, dtype, CValue("x", dtype), CValue("other", dtype)).text
+        return self.define(f"fold_{combine.name.lower()}_{kind}_within_{within}", kind, f"{kind} x",
+                           f"for (int step = 1; step < {within}; step *= 2) {{",
+                           f"  {kind} other = {self.dialect.exchange};", f"  x = {other};", "}", "return x;")
 
     def _folded(self, combine: Op, dtype: DType) -> str:
         """The helper that combines the values of all threads, in an order that never changes; all get the result."""
@@ -340,6 +367,12 @@ class GpuFunction(CFunction):
             return self.function("fma", dtype, x, y, z)
         return super().multiply_add(dtype, x, y, z)
 
+    def power_of_two(self, dtype: DType, x: CValue) -> CValue:
+        """2 to the x, where the tree leaves it to the language: within 2 units of the last place."""
+        if self.dialect.power_of_two and dtype is dtypes.float32 and self.dialect.small_floats.keys() & self.native_floats:
+            return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
+        return self.function("exp2", dtype, x)
+
     @property
     def ops(self) -> Mapping[Op, COp]:
         return GPU_OPS
@@ -423,6 +456,7 @@ def wrapping(sign: str, of_bools: str = "") -> COp:
 
 # All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
 GPU_OPS: ChainMap[Op, COp] = ChainMap({
+    o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
     o.ADD: wrapping("+", of_bools="|"),
     o.SUB: wrapping("-"),
     o.MUL: wrapping("*", of_bools="&"),

@@ -14,11 +14,11 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, Store
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Statement, Store
 from glassgrad.compiler.render.c.c_ops import CValue
 from glassgrad.compiler.render.c.c_source import CFunction
 
-__all__ = ["load_wide", "neighbours", "runs_of_sums", "store_wide"]
+__all__ = ["load_wide", "neighbours", "runs_of_reads", "store_wide"]
 
 IsNear = Callable[[UOp], bool]                           # whether a memory begins at a multiple of 16 bytes
 MOST_BYTES = 16
@@ -53,14 +53,18 @@ def _is_next(first: UOp, later: UOp, distance: int) -> bool:
     return there == begin + distance and others == terms
 
 
-def runs_of_sums(body: list[Statement]) -> dict[int, list[Statement]]:
-    """Statements one after another that add to registers: those of each run by the identity of its first."""
+def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
+    """Statements one after another that add to registers, or load into them: those of each run by the identity of its
+    first. A run of loads ends where a thread can load no more at once."""
     found: dict[int, list[Statement]] = {}
     run: list[Statement] = []
     for s in body:
         if isinstance(s, (For, If)):
-            found.update(runs_of_sums(s.body))
-        run = [*run, s] if isinstance(s, Accumulate) else []
+            found.update(runs_of_reads(s.body))
+        loads = isinstance(s, Assign) and s.value.op is o.LOAD
+        more = isinstance(s, Accumulate) or loads and len(run) < MOST_BYTES // s.value.dtype.itemsize
+        together = more and bool(run) and type(s) is type(run[0])
+        run = [*run, s] if together else [s] if isinstance(s, Accumulate) or loads else []
         if run:
             found[id(run[0])] = run
     return {first: some for first, some in found.items() if len(some) > 1}

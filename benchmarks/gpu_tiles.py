@@ -1,0 +1,94 @@
+"""Attention, convolutions and what depends on index arithmetic, beside PyTorch on an NVIDIA GPU.
+
+    python -m benchmarks.gpu_tiles --quick --json FILE      under five minutes; options are those of benchmarks.gpu
+
+Cases that end in "stored" are the same with the scores of attention in memory (ONLINE_SOFTMAX=0): what one pass gains.
+How results are checked and timed: benchmarks/gpu.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gpu import Case, main, product
+
+
+def attention(name: str, dtype: str, queries: tuple[int, ...], keys: tuple[int, ...], causal: bool = False,
+              share: bool = False, stored: bool = False) -> Case:
+    """softmax(q k^T) v; `share`: several heads have one key."""
+    import torch
+
+    from glassgrad import Context
+    theirs = torch.nn.functional.scaled_dot_product_attention
+
+    def ours(q: Any, k: Any, v: Any) -> Any:
+        with Context(ONLINE_SOFTMAX=0 if stored else 1):
+            return q.scaled_dot_product_attention(k, v, is_causal=causal, enable_gqa=share).realize()
+    *heads, rows, size = queries
+    work = 4.0 * rows * keys[-2] * size * (0.5 if causal else 1.0)
+    for n in heads:
+        work *= n
+    return Case(name, (queries, keys, keys), dtype, ours,
+                lambda q, k, v: theirs(q, k, v, is_causal=causal, enable_gqa=share), work)
+
+
+def masked(name: str, queries: tuple[int, ...], keys: int) -> Case:
+    """Attention with a number added to each score."""
+    import torch
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    *heads, rows, size = queries
+    shapes = (queries, (*heads, keys, size), (*heads, keys, size), (rows, keys))
+    return Case(name, shapes, "bfloat16", lambda q, k, v, m: q.scaled_dot_product_attention(k, v, attn_mask=m),
+                lambda q, k, v, m: theirs(q, k, v, attn_mask=m), 4.0 * heads[0] * heads[1] * rows * keys * size)
+
+
+def convolution(name: str, dtype: str, image: tuple[int, ...], weights: tuple[int, ...], of: str = "") -> Case:
+    """A convolution that keeps the size of its image, or its gradient `of` the image or the weights."""
+    import torch
+    functional, gradients = torch.nn.functional, torch.nn.grad
+    pad = weights[-1] // 2
+    work = 2.0 * image[0] * image[2] * image[3] * weights[0] * weights[1] * weights[2] * weights[3]
+    result = (image[0], weights[0], *image[2:])
+
+    def gradient(x: Any, w: Any, g: Any) -> Any:
+        leaf = x if of == "image" else w
+        return (x.conv2d(w, padding=pad).cast("float32") * g.cast("float32")).sum().gradient(leaf)[0]
+
+    def theirs(x: Any, w: Any, g: Any) -> Any:
+        if of == "image":
+            return gradients.conv2d_input(x.shape, w, g, padding=pad)
+        return gradients.conv2d_weight(x, w.shape, g, padding=pad)
+    if of:
+        return Case(name, (image, weights, result), dtype, gradient, theirs, work, (1, 1 / 32, 1))
+    return Case(name, (image, weights), dtype, lambda x, w: x.conv2d(w, padding=pad),
+                lambda x, w: functional.conv2d(x, w, padding=pad), work, (1, 1 / 32))
+
+
+def tile_cases() -> list[Case]:
+    import torch
+    long, image, weights = (4, 32, 2048, 128), (32, 128, 56, 56), (128, 128, 3, 3)
+    out = [attention("attention 4x32x2048x128", "bfloat16", long, long),
+           attention("attention causal", "bfloat16", long, long, causal=True),
+           attention("attention float16", "float16", long, long),
+           attention("attention 4x16x4096x64", "bfloat16", (4, 16, 4096, 64), (4, 16, 4096, 64)),
+           attention("attention 4x16x4096x64 causal", "bfloat16", (4, 16, 4096, 64), (4, 16, 4096, 64), causal=True),
+           attention("attention, 8 heads of keys", "bfloat16", long, (4, 8, 2048, 128), share=True),
+           attention("attention ragged 8x12x1000x1500x80", "bfloat16", (8, 12, 1000, 80), (8, 12, 1500, 80)),
+           masked("attention masked", (4, 16, 2048, 64), 2048),
+           attention("attention 4x32x2048x128 stored", "bfloat16", long, long, stored=True)]
+    for dtype in ("float16", "float32"):
+        out += [convolution(f"conv 3x3 {dtype}", dtype, image, weights),
+                convolution(f"conv 3x3 {dtype}, image's gradient", dtype, image, weights, "image"),
+                convolution(f"conv 3x3 {dtype}, weights' gradient", dtype, image, weights, "weights")]
+    out += [convolution("conv 1x1 float16", "float16", image, (512, 128, 1, 1)),
+            product("product 128 x 512x512x64", "bfloat16", 512, 512, 64, 128),
+            product("product 5000x3000x1111 ragged", "bfloat16", 5000, 3000, 1111),
+            product("product 4096 float32", "float32", 4096, 4096, 4096),
+            product("vector 1x14336x4096", "bfloat16", 1, 14336, 4096),
+            Case("gelu bfloat16", ((8192, 8192),), "bfloat16", lambda x: x.gelu(),
+                 lambda x: torch.nn.functional.gelu(x, approximate="tanh"))]
+    return out
+
+
+if __name__ == "__main__":
+    main(made=tile_cases)

@@ -1,0 +1,358 @@
+"""Nests whose matrices stay in registers of a group's threads. In: tasks of loop nests, a unit that multiplies out of
+registers. Out: the same with one thread group for each task, or None.
+
+    nests over LOCAL memory (lower/online_softmax.py)         for a group of threads
+    task k: task q: tile[k][q] = f(sum over d of ..)          tile[r, c] = 0; steps of the unit; tile[r, c] = f(tile[r, c])
+    task q: top[q] = max(top[q], max over k of tile[k][q])    top[r] = max(top[r], ..)
+    task d: task q: out[d][q] = out[d][q] * shrink[q] + ..    out[r, d] = out[r, d] * shrink[r]; steps add to out[r, d]
+
+LOCAL memory that is used at the counters of nests alone, with rows innermost, is a matrix or a vector in registers: all
+of its elements belong to one group, and each to one row. What a product reads from elsewhere is copied into memory that
+the group shares, as it lies, and as early as a product before it permits. A computed left factor is rounded to the
+unit's type and multiplied where it is. Does not know what nests compute, nor which unit it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, linear, modulo, multiply,
+                                                    substitute_index)
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
+                                            counter, expressions, load, local, ranges_of, register, task_loops, walk)
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.product.packing import narrowed
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, recognize, stride_along
+from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
+from glassgrad.compiler.optimize.targets.target import Target
+
+LINE = 8           # elements of 16 bits that are copied at once, and fetched at once by a unit's threads
+TOGETHER = 16      # columns that a unit's threads fetch at once
+
+
+def in_registers(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
+    """for tasks: nests  ->  TASK ..: nests over registers      refuses (None): no unit for it, or other memory"""
+    loops, inner = task_loops(body)
+    plan = HeldPlan.of(inner, target)
+    if plan is None or any(f.stop is not None for f in loops):
+        return None
+    unit = plan.unit
+    own = Tiling("held", plan.row.arg.size // unit.rows, 1, lanes=plan.threads, unit=unit.name, left="shared",
+                 right="shared")
+    chosen = decisions.ask(own, lambda c: None)
+    return nested([f.range for f in loops], HeldNests(plan, chosen.ahead).statements(inner), TASK)
+
+
+@dataclass
+class HeldPlan:
+    """What the nests of a task are made of."""
+    unit: MatrixUnit
+    row: UOp                               # the counter that every nest has
+    products: dict[int, Product]           # by the identity of their nests, rows on the left
+    matrices: dict[UOp, FlatAxis]          # LOCAL memory that products store to, and its columns
+    vectors: set[UOp]                      # LOCAL memory with a number for each row
+    copied: dict[UOp, Store]               # LOCAL memory that a product reads, and what fills it
+
+    @property
+    def threads(self) -> int:
+        """Of a group: each of the unit's rows of matrices has its own."""
+        return int(self.row.arg.size) // self.unit.rows * self.unit.threads
+
+    @staticmethod
+    def of(body: list[Statement], target: Target) -> HeldPlan | None:
+        nests = list(_nests(body))
+        if any(isinstance(s, If) for s in walk(body)) or not nests:
+            return None
+        common = set.intersection(*[{f.range for f in task_loops([s])[0]} for s in nests])
+        products = {id(s): p for s in nests if (p := _with_rows_left(recognize([s]), common)) is not None}
+        if len(common) != 1 or not products:
+            return None
+        [row] = common
+        stores = [s for p in products.values() for s in p.epilogue if isinstance(s, Store)]
+        unit = _unit(products.values(), target)
+        if unit is None or row.arg.size % unit.rows or len(stores) != len(products):
+            return None
+        matrices = {s.memory: FlatAxis.of(p.n) for s, p in zip(stores, products.values())}
+        used = [(n.src[0], n.src[1]) for s in walk(body) for e in expressions(s) for n in toposort([e])
+                if n.op is o.LOAD] + [(s.memory, s.index) for s in walk(body) if isinstance(s, Store)]
+        locals_ = {memory for memory, _ in used if memory.op is o.LOCAL}
+        vectors = {m for m in locals_ if m.arg.size == row.arg.size and m not in matrices}
+        filled = {m: [s for s in walk(body) if isinstance(s, Store) and s.memory is m] for m in locals_}
+        copied = {m: filled[m][0] for m in locals_ if m not in matrices and m not in vectors}
+        plan = HeldPlan(unit, row, products, matrices, vectors, copied)
+        even = all(plan.columns(m, at) is not None for m, at in used if m.op is o.LOCAL)
+        once = all(len(filled[m]) == 1 and narrowed(s.value, unit.left) is not None for m, s in copied.items())
+        return plan if even and once and all(plan.takes(p, filled) for p in products.values()) else None
+
+    def columns(self, memory: UOp, at: UOp) -> list[UOp] | None:
+        """The counters of an index besides the row's, outermost first; None where it is no row and columns."""
+        constant, terms = linear(at)
+        others = sorted([r for r in terms if r is not self.row], key=lambda r: -terms[r])
+        if constant or terms.get(self.row) != 1 or any(r.op is not o.RANGE for r in others):
+            return None
+        step = self.row.arg.size
+        for r in reversed(others):
+            if terms[r] != step:
+                return None
+            step *= r.arg.size
+        return others if step == memory.arg.size else None
+
+    def takes(self, product: Product, filled: dict[UOp, list[Store]]) -> bool:
+        """Whether a product's left factor lies in registers by then, or is copied."""
+        left = product.left
+        if left.op is not o.LOAD or len(left.src) != 2 or left.src[0].op is not o.LOCAL:
+            return False
+        memory = left.src[0]
+        return memory in self.copied or memory in self.matrices and self.matrices[memory].size % TOGETHER == 0 and \
+            any(narrowed(s.value, self.unit.left) is not None for s in filled[memory])
+
+
+class HeldNests:
+    """The nests of a task, for a group of threads."""
+
+    def __init__(self, plan: HeldPlan, ahead: bool):
+        self.plan, self.unit, self.ahead = plan, plan.unit, ahead
+        self.row = counter("r", plan.row.arg.size)
+        self.column = {m: counter(f"{m.arg.name}_c", _up(axis.size, TOGETHER)) for m, axis in plan.matrices.items()}
+        self.now: dict[UOp, UOp] = {}                 # LOCAL memory -> the register that has its elements by now
+        lefts = {p.left.src[0] for p in plan.products.values()}
+        self.rounded = {m: self.named(m, f"{m.arg.name}_left", self.unit.left) for m in plan.matrices if m in lefts}
+        self.tiles = {key: CopiedTile(f"right{number}", p.right, FlatAxis.of(p.n), FlatAxis.of(p.k), self)
+                      for number, (key, p) in enumerate(plan.products.items())}
+        self.lefts: dict[UOp, CopiedTile] = {}
+
+    def named(self, memory: UOp, name: str, dtype: object) -> UOp:
+        """The register in place of LOCAL memory."""
+        wide = (self.row, self.column[memory]) if memory in self.column else (self.row,)
+        return register(name, dtype, wide)  # type: ignore[arg-type]
+
+    # -- statements ----------------------------------------------------------------------------------------------
+    def statements(self, body: list[Statement], block: UOp | None = None) -> list[Statement]:
+        """Nests one after another; `block` is the counter of the loop that they are in."""
+        out: list[Statement] = []
+        steps = [self.tiles[id(s)] for s in body if id(s) in self.plan.products]
+        for s in body:
+            if isinstance(s, For) and s.kind == LOOP:
+                inside = [self.tiles[id(i)] for i in s.body if id(i) in self.plan.products]
+                out += inside[0].read({s.range: index(0)}) if inside and self.ahead else []
+                out.append(For(s.range, LOOP, self.statements(s.body, s.range), s.stop))
+            elif id(s) in self.plan.products:
+                tile, at = self.tiles[id(s)], steps.index(self.tiles[id(s)])
+                if not self.ahead:
+                    out += tile.copied()
+                else:
+                    out += [*([] if at or block is not None else tile.read({})), *tile.kept()]
+                    out += self.next_tile(steps, at, block)
+                out += self.product(self.plan.products[id(s)], tile)
+            else:
+                out += self.nest(s)
+        return out
+
+    @staticmethod
+    def next_tile(steps: list[CopiedTile], at: int, block: UOp | None) -> list[Statement]:
+        """Read what the next product needs, in this round or in the one after it."""
+        if at + 1 < len(steps):
+            return steps[at + 1].read({})
+        if block is None:
+            return []
+        later = add(block, index(1))
+        return steps[0].read({block: later}, moves.below(later, block.arg.size))
+
+    def product(self, product: Product, tile: CopiedTile) -> list[Statement]:
+        """The steps of the unit, between what a sum begins with and what is made of it."""
+        [store] = product.epilogue
+        assert isinstance(store, Store)
+        memory, value, total = store.memory, store.value, product.total
+        column = self.column[memory]
+        sums = self.named(memory, memory.arg.name, memory.dtype)
+        replace = self.at_columns([memory], product.n)
+        begins, rest = const(0, sums.dtype), value
+        if value.op is o.ADD and total in value.src:             # the sum goes on from what it is added to
+            other = value.src[0] if value.src[1] is total else value.src[1]
+            if total not in toposort([other]):
+                begins, rest = self.new(other, replace), total
+        left_memory = product.left.src[0]
+        if left_memory in self.plan.copied:
+            depth = counter("k", tile.depth)
+            left = self.lefts[left_memory].at(self.row, depth)
+        else:
+            depth, left = self.column[left_memory], self.now[left_memory]
+        step = Accumulate(sums, o.ADD, left.cast(sums.dtype) * tile.at(column, depth).cast(sums.dtype))
+        out = [*self.over([self.row, column], Assign(sums, begins)), *self.over([self.row, column, depth], step)]
+        if rest is not total:
+            out += self.over([self.row, column], Assign(sums, self.new(rest, {**replace, total: sums})))
+        self.now[memory] = sums
+        return out
+
+    def nest(self, nest: Statement) -> list[Statement]:
+        """A nest that is no product: what it does with each element, for all of them."""
+        loops, body = task_loops([nest])
+        counters = [f.range for f in loops]
+        first = body[0]
+        if isinstance(first, Store) and first.memory in self.plan.copied:
+            others = [r for r in counters if r is not self.plan.row]
+            value = narrowed(first.value, self.unit.left)
+            assert value is not None
+            tile = CopiedTile(first.memory.arg.name, value, FlatAxis.of([self.plan.row]), FlatAxis.of(others), self,
+                              along_k=True)
+            self.lefts[first.memory] = tile
+            return tile.copied()
+        every = [*counters, *[s.range for s in walk(body) if isinstance(s, For)]]
+        matrices = [m for m in self.plan.matrices if any(m in toposort(expressions(s)) or isinstance(s, Store)
+                                                         and s.memory is m for s in walk(body))]
+        replace = self.at_columns(matrices, [r for r in every if r is not self.plan.row])
+        wide = [self.row] if counters == [self.plan.row] else [self.row, self.column[matrices[0]]]
+        return self.elements(body, wide, replace, matrices)
+
+    def elements(self, body: list[Statement], wide: list[UOp], replace: dict[UOp, UOp],
+                 matrices: list[UOp]) -> list[Statement]:
+        out: list[Statement] = []
+        for s in body:
+            if isinstance(s, For):                               # over the columns of a row
+                out += self.elements(s.body, [self.row, self.column[matrices[0]]], replace, matrices)
+            elif isinstance(s, Assign):
+                value = self.new(s.value, replace)
+                replace[s.register] = register(s.register.arg, s.register.dtype, wide)
+                out += self.over(wide, Assign(replace[s.register], value))
+            elif isinstance(s, Accumulate):
+                out += self.over(wide, Accumulate(replace[s.register], s.combine, self.new(s.value, replace)))
+            elif isinstance(s, Store) and s.memory.op is o.LOCAL:
+                out += self.over(wide, self.held(s, replace))
+            else:
+                assert isinstance(s, Store)
+                out += self.over(wide, self.stored(s, replace, matrices))
+        return out
+
+    def held(self, s: Store, replace: dict[UOp, UOp]) -> Assign:
+        """A store to LOCAL memory: an assignment to its register, in the unit's type where the unit reads it."""
+        small = narrowed(s.value, self.unit.left) if s.memory in self.rounded else None
+        value = self.new(s.value if small is None else small, replace)
+        target = self.named(s.memory, s.memory.arg.name, s.memory.dtype) if small is None else self.rounded[s.memory]
+        self.now[s.memory] = target
+        return Assign(target, value)
+
+    def stored(self, s: Store, replace: dict[UOp, UOp], matrices: list[UOp]) -> Store:
+        """A store to a result; a matrix may have more columns in registers than it has."""
+        gate = None
+        for m in matrices:
+            gate = both(gate, moves.below(self.column[m], self.plan.matrices[m].size))
+        own = None if s.gate is None else self.new(s.gate, replace)
+        value = moves.edge_gate(self.new(s.value, replace), gate)
+        return Store(s.memory, self.new(s.index, replace), value, s.combine, both(own, gate))
+
+    # -- expressions ---------------------------------------------------------------------------------------------
+    def at_columns(self, matrices: Iterable[UOp], counters: list[UOp]) -> dict[UOp, UOp]:
+        """Counters of a nest as those of registers."""
+        out = {self.plan.row: self.row}
+        for m in matrices:
+            axis = FlatAxis.of(counters)
+            out.update(axis.apart(self.column[m]))
+        return out
+
+    def new(self, value: UOp, replace: dict[UOp, UOp]) -> UOp:
+        """A value of a nest over registers instead of LOCAL memory."""
+        held = {}
+        for n in toposort([value]):
+            if n.op is o.LOAD and n.src[0].op is o.LOCAL:
+                register_ = self.now[n.src[0]]
+                held[n] = register_ if register_.dtype is n.dtype else register_.cast(n.dtype)
+        return substitute_index(value, {**replace, **held}, {})
+
+    @staticmethod
+    def over(wide: list[UOp], statement: Statement) -> list[Statement]:
+        return nested(wide, [statement], UNIT)
+
+
+class CopiedTile:
+    """A factor's part of a block, in memory that the group shares: lines along k, or across it, as it lies."""
+
+    def __init__(self, name: str, value: UOp, axis: FlatAxis, k: FlatAxis, nests: HeldNests, along_k: bool = False):
+        unit, plan = nests.unit, nests.plan
+        small = narrowed(value, unit.right)
+        self.value, self.axis, self.k = value if small is None else small, axis, k
+        reads = [n.src[1] for n in toposort([self.value]) if n.op is o.LOAD]
+        self.along_k = along_k or any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
+            not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
+        self.positions, self.depth = _up(axis.size, TOGETHER), _up(k.size, unit.depth)
+        self.lines, self.length = (self.positions, self.depth) if self.along_k else (self.depth, self.positions)
+        self.pitch = self.length + LINE               # neighbouring lines begin in different banks
+        self.memory = local(name, unit.right, self.lines * self.pitch)
+        pieces = self.lines * self.length // LINE
+        self.lane = counter("l", plan.threads)
+        self.times, self.each = counter("u", -(-pieces // plan.threads)), counter("e", LINE)
+        at = add(multiply(one(self.times), plan.threads), self.lane)
+        self.inside = moves.below(at, pieces)
+        self.line = divide(at, self.length // LINE)
+        self.first = multiply(modulo(at, self.length // LINE), LINE)
+        wide = tuple(r for r in (self.times, self.each, self.lane) if r.arg.size > 1)
+        self.next = register(f"{name}_next", unit.right, wide)
+
+    def at(self, position: UOp, k: UOp) -> UOp:
+        """The element that was copied."""
+        line, inner = (position, k) if self.along_k else (k, position)
+        return load(self.memory, add(multiply(line, self.pitch), inner))
+
+    def element(self, replace: dict[UOp, UOp], gate: UOp | None) -> UOp:
+        """What a thread copies: zeros past the edges."""
+        inner = add(self.first, self.each)
+        lines, along = (self.axis, self.k) if self.along_k else (self.k, self.axis)
+        edge = self.first if along.size % LINE == 0 else inner        # the same for a whole line where it can be
+        gate = both(gate, both(self.inside, both(moves.below(self.line, lines.size), moves.below(edge, along.size))))
+        value = substitute_index(self.value, {**replace, **lines.apart(self.line), **along.apart(inner)}, {})
+        return moves.zero_outside(value, gate)
+
+    def read(self, replace: dict[UOp, UOp], gate: UOp | None = None) -> list[Statement]:
+        """Read the elements into registers."""
+        return self.for_all(Assign(self.next, self.element(replace, gate)))
+
+    def kept(self) -> list[Statement]:
+        """Store the registers to memory."""
+        return self.for_all(self.store(self.next))
+
+    def copied(self) -> list[Statement]:
+        return self.for_all(self.store(self.element({}, None)))
+
+    def store(self, value: UOp) -> Store:
+        at = add(multiply(self.line, self.pitch), add(self.first, self.each))
+        return Store(self.memory, at, value, None, self.inside)
+
+    def for_all(self, statement: Statement) -> list[Statement]:
+        return nested([self.times, self.each], [For(self.lane, LANE, [statement])], TILE)
+
+
+# -- finding them ------------------------------------------------------------------------------------------------------
+def _nests(body: list[Statement]) -> Iterator[For]:
+    """The nests of a task, those in loops over blocks too."""
+    for s in body:
+        if isinstance(s, For) and s.kind == TASK:
+            yield s
+        elif isinstance(s, For):
+            yield from _nests(s.body)
+
+
+def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:
+    """A product whose left factor has the rows, and nothing else; None for others."""
+    for p in (() if product is None or product.batch or product.stops else (product, product.swapped())):
+        if p.n and set(p.m) == rows:
+            return p
+    return None
+
+
+def _unit(products: Iterable[Product], target: Target) -> MatrixUnit | None:
+    """A unit that multiplies out of registers, for the types of all of them."""
+    for unit in target.units:
+        if unit.loads is not None and all(p.total.dtype is unit.total and narrowed(p.right, unit.right) is not None
+                                          for p in products):
+            return unit
+    return None
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step

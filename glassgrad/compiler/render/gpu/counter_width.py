@@ -1,0 +1,46 @@
+"""Whether 32 bits hold every counter of a function, and what is computed of counters alone. In: a jammed phase.
+
+A GPU computes with 32 bits: an index of 64 is two numbers and carries, and a division by a constant six times the work.
+Numbers that a program computes with are never narrowed: an operation that indices do not have, or a result that is too
+large, leaves all counters as they are.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import bounds, linear
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Statement, expressions, walk
+
+__all__ = ["fit_32_bits", "of_counters"]
+
+LIMIT = 1 << 31
+_OF_INDICES = (o.RANGE, o.CONST, o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MIN)
+
+
+def of_counters(node: UOp) -> bool:
+    """Whether an index depends on counters and constants alone."""
+    return node.dtype is dtypes.index and all(n.op in _OF_INDICES for n in toposort([node]))
+
+
+def fit_32_bits(body: list[Statement]) -> bool:
+    """Whether every index of counters fits, and every sum on the way to it."""
+    known: set[UOp] = set()                      # of counters alone
+    for node in toposort([e for s in walk(body) for e in expressions(s)]):
+        if node.op not in (o.RANGE, o.CONST) and not (node.src and all(s in known for s in node.src)):
+            continue
+        if node.dtype is not dtypes.index:
+            continue
+        if node.op not in _OF_INDICES or not _fits(node):
+            return False
+        known.add(node)
+    return True
+
+
+def _fits(node: UOp) -> bool:
+    if max(map(abs, bounds(node))) >= LIMIT:
+        return False
+    constant, terms = linear(node)
+    return abs(constant) + sum(abs(k) * max(map(abs, bounds(atom))) for atom, k in terms.items()) < LIMIT

@@ -1,0 +1,231 @@
+"""softmax(q k^T) v by a matrix unit whose factors are in registers of a group's threads: layouts, loop trees, sources.
+
+The unit's hardware is not here. Trees run in the interpreter against float64; sources run on the CPU, where the unit's
+instructions are C++ (shims/ptx_shim.h), with a detector of races; NVRTC compiles them for the chips that have it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_compiler import needs_nvrtc, spilled_bytes
+from shim_device import KernelFault, needs_cxx, register, run_kernel as run_source, runtime
+
+from glassgrad import Context, Device, Tensor, dtypes
+from glassgrad.compiler.check.loop_interpreter import run_kernel
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.lower.loops import Kernel
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.recipes import Refused, optimize
+from glassgrad.compiler.optimize.targets.matrix_units import MMA_SYNC, MatrixUnit, units_of
+from glassgrad.compiler.optimize.targets.target import GPU, Target
+from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.gpu.fragments import Layout
+from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+
+BF16, F16 = dtypes.bfloat16, dtypes.float16
+CLOSE = {BF16: 9e-3, F16: 1.2e-3}                  # relative to the norm: scores are rounded twice, weights once
+CPU_UNIT = replace(GPU, units=units_of({"sm_80"}))    # casts are arithmetic, so that a CPU compiles the source
+CHIPS = {name: replace(GPU, features=frozenset({name}), units=units_of({name})) for name in ("sm_80", "sm_90a")}
+
+
+@pytest.fixture(autouse=True)
+def any_size() -> Iterator[None]:
+    with Context(ONLINE_SOFTMAX=2, MATRIX_UNIT=0):
+        yield
+
+
+@pytest.fixture
+def shim() -> Iterator[str]:
+    before = Device.records
+    register()
+    yield "CUDA_SHIM"
+    for name in {"HIP_SHIM", "METAL_SHIM", "CUDA_SHIM"} - before.keys():
+        Device.unregister(name)
+
+
+def numbers(*shapes: tuple[int, ...], dtype: DType = BF16) -> list[np.ndarray]:
+    """Numbers that the type holds exactly, in float32."""
+    rng = np.random.default_rng(sum(map(sum, shapes)))
+    return [Tensor(rng.standard_normal(shape).astype("float32")).cast(dtype).cast("float32").numpy() for shape in shapes]
+
+
+def exactly(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | float = 0.0) -> np.ndarray:
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(q.shape[-1]) + mask
+    top = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isinf(top), 0, top))
+    total = weights.sum(-1, keepdims=True)
+    return np.asarray(weights / np.where(total == 0, 1, total) @ v)
+
+
+def causal(rows: int, keys: int) -> np.ndarray:
+    return np.where(np.tril(np.ones((rows, keys), bool)), 0.0, -np.inf)
+
+
+def distance(got: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
+
+
+def tree(shapes: tuple[tuple[int, ...], ...], dtype: DType, target: Target, is_causal: bool = False,
+         given: list[str] | None = None) -> Kernel:
+    q, k, v = (Tensor.zeros(*shape, dtype=dtype).contiguous().realize() for shape in shapes)
+    [item] = q.scaled_dot_product_attention(k, v, is_causal=is_causal).schedule()
+    return optimize(lower(item.ast, blocks=target.score_blocks), target, given=given)
+
+
+# -- the unit --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("unit", MMA_SYNC, ids=lambda unit: unit.name)
+def test_sums_of_a_step_lie_as_the_next_left_factor_does(unit: MatrixUnit) -> None:
+    """The left factor of m16n8k16, as PTX defines it: four words of two elements."""
+    layout = Layout(unit, unit.rows)
+    assert unit.sums is not None and layout.sharing == 4 and [layout.slot(n) for n in range(8)] == [0, 0, 1, 1] * 2
+    for lane in range(32):
+        for element in range(8):
+            piece, inside = divmod(element, unit.sums.registers)
+            mine = unit.sums.row(lane, inside), piece * unit.columns + unit.sums.column(lane, inside)
+            word, half = divmod(element, 2)
+            assert mine == (lane // 4 + word % 2 * 8, lane % 4 * 2 + half + word // 2 * 8)
+    places = {(unit.sums.row(lane, n), unit.sums.column(lane, n)) for lane in range(32) for n in range(4)}
+    assert len(places) == unit.rows * unit.columns
+
+
+def test_later_chips_have_the_unit_and_earlier_ones_do_not() -> None:
+    for features, has in (({"sm_75"}, False), ({"sm_80"}, True), ({"sm_89"}, True), ({"sm_90a"}, True)):
+        assert (MMA_SYNC[0] in units_of(features)) == has
+
+
+# -- trees -----------------------------------------------------------------------------------------------------------
+SHAPES = {"even": (2, 128, 64, 64, 64), "wide": (1, 130, 70, 128, 128), "odd": (1, 40, 70, 40, 24),
+          "short rows": (1, 5, 200, 24, 20), "narrow": (1, 300, 130, 16, 8), "two of each": (1, 2, 2, 2, 2)}
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_trees_are_right(name: str, dtype: DType, is_causal: bool) -> None:
+    batch, rows, keys, size, width = SHAPES[name]
+    shapes = (batch, rows, size), (batch, keys, size), (batch, keys, width)
+    kernel = tree(shapes, dtype, CPU_UNIT, is_causal)
+    assert [move.split("(")[0] for move in kernel.moves] == ["held"]
+    values = numbers(*shapes, dtype=dtype)
+    out = np.zeros(batch * rows * width, np.dtype(dtype.format))
+    run_kernel(kernel, [out, *[_stored(x, dtype) for x in values]])
+    got = _widened(out, dtype).reshape(batch, rows, width)
+    assert distance(got, exactly(*values, causal(rows, keys) if is_causal else 0.0)) < CLOSE[dtype]
+
+
+def _stored(x: np.ndarray, dtype: DType) -> np.ndarray:
+    return x.astype(np.float16).ravel() if dtype is F16 else (x.view(np.uint32) >> 16).astype(np.uint16).ravel()
+
+
+def _widened(x: np.ndarray, dtype: DType) -> np.ndarray:
+    return x.astype(np.float32) if dtype is F16 else (x.astype(np.uint32) << 16).view(np.float32)
+
+
+def test_tiles_may_be_read_when_they_are_needed() -> None:
+    """Without reading ahead, which a search may choose: fewer registers, and the same numbers."""
+    shapes = ((1, 70, 32), (1, 150, 32), (1, 150, 32))
+    kernel = tree(shapes, BF16, CPU_UNIT)
+    [move] = kernel.moves
+    other = tree(shapes, BF16, CPU_UNIT, given=[move.replace(")", ", ahead=no)")])
+    values, out = numbers(*shapes), [np.zeros(70 * 32, np.uint16) for _ in range(2)]
+    for made, result in zip((kernel, other), out):
+        run_kernel(made, [result, *[_stored(x, BF16) for x in values]])
+    np.testing.assert_array_equal(*out)
+    with pytest.raises(Refused, match="unit is fixed"):
+        tree(shapes, BF16, CPU_UNIT, given=[move.replace("bf16", "f16")])
+
+
+def test_where_no_unit_fits_the_scores_are_stored() -> None:
+    chip = CHIPS["sm_90a"]
+    assert chip.why_scores_are_stored(BF16, 128) is None
+    assert chip.why_scores_are_stored(dtypes.float32, 64) == "groups of threads have no tiles for it"
+    assert chip.why_scores_are_stored(F16, 256) == "256 numbers of a row are too many for the registers of threads"
+
+
+# -- sources, on the CPU ---------------------------------------------------------------------------------------------
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def lying_across(x: Tensor) -> Tensor:
+    return x.transpose(-1, -2).contiguous().realize().transpose(-1, -2)
+
+
+def sharing_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k, v = (x[:2].reshape(2, 1, 66, 24) for x in (lying_across(k), v))
+    return q.reshape(2, 2, 35, 24).scaled_dot_product_attention(k, v, enable_gqa=True).reshape(4, 35, 24)
+
+
+SEEN = np.random.default_rng(3).random((4, 35, 66)) < 0.3
+SEEN[0, 3], SEEN[1, 5, :64] = False, False               # a row that sees nothing, and one that begins with nothing
+FORMS: dict[str, tuple[Attention, Callable[..., np.ndarray]]] = {
+    "causal, values lie across": (
+        lambda q, k, v: q.scaled_dot_product_attention(k, lying_across(v), is_causal=True),
+        lambda q, k, v: exactly(q, k, v, causal(35, 66))),
+    "masked": (lambda q, k, v: q.scaled_dot_product_attention(k, v, attn_mask=Tensor(SEEN, device=q.device)),
+               lambda q, k, v: exactly(q, k, v, np.where(SEEN, 0, -np.inf))),
+    "heads that share keys, which lie across": (
+        sharing_keys, lambda q, k, v: exactly(q.reshape(2, 2, 35, 24), *[x[:2, None] for x in (k, v)]).reshape(q.shape)),
+}
+
+
+@needs_cxx
+@pytest.mark.parametrize("form", FORMS)
+def test_sources_are_right_and_free_of_races(form: str, shim: str) -> None:
+    made, reference = FORMS[form]
+    values = numbers((4, 35, 24), (4, 66, 24), (4, 66, 24))
+    q, k, v = (Tensor(x).cast(BF16).to(shim).contiguous().realize() for x in values)
+    out = made(q, k, v)
+    names = [lower(item.ast).name.split("_")[0] for item in out.schedule()]
+    assert names.count("online") == 1, names
+    assert distance(out.cast("float32").numpy(), reference(*values)) < CLOSE[BF16]
+
+
+@needs_cxx
+def test_none_of_the_barriers_can_be_left_out(shim: str) -> None:
+    kernel = tree(((1, 64, 16), (1, 130, 16), (1, 130, 16)), F16, CPU_UNIT)
+    source = make_source(kernel, CPU_UNIT, "cuda")
+    waits = [m.start() for m in re.finditer(re.escape("__syncthreads();"), source)]
+    values = numbers((1, 64, 16), (1, 130, 16), (1, 130, 16), dtype=F16)
+    out = np.zeros((1, 64, 16), np.float16)
+
+    def run(text: str) -> None:
+        out[:] = np.nan
+        _run_on_cpu(text, kernel, [out, *[_stored(x, F16) for x in values]], shim)
+
+    run(source)
+    assert distance(out.astype(np.float32), exactly(*values)) < CLOSE[F16]
+    inside = [at for at in waits if at > source.index("for (i32 kb")]
+    for at in inside:
+        with pytest.raises(KernelFault, match="a race in the group's memory"):
+            run(source[:at] + source[at + len("__syncthreads();"):])
+    assert len(inside) == 2
+
+
+def _run_on_cpu(source: str, kernel: Kernel, arrays: list[np.ndarray], shim: str) -> None:
+    device: Any = Device[shim]
+    [(name, groups, threads, near)] = gpu_launch(kernel, CPU_UNIT.group_bytes).phases
+    [function] = device.load(device.compile_source(source), [name])
+    values = np.array([*[a.ctypes.data for a in arrays], runtime().gpu_scratch()], np.uint64)
+    places = [values.ctypes.data + 8 * i for i in range(len(values))]
+    run_source(function, places, [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays], groups, threads, near)
+
+
+# -- sources, for the chips ------------------------------------------------------------------------------------------
+@needs_nvrtc
+@pytest.mark.parametrize("chip, size, is_causal", [("sm_80", 64, False), ("sm_90a", 64, True), ("sm_90a", 128, False)])
+def test_sources_compile_and_spill_nothing(chip: str, size: int, is_causal: bool) -> None:
+    shapes = ((4, 2048, size),) * 3
+    kernel = tree(shapes, BF16, CHIPS[chip], is_causal)
+    source = make_source(kernel, CHIPS[chip], "cuda")
+    assert source.count("mma.sync.aligned.m16n8k16") == 1 and "ldmatrix" in source
+    assert spilled_bytes(source, chip) == [0, 0]
+    [(_, groups, threads, near)] = gpu_launch(kernel, CHIPS[chip].group_bytes).phases
+    assert (groups, threads) == (4 * 16, 256) and near <= 99 << 10       # what a group of any such chip may have
