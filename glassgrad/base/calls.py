@@ -47,6 +47,12 @@ class Noted(NamedTuple):
             number = call.parent
         return names[::-1]
 
+    @property
+    def words(self) -> str:
+        """The layer, and the method of Tensor in it, as lines of a message."""
+        layers, methods = self.path(LAYER, OPTIMIZER), self.path(METHOD)
+        return (f"\nin {' > '.join(layers)}" if layers else "") + (f"\nby {methods[-1]}" if methods else "")
+
 
 class CallTree:
     """All calls that made nodes, in the order they were met."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from glassgrad.base.calls import LAYER, METHOD, OPTIMIZER, CallTree, Noted
+from glassgrad.base.calls import CallTree, Noted
 from glassgrad.base.errors import NotFiniteError
 from glassgrad.base.source_lines import Line, Place, calls_of, line_of, note_calls
 from glassgrad.compiler.check.graph_interpreter import from_storage
@@ -136,9 +136,7 @@ def _described(found: Origin, what: str, result: BadElement, then: str) -> NotFi
     noted: Noted | None = calls_of(node.place)
     place = node.place
     if noted is not None:
-        layers, methods = noted.path(LAYER, OPTIMIZER), noted.path(METHOD)
-        given += f"\nin {' > '.join(layers)}" if layers else ""
-        given += f"\nby {methods[-1]}" if methods else ""
+        given += noted.words
         if noted.backward and noted.forward is not None:
             given += f"\nin the gradient of {line_of(noted.forward)}, which {_where(place)} computes"
             place = noted.forward
