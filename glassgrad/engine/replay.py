@@ -57,6 +57,7 @@ class Replay:
         self._kept: list[Any] = []                            # constants, and what lies between two schedules
         self._symbols: dict[UOp, list[tuple[int, int]]] = {s: [] for s in outside.values()}    # (slot, byte offset)
         self._plans: list[tuple[str, Any, Sequence[int]]] = []
+        self._watches: list[Stopwatch] = []                   # made when something observes
         self.cells: list[tuple[Cell, DType, int, bool]] = []  # (cell, type, address, is a random stream)
         self.sizes: list[tuple[Symbol, int]] = []             # variables, and the address of their value
         size = sum(r.compiled.slots for r in trace.records)
@@ -217,6 +218,7 @@ class Replay:
                    if any(self._addresses[slot] in places for slot in slots[:item.results])]
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0][1].check(self.pause, self._flags)
+        self._watches = []
 
     def keep_together(self, symbols: Iterable[UOp]) -> None:
         """These results are written over values that a failed call must leave whole: once the first of them is written,
@@ -266,7 +268,7 @@ class Replay:
 
     def prepare(self) -> None:
         """Take the settings as they are now; `run` does not look at them."""
-        self._runners = [plan.runner() for _, plan, _ in self._plans]
+        self._runners, self._watches = [plan.runner() for _, plan, _ in self._plans], []
         self._debug = settings.DEBUG
 
     def run(self) -> bool:
@@ -289,8 +291,10 @@ class Replay:
         return False
 
     def stopwatches(self) -> list[Stopwatch]:
-        """A stopwatch for each plan."""
-        return [plan.stopwatch() for _, plan, _ in self._plans]
+        """A stopwatch for each plan, for the settings that `prepare` took."""
+        if not self._watches:
+            self._watches = [plan.stopwatch() for _, plan, _ in self._plans]
+        return self._watches
 
     def _run_one_by_one(self, debug: int) -> bool:
         start, times = time.perf_counter_ns(), []
