@@ -153,11 +153,12 @@ class _Page:
         if main < 0 and item.lines:
             main = self.tables.number(item.lines[0])
         call, backward = self._noted(place)
+        forward = self.tables.line(calls_of(place).forward) if backward else -1
         stores = [s for s in item.ast.src if s.op is o.STORE]
         self.kernels.append({
             "graph": graph, "name": "", "device": item.device or "", "program": -1, "reasons": item.reasons,
             "line": main, "lines": lines.most_common(), "nodes": nodes, "roots": roots, "call": call,
-            "backward": backward, "reads": item.slots[item.results:], "writes": item.slots[:item.results],
+            "backward": backward, "forward": forward, "reads": item.slots[item.results:], "writes": item.slots[:item.results],
             "shape": [str(n) for n in stores[0].shape] if stores else [], "operations": 0, "bytes": 0, "runs": 0,
             "ns": 0, "contraction": any(n.op is o.SUM and n.src[0].op is o.MUL for n in item.ast.toposort())})
         return number
@@ -194,7 +195,8 @@ class _Page:
                 lines = {self.tables.line(n.place) for n in item.ast.toposort()} - {-1}
                 programs.append({"passes": self._passes(texts.passes, lines), "moves": texts.moves,
                                  "assembly": texts.assembly, "source_links": _trimmed(texts.source_links),
-                                 "assembly_links": _trimmed(texts.assembly_links)})
+                                 "assembly_links": _trimmed(texts.assembly_links),
+                                 "row_ops": texts.row_ops})
             kernel["program"] = found[key]
         return programs
 

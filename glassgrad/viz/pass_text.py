@@ -120,10 +120,27 @@ def loop_text(work: KernelWork) -> tuple[str, Links]:
     return _cut(rows, links)
 
 
+def row_ops(work: KernelWork) -> list[list[str]]:
+    """For each line of the loop tree, the names of the user's ops that it computes: with its user's line, they say which
+    nodes of the graph."""
+    from glassgrad.compiler.lower.loops import Accumulate, expressions
+    from glassgrad.compiler.lower.printing import rows_of
+    combined = {op.combine: op.name for op in o.REDUCE}
+    found: dict[int, list[str]] = {}
+    for statement, row in rows_of(work.kernel).items():
+        names = {n.op.name: None for n in _computed(expressions(statement))}
+        if isinstance(statement, Accumulate):
+            names[combined.get(statement.combine, statement.combine.name)] = None
+        found[row] = list(names)
+    return [found.get(row, []) for row in range(max(found, default=-1) + 1)]
+
+
 def places_in(values: Sequence[UOp]) -> list[Place]:
     """The user's places whose values are computed in some expressions, innermost last; index arithmetic has none."""
-    found: dict[int, Place] = {}
-    for n in toposort(list(values)):
-        if n.place is not None and n.op in o.ELEMENTWISE and n.place is not OURS:
-            found.setdefault(id(n.place), n.place)
-    return list(found.values())
+    return list({id(n.place): n.place for n in _computed(values)}.values())
+
+
+def _computed(values: Sequence[UOp]) -> list[UOp]:
+    """The nodes of the user's that are computed in some expressions."""
+    return [n for n in toposort(list(values))
+            if n.place is not None and n.op in o.ELEMENTWISE and n.place is not OURS]
