@@ -34,6 +34,7 @@ MOST_SOURCE = 400_000           # characters of a source file that are shown
 MOST_PEAK_VALUES = 60
 BEYOND_CACHES = 64 << 20        # bytes of a kernel that no cache holds
 KINDS = ("schedule", "compile", "run", "kernel")
+_STRUCTURE = (o.PARAM, o.CONST, o.STORE, o.SINK)     # of a kernel's graph: made when it is scheduled
 
 
 def page_data(recorder: Recorder, measure: bool = True, texts: bool = True) -> dict[str, Any]:
@@ -192,7 +193,7 @@ class _Page:
                     continue
                 texts = kernel_texts(item.ast, kernel["device"], len(programs) < MOST_ASSEMBLIES)
                 found[key] = len(programs)
-                lines = {self.tables.line(n.place) for n in item.ast.toposort()} - {-1}
+                lines = {self.tables.line(n.place) for n in item.ast.toposort() if n.op not in _STRUCTURE} - {-1}
                 programs.append({"passes": self._passes(texts.passes, lines), "moves": texts.moves,
                                  "assembly": texts.assembly, "source_links": _trimmed(texts.source_links),
                                  "assembly_links": _trimmed(texts.assembly_links),

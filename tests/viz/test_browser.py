@@ -51,6 +51,8 @@ def test_every_view_shows_something(look: Look, training_page: Path, picture: Ca
             page.wait_for_selector(wanted[view])
             picture(page, f"{view.lower()}-{theme}")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{view} is too wide"
+            assert page.evaluate("[...document.querySelectorAll('.card')].every(e => e.scrollWidth <= e.clientWidth)"), \
+                f"a card of {view} is cut off at its right"
 
 
 def test_keys_choose_views_and_search(look: Look, training_page: Path) -> None:
@@ -68,6 +70,24 @@ def test_keys_choose_views_and_search(look: Look, training_page: Path) -> None:
     page.wait_for_selector("[role=dialog]")
     page.keyboard.press("Escape")
     page.wait_for_selector("[role=dialog]", state="detached")
+
+
+def test_what_is_no_button_has_the_keyboard_too(look: Look, training_page: Path) -> None:
+    """Lines of the program, boxes of drawings, rows of listings: Tab reaches them, Enter is a click."""
+    page = look(training_page)
+    page.focus(".src-line.used:has-text('self.first(x)')")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".src-line.selected:has-text('self.first(x)')")
+    page.keyboard.press("2")
+    page.focus("svg.graph .box:not(.group)")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".node-card")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".node-card", state="detached")
+    page.keyboard.press("3")
+    page.focus(".kernel-list li:nth-child(2)")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".kernel-list li:nth-child(2).selected")
 
 
 # -- lines and nodes -----------------------------------------------------------------------------------------
@@ -197,8 +217,53 @@ def test_a_kernel_of_the_schedule_says_why_it_is_one(look: Look, training_page: 
     page.wait_for_selector(".kernel-list li:nth-child(2).selected")
     assert re.search(r"\d+ operations? fused; stored because: \w+", page.text_content(".kernel-list li:nth-child(2)"))
     assert "not fused with what reads it, because" in page.text_content(".right .kernel-card")
-    page.locator("svg.graph .box").first.dispatch_event("click")
-    page.wait_for_selector(".kernel-list li.selected")
+
+
+def test_kernels_are_groups_over_the_graph(look: Look, training_page: Path) -> None:
+    """A kernel opens to the nodes that are fused in it; each leads to the graph, and from there back to the kernel."""
+    page = look(training_page)
+    go(page, "Schedule")
+    page.wait_for_selector("svg.graph .box.selected")
+    assert page.locator("svg.graph .cluster").count() == 0
+    page.locator("svg.graph .box.selected").dispatch_event("click")
+    page.wait_for_selector("svg.graph .cluster")
+    inside = page.locator("svg.graph .box:not(.group)")
+    name = inside.first.locator("text").first.text_content()
+    assert inside.count() > 1 and page.locator("svg.graph .edge").count() > 0
+    inside.first.dispatch_event("click")
+    page.wait_for_selector(".node-card")
+    assert page.text_content(".node-card h3").split()[0] == name.split()[0]
+    page.click(".node-card p:has(.label:text('kernel')) .link")
+    page.wait_for_selector(".kernel-view .picked .chip.lit")
+    go(page, "Schedule")
+    page.locator("svg.graph .box.selected").dispatch_event("click")
+    page.wait_for_selector("svg.graph .cluster")
+    page.locator("svg.graph .cluster").dispatch_event("click")
+    page.wait_for_selector("svg.graph .cluster", state="detached")
+
+
+def test_a_row_of_the_loop_tree_names_its_nodes(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Kernel")
+    page.click("button:has-text('Loop tree and source')")
+    row = page.locator(".side-by-side section:nth-child(1) .row.linked", has_text="+=").first
+    row.click()
+    page.wait_for_selector(".picked .chip:has-text('SUM')")
+    page.wait_for_selector(".side-by-side section:nth-child(1) .row.of-node")
+    page.click(".picked .chip:has-text('SUM')")
+    page.wait_for_selector(".node-card h3:has-text('SUM')")
+    page.wait_for_selector(".src-line.selected")
+
+
+def test_a_kernel_of_the_backward_pass_names_the_forward_line(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    page.click(".kernels tbody tr:has(span[title=backward]) .name button")
+    page.wait_for_selector(".kernel-card .badge.backward")
+    card = page.locator(".kernel-card")
+    assert "loss.backward()" in card.locator(".line-link").first.text_content()
+    card.locator("p:has(.label:text('grad of')) .line-link").click()
+    page.wait_for_selector(".src-line.selected")
+    assert "backward" not in page.text_content(".src-line.selected")
 
 
 def test_timeline_memory_and_gradient_lead_on(look: Look, training_page: Path) -> None:

@@ -49,7 +49,7 @@ export function KernelCard({ kernel, open = true }) {
       <Fact name="result">{shapeText(kernel.shape)} on {kernel.device}</Fact>
     </div>
     <p class="where"><span class="label">line</span> <LineLink line={kernel.line} /></p>
-    {kernel.forward >= 0 && kernel.forward !== kernel.line ? <p class="where"><span class="label">gradient</span> of <LineLink line={kernel.forward} /></p> : null}
+    {kernel.forward >= 0 && kernel.forward !== kernel.line ? <p class="where"><span class="label">grad of</span> <LineLink line={kernel.forward} /></p> : null}
     {path.length ? <p class="where"><span class="label">call</span> <span class="path">{path.join(" › ")}</span></p> : null}
     <p class="why"><span class="label">why</span> Bound by {BOUND[kernel.bound]}: {kernel.why}.</p>
     {open ? <Fragment>
