@@ -212,8 +212,8 @@ class Replay:
 
     def check(self, flags: Sequence[RunCheck]) -> None:
         """Once the flags are written, in the middle of a run, go on only if all is well."""
-        self._flags = [(flag.buffer.address, flag.size) for flag in flags]
-        places = {address for address, _ in self._flags}
+        self._flags = [(flag.buffer.address + 4 * i, bound) for flag in flags for i, bound in enumerate(flag.bounds)]
+        places = {flag.buffer.address for flag in flags}
         writers = [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
                    if any(self._addresses[slot] in places for slot in slots[:item.results])]
         self.pause = writers[-1] + 1 if writers else len(self.items)

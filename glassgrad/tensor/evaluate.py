@@ -99,8 +99,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 
 
 def _realize_sanitized(nodes: Sequence[UOp], checks: list[Check], waiting: Sequence[UOp], device: str) -> list[UOp]:
-    """The same under SANITIZE=1: each result of floats comes with a number that says whether it is finite."""
-    from glassgrad.tensor.sanitizer import FiniteFlag, finite_checks
+    """The same under SANITIZE=1: results of floats come with numbers that say whether they are finite."""
+    from glassgrad.tensor.sanitizer import FiniteFlags, finite_checks
     sanitized = finite_checks(_with_known_values([*nodes, *waiting], device))
     flags = [*[c.first_bad for c in checks], *[c.first_bad for c in sanitized]]
     made = compute(_with_known_values([*nodes, *waiting, *flags], device), device)
@@ -112,7 +112,7 @@ def _realize_sanitized(nodes: Sequence[UOp], checks: list[Check], waiting: Seque
     index_range_check.verify(checks, found[:len(checks)], read)
     trace = recording()
     for check, result in zip(sanitized, found[len(checks):]):
-        flag = FiniteFlag(check, result)
+        flag = FiniteFlags(check, result)
         flag.verify(read)
         if trace is not None:
             trace.flags.append(flag)

@@ -211,12 +211,12 @@ def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[Sequ
 
 class Flag:
     """The number that says whether an index was in range, in memory that later runs write again."""
-    __slots__ = ("picks", "shape", "size", "op", "place", "buffer", "_number")
+    __slots__ = ("picks", "shape", "bounds", "op", "place", "buffer", "_number")
     reads_each_run = False
 
     def __init__(self, check: Check, result: UOp):
         self.picks = _broadcast_picks(check.watched.picks, check.indices)
-        self.shape, self.size = check.watched.shape, check.indices.size
+        self.shape, self.bounds = check.watched.shape, [check.indices.size]
         self.op, self.place = check.node.op, check.node.place
         self.buffer = result.base.arg
         shared = Device[self.buffer.device].memory.on_host
@@ -232,7 +232,7 @@ class Flag:
         """Raise if the last run found an index out of range; `read` gives values of that run."""
         position = self._number.value if self._number is not None \
             else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
-        if position < self.size:
+        if position < self.bounds[0]:
             raise self._error(position, read)
 
     def _error(self, position: int, read: Callable[[Sequence[UOp]], list[memoryview]]) -> IndexRangeError:
