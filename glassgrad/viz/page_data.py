@@ -177,7 +177,8 @@ class _Page:
         for kernel in self.kernels:
             each = kernel["ns"] / max(1, kernel["runs"])
             verdict = judge(kernel["name"], kernel["operations"], kernel["bytes"], each, self._peak(kernel["device"]),
-                            kernel["reasons"], kernel["contraction"], bool(kernel.get("tuned")))
+                            kernel["reasons"], kernel["contraction"], bool(kernel.get("tuned")),
+                            _columns(kernel["shape"]))
             kernel.update(bound=verdict.bound, share=round(verdict.share, 4), why=verdict.why, tries=verdict.tries)
 
     def _programs(self) -> list[dict[str, Any]]:
@@ -248,6 +249,11 @@ def _main_node(rows: Sequence[NodeRow], nodes: Sequence[int], roots: Sequence[in
     """The node that most of a kernel's work is done for: its largest reduction, or else its result."""
     size = lambda n: math.prod(s if isinstance(s, int) else 1 for s in rows[rows[n].sources[0]].shape)
     return max((n for n in nodes if rows[n].kind == Kind.REDUCE), key=size, default=roots[0])
+
+
+def _columns(shape: Sequence[str]) -> int:
+    """The length of a result's last axis; 0 where it is not known."""
+    return int(shape[-1]) if shape and shape[-1].isdigit() else 0
 
 
 def _trimmed(rows: list[list[int]]) -> list[list[int]]:
