@@ -1,8 +1,8 @@
 """Which layers and calls a node was made in. In: running frames. Out: `CallTree`: numbered calls, each with its parent.
 
 A call is a function of the user's, a layer, an optimizer's step, or a method of Tensor. What backward makes counts to
-the call whose gradient it is. The visualizer reads frames for the first nodes of a program only, because that takes
-microseconds; the sanitizer for all.
+the call whose gradient it is. To read frames takes microseconds: the visualizer does it until nothing new comes for
+many nodes (`renew`), the sanitizer for all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.source_lines import PACKAGE, PROGRAMS, Place, calls_of
 
-MOST_NODES = 300_000
+MOST_NODES = 300_000             # at first; later, as many since the last that was new:
+MOST_OLD_NODES = 30_000
 FUNCTION, LAYER, OPTIMIZER, METHOD, BACKWARD = "function", "layer", "optimizer", "method", "backward"
 _LIBRARIES = tuple(os.path.abspath(path) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
                    if (path := sysconfig.get_path(name)))
@@ -47,6 +48,12 @@ class Noted(NamedTuple):
             number = call.parent
         return names[::-1]
 
+    @property
+    def words(self) -> str:
+        """The layer, and the method of Tensor in it, as lines of a message."""
+        layers, methods = self.path(LAYER, OPTIMIZER), self.path(METHOD)
+        return (f"\nin {' > '.join(layers)}" if layers else "") + (f"\nby {methods[-1]}" if methods else "")
+
 
 class CallTree:
     """All calls that made nodes, in the order they were met."""
@@ -55,9 +62,13 @@ class CallTree:
         self.most_nodes = most_nodes
         self.calls: list[Call] = []
         self._number: dict[tuple[Any, ...], int] = {}
-        self._kinds: dict[tuple[str, str], str | None] = {}
+        self._kinds: dict[int, tuple[str | None, CodeType]] = {}      # by id: to hash a code object takes longer
         self._owners: list[Any] = []        # of each call that is a layer's, a weak reference to the layer
         self.noted = 0
+
+    def renew(self, nodes: int) -> None:
+        """Something new was made, of so many nodes: note the next ones too."""
+        self.noted, self.most_nodes = 0, max(MOST_OLD_NODES, 4 * nodes)
 
     def note(self, frame: FrameType | None) -> Noted | None:
         """The call that a frame, and those around it, are part of."""
@@ -65,10 +76,12 @@ class CallTree:
         if self.noted > self.most_nodes:
             return None
         found: list[tuple[str, FrameType]] = []
+        kinds = self._kinds
         while frame is not None:
             code = frame.f_code
-            kind = self._kind(code)
-            if kind == BACKWARD:
+            known = kinds.get(id(code))
+            kind = known[0] if known is not None else self._kind(code)
+            if kind is BACKWARD:
                 place = getattr(frame.f_locals.get("node"), "place", None)
                 forward = calls_of(place)
                 if forward is not None:
@@ -111,11 +124,10 @@ class CallTree:
         return f"{where}: {name}" if where else name
 
     def _kind(self, code: CodeType) -> str | None:
-        """What kind of call a function is; None where it is not shown."""
-        key = code.co_filename, code.co_name
-        if key not in self._kinds:
-            self._kinds[key] = _kind_of(code)
-        return self._kinds[key]
+        """What kind of call a function is, which is kept with it; None where it is not shown."""
+        kind = _kind_of(code)
+        self._kinds[id(code)] = kind, code
+        return kind
 
 
 def _kind_of(code: CodeType) -> str | None:

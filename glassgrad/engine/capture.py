@@ -17,10 +17,10 @@ from glassgrad.engine.schedule_key import NormalizedGraph
 
 
 class RunCheck(Protocol):
-    """A 32-bit number in memory (`buffer`) that says whether a run went well: below `size`, it did not."""
+    """32-bit numbers in memory (`buffer`) that say whether a run went well: below its bound, one says it did not."""
     buffer: Any
-    size: int
-    reads_each_run: bool         # whether Python must look at it after every run, however it went
+    bounds: Sequence[int]
+    reads_each_run: bool         # whether Python must look at them after every run, however it went
 
     def over(self, change: Callable[[UOp], UOp]) -> RunCheck:
         """The same of values over other buffers."""

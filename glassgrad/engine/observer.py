@@ -44,6 +44,7 @@ class Observer:
 
 
 _observers: tuple[Observer, ...] = ()
+_every_run = False              # whether one of them wants each run timed
 _start_recording: Callable[[], None] | None = None
 
 
@@ -60,14 +61,17 @@ def observing() -> tuple[Observer, ...]:
 
 def observe(observer: Observer) -> None:
     """Tell an observer what happens from now on."""
-    global _observers
-    _observers = (*_observers, observer)
+    _set((*_observers, observer))
 
 
 def ignore(observer: Observer) -> None:
     """Tell it no longer."""
-    global _observers
-    _observers = tuple(o for o in _observers if o is not observer)
+    _set(tuple(o for o in _observers if o is not observer))
+
+
+def _set(observers: tuple[Observer, ...]) -> None:
+    global _observers, _every_run
+    _observers, _every_run = observers, any(observer.every_run for observer in observers)
 
 
 @contextmanager
@@ -110,10 +114,12 @@ def prepare(normal: NormalizedGraph, make_schedule: Callable[[], Schedule], comp
 
 def run_timed(what: Launches) -> bool:
     """Run what is bound already, kernel by kernel on the clock; whether a check ended it."""
-    observers, watches = _observers, what.stopwatches()
-    every = any(observer.every_run for observer in observers)
+    watches, ended = what.stopwatches(), False
     start = perf_counter_ns()
-    ended = any(watch.run(every) for watch in watches)
+    for watch in watches:
+        if watch.run(_every_run):
+            ended = True
+            break
     tell_ran(what, (start, perf_counter_ns()), lambda: [one for watch in watches for one in watch.latest])
     return ended
 

@@ -5,6 +5,7 @@
     print(ran.table())              kernels by cost, each with the user's line
     print(ran.summary())            how much of the time was spent in what
     ran.export("trace.json")        for https://ui.perfetto.dev or chrome://tracing
+    ran.plot("time.svg")            both as bars, as a notebook shows them
 
 Every kernel is timed, also where the jit replays many of them in one call (runtime/cpu/stopwatch.py).
 """
@@ -158,6 +159,10 @@ class Profile(Observer):
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write a trace that https://ui.perfetto.dev and chrome://tracing show."""
         Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write where the time went, and the slowest kernels, as a picture: an SVG file."""
+        Path(path).write_text(self._repr_svg_(), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
         """For notebooks: where the time went, and the slowest kernels, as bars."""

@@ -57,6 +57,7 @@ class Replay:
         self._kept: list[Any] = []                            # constants, and what lies between two schedules
         self._symbols: dict[UOp, list[tuple[int, int]]] = {s: [] for s in outside.values()}    # (slot, byte offset)
         self._plans: list[tuple[str, Any, Sequence[int]]] = []
+        self._watches: list[Stopwatch] = []                   # made when something observes
         self.cells: list[tuple[Cell, DType, int, bool]] = []  # (cell, type, address, is a random stream)
         self.sizes: list[tuple[Symbol, int]] = []             # variables, and the address of their value
         size = sum(r.compiled.slots for r in trace.records)
@@ -212,12 +213,13 @@ class Replay:
 
     def check(self, flags: Sequence[RunCheck]) -> None:
         """Once the flags are written, in the middle of a run, go on only if all is well."""
-        self._flags = [(flag.buffer.address, flag.size) for flag in flags]
-        places = {address for address, _ in self._flags}
+        self._flags = [(flag.buffer.address + 4 * i, bound) for flag in flags for i, bound in enumerate(flag.bounds)]
+        places = {flag.buffer.address for flag in flags}
         writers = [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
                    if any(self._addresses[slot] in places for slot in slots[:item.results])]
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0][1].check(self.pause, self._flags)
+        self._watches = []
 
     def keep_together(self, symbols: Iterable[UOp]) -> None:
         """These results are written over values that a failed call must leave whole: once the first of them is written,
@@ -267,7 +269,7 @@ class Replay:
 
     def prepare(self) -> None:
         """Take the settings as they are now; `run` does not look at them."""
-        self._runners = [plan.runner() for _, plan, _ in self._plans]
+        self._runners, self._watches = [plan.runner() for _, plan, _ in self._plans], []
         self._debug = settings.DEBUG
         if self._debug:
             report_parts([(device, [self.items[number] for number in span]) for device, _, span in self._plans])
@@ -292,8 +294,10 @@ class Replay:
         return False
 
     def stopwatches(self) -> list[Stopwatch]:
-        """A stopwatch for each plan."""
-        return [plan.stopwatch() for _, plan, _ in self._plans]
+        """A stopwatch for each plan, for the settings that `prepare` took."""
+        if not self._watches:
+            self._watches = [plan.stopwatch() for _, plan, _ in self._plans]
+        return self._watches
 
     def _run_one_by_one(self, debug: int) -> bool:
         start, times = time.perf_counter_ns(), []

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Reshape
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
@@ -102,8 +103,12 @@ class Result:
             and node.device == self.symbol.device
 
     def seen_as_in_trace(self) -> UOp:
-        """Its buffer in the shape of the symbol. It is made when needed: a view that is kept alive is a reader."""
-        return self.memory.node.reshape(self.symbol.shape)
+        """Its buffer in the shape of the symbol. It is made when needed: a view that is kept alive is a reader. It has
+        the symbol's place: to find the user's line costs more than all else here."""
+        node, symbol = self.memory.node, self.symbol
+        if node.shape == symbol.shape:
+            return node
+        return UOp(o.RESHAPE, node.dtype, (node,), Reshape(symbol.shape), symbol.place)
 
     def begin(self) -> None:
         """Let the next run write into memory that nothing reads."""

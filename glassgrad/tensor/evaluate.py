@@ -88,6 +88,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
         return compute(_with_known_values(nodes, device), device)
     flags = [check.first_bad for check in checks]
     made = compute(_with_known_values([*nodes, *flags, *waiting], device), device)
+    for node, value in zip(waiting, made[len(nodes) + len(flags):]):
+        _remember(node, value)
     trace = recording()
     for check, result in zip(checks, made[len(nodes):]):
         flag = check.flag(result)
@@ -95,8 +97,6 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
         check.passed()
         if trace is not None:
             trace.flags.append(flag)
-    for node, value in zip(waiting, made[len(nodes) + len(flags):]):
-        _remember(node, value)
     return made[:len(nodes)]
 
 

@@ -4,7 +4,7 @@ Kernels clamp a bad index, so that nothing is read beyond a buffer, and a loss c
 are; this file reports that it was bad. An index whose values follow from how it is made (a count, a remainder, random
 numbers below a limit) needs no check; one in the host's memory is checked once. For others, the run that computes a
 result also computes the position of the first bad index: one number, read after the run. `CHECK_INDEX=0` switches all
-of it off. Inside a jitted function memory holds other data at each call: there such indices count among the others,
+of it off, except under SANITIZE, which also names the op and the layer. Inside a jitted function memory holds other data at each call: there such indices count among the others,
 and replays read the number again.
 """
 
@@ -15,11 +15,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.errors import Bug, IndexRangeError
 from glassgrad.base.settings import settings
-from glassgrad.base.source_lines import line_of
+from glassgrad.base.source_lines import Place, calls_of, line_of, user_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes import coordinates
 from glassgrad.compiler.graph.node import toposort
@@ -31,6 +31,9 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.movement import counting
 from glassgrad.tensor.index_limits import limits, version_of
+
+if TYPE_CHECKING:
+    from glassgrad.base.calls import Noted
 
 
 class Pick(NamedTuple):
@@ -96,11 +99,16 @@ def trusted() -> Iterator[None]:
         _trusting = before
 
 
+def checking() -> bool:
+    """Whether indices are checked now."""
+    return bool(settings.CHECK_INDEX or settings.SANITIZE)
+
+
 # -- which indices to check ----------------------------------------------------------------------------------
 def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any, ignored: int | None = None) -> None:
     """Check this index, which names one of `limit` elements, when something is computed with it, unless it cannot be
     out of range. It is found by its node: the lookup must use this very one, not another that is equal to it."""
-    if _trusting or not (settings.CHECK_INDEX or settings.SANITIZE):
+    if _trusting or not checking():
         return
     watched, repeated = Watched(tuple(picks), shape, limit, ignored), recording() is not None
     known_good = _in_range.get(picks[0].indices)       # by the user's own index, which may come again
@@ -172,7 +180,7 @@ def nearest(index: UOp, size: int) -> UOp:
 # -- checking as results are computed ------------------------------------------------------------------------
 def sinks(nodes: Sequence[UOp]) -> list[Check]:
     """What to compute along with these nodes."""
-    if not _watched or not (settings.CHECK_INDEX or settings.SANITIZE):
+    if not _watched or not checking():
         return []
     found: dict[tuple[UOp, Any], Check] = {}
     for node in toposort(nodes):
@@ -194,12 +202,13 @@ def _first_bad(index: UOp, size: int) -> UOp:
 
 class Flag:
     """The number that says whether an index was in range, in memory that later runs write again."""
-    __slots__ = ("picks", "shape", "size", "line", "buffer", "_number")
+    __slots__ = ("picks", "shape", "bounds", "op", "place", "buffer", "_number")
     reads_each_run = False
 
     def __init__(self, check: Check, result: UOp):
         self.picks = _broadcast_picks(check.watched.picks, check.indices)
-        self.shape, self.size, self.line = check.watched.shape, check.indices.size, check.node.place
+        self.shape, self.bounds = check.watched.shape, [check.indices.size]
+        self.op, self.place = check.node.op, check.node.place
         self.buffer = result.base.arg
         shared = Device[self.buffer.device].memory.on_host
         self._number = ctypes.c_int32.from_address(self.buffer.address) if shared else None
@@ -214,7 +223,7 @@ class Flag:
         """Raise if the last run found an index out of range; `read` gives values of that run."""
         position = self._number.value if self._number is not None \
             else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
-        if position < self.size:
+        if position < self.bounds[0]:
             raise self._error(position, read)
 
     def _error(self, position: int, read: Callable[[Sequence[UOp]], list[memoryview]]) -> IndexRangeError:
@@ -222,28 +231,36 @@ class Flag:
             values = read([pick.indices])[0].cast(pick.indices.dtype.format)  # type: ignore[call-overload]
             value = int(values[position])
             if not pick.least <= value < pick.size:
-                at, where = coordinates(position, sizes_now(pick.indices.shape)), str(line_of(self.line) or "")
-                return _no_such_class(value, pick, self.shape, at, where) if pick.of_classes else \
-                    out_of_range(value, pick.axis, self.shape, at, pick.from_end, where)
+                at, where = coordinates(position, sizes_now(pick.indices.shape)), str(line_of(self.place) or "")
+                around = _around(self.place, self.op)
+                return _no_such_class(value, pick, self.shape, at, around, where) if pick.of_classes else \
+                    out_of_range(value, pick.axis, self.shape, at, pick.from_end, around, where)
         raise Bug(f"element {position} of an index into {self.shape} was reported, but no part of it is outside")
 
 
-def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], from_end: bool,
+def _around(place: Place | None, op: o.Op) -> str:
+    """Under SANITIZE, the op and the layer around a place, as lines of a message."""
+    noted: Noted | None = calls_of(place) if settings.SANITIZE else None
+    return "" if noted is None else f"\nof {op.name}{noted.words}"
+
+
+def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], from_end: bool, around: str = "",
                  where: str = "") -> IndexRangeError:
-    """The error for an element of an index tensor."""
+    """The error for an element of an index tensor; `around` says where it is used."""
     size = shape[axis]
     counted = "" if from_end or not -size <= value < 0 else "; only x[index], take and put count from the end"
     return IndexRangeError(
-        "the index is out of bounds", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor",
+        "the index is out of bounds", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor{around}",
         expected=f"an index from {-size if from_end else 0} to {size - 1}{counted}" if size else
         "an axis that has elements",
         fix="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)
 
 
-def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int], where: str) -> IndexRangeError:
+def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int], around: str,
+                   where: str) -> IndexRangeError:
     return IndexRangeError(
         "a target names a class that the predictions do not have",
-        given=f"class {value}, at {at} of the targets; predictions {shape} with classes on axis {pick.axis}",
+        given=f"class {value}, at {at} of the targets; predictions {shape} with classes on axis {pick.axis}{around}",
         expected=f"a class from 0 to {pick.size - 1}, or ignore_index",
         fix="count classes from 0, and check the size of the last layer; CHECK_INDEX=0 gives such targets a loss of 0",
         where=where)
@@ -253,4 +270,5 @@ def refuse_stored(index: UOp, numbers: Sequence[int], axis: int, shape: tuple[in
     """Raise for an index whose numbers are known already, where one of them is out of range."""
     for position, value in enumerate(numbers):
         if not (-shape[axis] if from_end else 0) <= value < shape[axis]:
-            raise out_of_range(value, axis, shape, coordinates(position, index.shape), from_end)
+            at = coordinates(position, index.shape)
+            raise out_of_range(value, axis, shape, at, from_end, _around(user_place(), o.GATHER))

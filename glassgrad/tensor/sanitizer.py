@@ -1,9 +1,10 @@
 """SANITIZE=1: report a NaN or an infinity where it is made. In: values to compute. Out: NotFiniteError.
 
 Along with each result of floats the run computes one number, as for an index (index_range_check.py): where the first
-NaN is, or else the first infinity. It is a minimum over positions, so it has the same bits on every run. Replays of a
-jitted function compute and look at it too. When it names an element, the values between kernels are computed once more
-and kept, and from the bad element the search goes back to the op that made it (compiler/check/non_finite.py).
+NaN is, or else the first infinity. It is a minimum over positions, so it has the same bits on every run. Eight of them
+are written side by side, and read at once. Replays of a jitted function compute and look at them too. When one names an
+element, the values between kernels are computed once more and kept, and from the bad element the search goes back to
+the op that made it (compiler/check/non_finite.py).
 
 A NaN is reported always. An infinity is reported where an op made it of finite operands; one that the program wrote
 down, or that was in a tensor already, is meant (a mask of -inf), and from then on results of that line may hold them.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from glassgrad.base.calls import LAYER, METHOD, OPTIMIZER, CallTree, Noted
+from glassgrad.base.calls import CallTree, Noted
 from glassgrad.base.errors import NotFiniteError
 from glassgrad.base.source_lines import Line, Place, calls_of, line_of, note_calls
 from glassgrad.compiler.check.graph_interpreter import from_storage
@@ -26,22 +27,23 @@ from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.symbolic import value_of
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import record
-from glassgrad.tensor.formulas.movement import counting
+from glassgrad.tensor.formulas.movement import cat, counting
 
 Read = Callable[[Sequence[UOp]], list[memoryview]]      # the values of nodes: what is in memory
 _MOST_POSITIONS = 1 << 30                        # that a number of 32 bits can name twice over
+_TOGETHER = 8                                    # numbers side by side in memory: a copy from a GPU is a round trip
 _KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # and reductions: few values, that much is computed for
 _meant: set[tuple[Line | None, tuple[Any, ...]]] = set()      # lines and shapes of results that hold infinities meant
 
 
 class FiniteCheck(NamedTuple):
-    """A result to look at."""
-    node: UOp
-    first_bad: UOp           # (1,), int32: p where element p is the first NaN, n + p for an infinity, 2n if all is well
+    """Some results to look at."""
+    nodes: list[UOp]
+    first_bad: UOp           # int32, for each: p where element p is the first NaN, n + p for an infinity, 2n if all is well
 
-    def flag(self, result: UOp) -> FiniteFlag:
-        """What reads the number, once it is computed."""
-        return FiniteFlag(self, result)
+    def flag(self, result: UOp) -> FiniteFlags:
+        """What reads the numbers, once they are computed."""
+        return FiniteFlags(self, result)
 
     def passed(self) -> None:
         """Nothing: a result is computed once."""
@@ -56,8 +58,12 @@ def note_layers() -> None:
 def finite_checks(nodes: Sequence[UOp]) -> list[FiniteCheck]:
     """What to compute along with these nodes."""
     note_layers()
-    return [FiniteCheck(node, _first_bad(node)) for node in dict.fromkeys(nodes)
-            if node.dtype.is_float and node.size and node.base.op is not o.BUFFER]
+    found: dict[str | None, list[UOp]] = {}              # by device
+    for node in dict.fromkeys(nodes):
+        if node.dtype.is_float and node.size and node.base.op is not o.BUFFER:
+            found.setdefault(node.device, []).append(node)
+    rows = [mine[at:at + _TOGETHER] for mine in found.values() for at in range(0, len(mine), _TOGETHER)]
+    return [FiniteCheck(row, cat([_first_bad(node) for node in row]).contiguous()) for row in rows]
 
 
 def _first_bad(node: UOp) -> UOp:
@@ -68,46 +74,49 @@ def _first_bad(node: UOp) -> UOp:
     return word.reduce(o.AMIN, (0,)) if node.size > 1 else word.contiguous()
 
 
-class FiniteFlag:
-    """The number that says whether a result is finite, in memory that later runs write again."""
-    __slots__ = ("node", "size", "buffer")
+class FiniteFlags:
+    """The numbers that say whether results are finite, in memory that later runs write again."""
+    __slots__ = ("nodes", "bounds", "buffer")
     reads_each_run = True            # whether an infinity is meant is decided in Python
 
     def __init__(self, check: FiniteCheck, result: UOp):
-        self.node, self.buffer = check.node, result.base.arg
-        self.size = min(check.node.size, _MOST_POSITIONS)      # below it: a NaN
+        self.nodes, self.buffer = check.nodes, result.base.arg
+        self.bounds = [min(node.size, _MOST_POSITIONS) for node in check.nodes]      # a number below it: a NaN
 
-    def over(self, change: Callable[[UOp], UOp]) -> FiniteFlag:
-        """The same number, about a result over other buffers."""
+    def over(self, change: Callable[[UOp], UOp]) -> FiniteFlags:
+        """The same numbers, about results over other buffers."""
         made = copy(self)
-        made.node = change(self.node)
+        made.nodes = [change(node) for node in self.nodes]
         return made
 
     def verify(self, read: Read) -> None:
-        """Raise if the last run's result is not finite; `read` gives values of that run."""
-        word = int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
-        if word >= 2 * self.size or word >= self.size and self._key in _meant:
-            return
-        with record():                           # what is computed for the message is no part of a trace
-            found, index = self._origin(word % self.size, read)
-        infinite = word >= self.size
-        if infinite and found.kind in (GIVEN, CONSTANT):
-            _meant.add(self._key)
-            return
-        raise _error(found, "an infinity" if infinite else "a NaN", BadElement(self.node, index, None))
+        """Raise if one of the last run's results is not finite; `read` gives values of that run."""
+        words = memoryview(self.buffer.copy_out()).cast("i")
+        for node, size, word in zip(self.nodes, self.bounds, words):
+            if word < 2 * size:
+                _refuse(node, word % size, word >= size, read)
 
-    @property
-    def _key(self) -> tuple[Line | None, tuple[Any, ...]]:
-        return line_of(self.node.place), self.node.shape
 
-    def _origin(self, position: int, read: Read) -> tuple[Origin, tuple[int, ...]]:
-        """Where the element began to be bad, with what lies between kernels in memory; and the element's index."""
-        plain = concrete([self.node], value_of)
-        node = plain[self.node]
-        wanted = [node, *[n for n in toposort([node]) if (n.op in o.REDUCE or n.op in _KEPT) and n is not node]]
-        stored = {n: from_storage(data, n.dtype).reshape(n.shape) for n, data in zip(wanted, read(wanted))}
-        index = tuple(coordinates(position, node.shape))
-        return origin(node, index, stored), index
+def _refuse(node: UOp, position: int, infinite: bool, read: Read) -> None:
+    """Raise for an element that is a NaN, or an infinity that is not meant."""
+    key = line_of(node.place), node.shape
+    if infinite and key in _meant:
+        return
+    with record():                               # what is computed for the message is no part of a trace
+        found, index = _origin(node, position, read)
+    if infinite and found.kind in (GIVEN, CONSTANT):
+        _meant.add(key)
+        return
+    raise _error(found, "an infinity" if infinite else "a NaN", BadElement(node, index, None))
+
+
+def _origin(node: UOp, position: int, read: Read) -> tuple[Origin, tuple[int, ...]]:
+    """Where the element began to be bad, with what lies between kernels in memory; and the element's index."""
+    node = concrete([node], value_of)[node]
+    wanted = [node, *[n for n in toposort([node]) if (n.op in o.REDUCE or n.op in _KEPT) and n is not node]]
+    stored = {n: from_storage(data, n.dtype).reshape(n.shape) for n, data in zip(wanted, read(wanted))}
+    index = tuple(coordinates(position, node.shape))
+    return origin(node, index, stored), index
 
 
 # -- the message ---------------------------------------------------------------------------------------------
@@ -141,9 +150,7 @@ def _described(found: Origin, what: str, result: BadElement, then: str) -> NotFi
     noted: Noted | None = calls_of(node.place)
     place = node.place
     if noted is not None:
-        layers, methods = noted.path(LAYER, OPTIMIZER), noted.path(METHOD)
-        given += f"\nin {' > '.join(layers)}" if layers else ""
-        given += f"\nby {methods[-1]}" if methods else ""
+        given += noted.words
         if noted.backward and noted.forward is not None:
             given += f"\nin the gradient of {line_of(noted.forward)}, which {_where(place)} computes"
             place = noted.forward

@@ -9,6 +9,7 @@ from glassgrad.conformance.peak import Peak
 SMALL_NANOSECONDS = 15_000      # a kernel as short is mostly launch
 GOOD = 0.6                      # share of peak above which there is little to gain
 SLOW = 0.25
+VECTOR = 16                     # floats in a vector of 512 bits; shorter ones divide it
 MEMORY, ARITHMETIC, LAUNCH, COPY = "memory", "arithmetic", "launch", "copy"
 
 
@@ -21,8 +22,9 @@ class Verdict(NamedTuple):
 
 
 def judge(name: str, operations: int, nbytes: int, nanoseconds: float, peak: Peak, reasons: tuple[str, ...] = (),
-          contraction: bool = False, tuned: bool = False) -> Verdict:
-    """Compare one run of a kernel with what the machine can do (a roofline).
+          contraction: bool = False, tuned: bool = False, columns: int = 0) -> Verdict:
+    """Compare one run of a kernel with what the machine can do (a roofline). `columns` is the length of the result's last
+    axis.
 
     >>> judge("k", 10**9, 10**6, 10**8, Peak(100.0, 10.0), contraction=True).bound
     'arithmetic'
@@ -44,22 +46,22 @@ def judge(name: str, operations: int, nbytes: int, nanoseconds: float, peak: Pea
     if arithmetic_time >= memory_time:
         why = f"it does {_count(operations)} operations, at {gflops:.1f} GFLOPS: {share:.0%} of what a matrix " \
               "product reaches here"
-        return Verdict(ARITHMETIC, share, why, tuple(_arithmetic(share, contraction, tuned)))
+        return Verdict(ARITHMETIC, share, why, tuple(_arithmetic(share, contraction, tuned, columns)))
     moved = f"it moves {_bytes(nbytes)} for {_count(operations)} operations, at {gigabytes:.1f} GB/s: "
     why = moved + (f"{share:.0%} of what memory gives here" if share <= 1 else
                    "more than memory gives here, because its data are in the caches")
     return Verdict(MEMORY, share, why, tuple(_memory(share, reasons, tuned)))
 
 
-def _arithmetic(share: float, contraction: bool, tuned: bool) -> list[str]:
+def _arithmetic(share: float, contraction: bool, tuned: bool, columns: int) -> list[str]:
     if share >= GOOD:
         return ["it is close to the peak: only fewer operations, or a shorter float type, make it faster"]
     tries = [] if tuned else ["BEAM=2 searches for faster tiles, once, and keeps what it finds"]
-    if contraction:
-        tries.append("sizes that are multiples of the vector width (16 floats) fill its tiles")
-    else:
+    if contraction and columns % VECTOR:
+        tries.append(f"its result has {columns} columns: a multiple of {VECTOR} fills the vectors")
+    elif not contraction:
         tries.append("exp, log, sin and division take many instructions each: a cheaper formula would help")
-    return tries
+    return tries or ["fewer operations, or a shorter float type"]
 
 
 def _memory(share: float, reasons: tuple[str, ...], tuned: bool) -> list[str]:

@@ -185,7 +185,8 @@ class Explanation:
                  f"{k['runs']} &times; {_time(k['ns'] / k['runs'])}",
                  f"<b>{escape(line)}</b><br><code>{escape(text)}</code>", escape(k["bound"]),
                  bar(k["share"], color) + f"{k['share']:.0%}",
-                 escape(k["why"]) + "".join(f"<br><i>try: {escape(words)}</i>" for words in k["tries"])]
+                 escape(k["why"]) + "".join(f"<br><i>try: {escape(words)}</i>" for words in k["tries"])
+                 + f"<br>stored: {escape('; '.join(dict.fromkeys(k['reasons'])))}"]
         return "<tr>" + "".join(f'<td style="text-align:left;vertical-align:top;padding:3px 8px">{c}</td>'
                                 for c in cells) + "</tr>"
 

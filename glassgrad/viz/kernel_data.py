@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.moves.steps import logged_moves
 from glassgrad.compiler.pipeline import KernelWork, Pass, watched
 from glassgrad.runtime.devices import Device
 from glassgrad.viz.assembly_links import linked_assembly
-from glassgrad.viz.pass_text import OURS, Links, PassText, kernel_text, loop_text, nodes_text
+from glassgrad.viz.pass_text import OURS, Links, PassText, kernel_text, loop_text, nodes_text, row_ops
 
 MOST_STEPS = 24                 # moves of a kernel that are shown one by one
 INITIAL = "the kernel's graph"
@@ -33,6 +33,7 @@ class KernelTexts:
     assembly: str = ""
     assembly_links: list[list[int]] = field(default_factory=list)    # for each of its lines, lines of the loop tree
     source_links: list[list[int]] = field(default_factory=list)      # for each line of source, lines of the loop tree
+    row_ops: list[list[str]] = field(default_factory=list)           # for each line of the loop tree, the ops it computes
 
 
 def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
@@ -52,6 +53,7 @@ def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
                                      links))
         last[0] = text
         if work.loops is not None:
+            found.row_ops = row_ops(work)
             found.moves = [(move, what_it_does(move)) for move in work.loops.moves]
 
     try:
@@ -74,17 +76,28 @@ def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
     return found
 
 
+PRODUCTS = {                     # what the families of optimize/product/tiling.py do, and why
+    "contract": "a sum of products in tiles that stay in registers: each value that is loaded serves a row or a column",
+    "direct": "a convolution in tiles that stay in registers; the image is read where it lies, without a copy",
+    "unit": "a sum of products on the processor's matrix unit",
+    "staged": "a sum of products by groups of threads, which share tiles of both factors",
+    "boxes": "a sum of products on tensor cores, while copies of the next tiles are on their way",
+    "dots": "a sum of products with the lanes along the sum: few results, long sums",
+    "taps": "a sum of products with the lanes along the sum: few results, long sums",
+    "window": "one filter over an image: a vector that is loaded serves all taps it overlaps"}
+
+
 def what_it_does(move: str) -> str:
-    """What a kind of move does: the first sentence of its class.
+    """What a kind of move does, and why: the first sentence of its class, or the family of a product.
 
     >>> what_it_does("lanes(loop=i1, tile=4, lanes=16)") != ""
     True
     """
     try:
-        words = " ".join((type(read(move)).__doc__ or "").split())
+        choice = read(move)
     except Refused:                          # a device may have moves of its own
         return ""
-    return words.split(". ")[0].rstrip(".")
+    return PRODUCTS.get(choice.kind) or " ".join((type(choice).__doc__ or "").split()).split(". ")[0].rstrip(".")
 
 
 def _at(links: Links, row: int) -> list[Any]:

@@ -34,6 +34,7 @@ MOST_SOURCE = 400_000           # characters of a source file that are shown
 MOST_PEAK_VALUES = 60
 BEYOND_CACHES = 64 << 20        # bytes of a kernel that no cache holds
 KINDS = ("schedule", "compile", "run", "kernel")
+_STRUCTURE = (o.PARAM, o.CONST, o.STORE, o.SINK)     # of a kernel's graph: made when it is scheduled
 
 
 def page_data(recorder: Recorder, measure: bool = True, texts: bool = True) -> dict[str, Any]:
@@ -153,11 +154,12 @@ class _Page:
         if main < 0 and item.lines:
             main = self.tables.number(item.lines[0])
         call, backward = self._noted(place)
+        forward = self.tables.line(calls_of(place).forward) if backward else -1
         stores = [s for s in item.ast.src if s.op is o.STORE]
         self.kernels.append({
             "graph": graph, "name": "", "device": item.device or "", "program": -1, "reasons": item.reasons,
             "line": main, "lines": lines.most_common(), "nodes": nodes, "roots": roots, "call": call,
-            "backward": backward, "reads": item.slots[item.results:], "writes": item.slots[:item.results],
+            "backward": backward, "forward": forward, "reads": item.slots[item.results:], "writes": item.slots[:item.results],
             "shape": [str(n) for n in stores[0].shape] if stores else [], "operations": 0, "bytes": 0, "runs": 0,
             "ns": 0, "contraction": any(n.op is o.SUM and n.src[0].op is o.MUL for n in item.ast.toposort())})
         return number
@@ -175,7 +177,8 @@ class _Page:
         for kernel in self.kernels:
             each = kernel["ns"] / max(1, kernel["runs"])
             verdict = judge(kernel["name"], kernel["operations"], kernel["bytes"], each, self._peak(kernel["device"]),
-                            kernel["reasons"], kernel["contraction"], bool(kernel.get("tuned")))
+                            kernel["reasons"], kernel["contraction"], bool(kernel.get("tuned")),
+                            _columns(kernel["shape"]))
             kernel.update(bound=verdict.bound, share=round(verdict.share, 4), why=verdict.why, tries=verdict.tries)
 
     def _programs(self) -> list[dict[str, Any]]:
@@ -191,10 +194,11 @@ class _Page:
                     continue
                 texts = kernel_texts(item.ast, kernel["device"], len(programs) < MOST_ASSEMBLIES)
                 found[key] = len(programs)
-                lines = {self.tables.line(n.place) for n in item.ast.toposort()} - {-1}
+                lines = {self.tables.line(n.place) for n in item.ast.toposort() if n.op not in _STRUCTURE} - {-1}
                 programs.append({"passes": self._passes(texts.passes, lines), "moves": texts.moves,
                                  "assembly": texts.assembly, "source_links": _trimmed(texts.source_links),
-                                 "assembly_links": _trimmed(texts.assembly_links)})
+                                 "assembly_links": _trimmed(texts.assembly_links),
+                                 "row_ops": texts.row_ops})
             kernel["program"] = found[key]
         return programs
 
@@ -245,6 +249,11 @@ def _main_node(rows: Sequence[NodeRow], nodes: Sequence[int], roots: Sequence[in
     """The node that most of a kernel's work is done for: its largest reduction, or else its result."""
     size = lambda n: math.prod(s if isinstance(s, int) else 1 for s in rows[rows[n].sources[0]].shape)
     return max((n for n in nodes if rows[n].kind == Kind.REDUCE), key=size, default=roots[0])
+
+
+def _columns(shape: Sequence[str]) -> int:
+    """The length of a result's last axis; 0 where it is not known."""
+    return int(shape[-1]) if shape and shape[-1].isdigit() else 0
 
 
 def _trimmed(rows: list[list[int]]) -> list[list[int]]:

@@ -13,6 +13,8 @@ from glassgrad.base.source_lines import Place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Accumulate, Assign, Store
+from glassgrad.compiler.lower.printing import rows_of, show
 from glassgrad.compiler.pipeline import GRAPH, GraphWork, KernelWork, Pass
 
 LONGEST = 4_000                 # lines of a text that are kept
@@ -107,23 +109,32 @@ def kernel_text(each: Pass, work: KernelWork) -> tuple[str, Links]:
 def loop_text(work: KernelWork) -> tuple[str, Links]:
     """The loop tree as text; each line with the places whose values it computes. A sum that is made anew, as a tile, is
     of the lines of the kernel's reductions."""
-    from glassgrad.compiler.lower.loops import Accumulate, expressions
-    from glassgrad.compiler.lower.printing import rows_of, show
     rows = show(work.kernel).split("\n")
     sums = {id(n.place): n.place for n in toposort([] if work.ast is None else [work.ast])
             if n.op in o.REDUCE and n.place is not None and n.place is not OURS}
     links: Links = [[] for _ in rows]
     for statement, row in rows_of(work.kernel).items():
-        links[row] = places_in(expressions(statement))
+        links[row] = list({id(n.place): n.place for n in _computed(statement)}.values())
         if not links[row] and isinstance(statement, Accumulate):
             links[row] = list(sums.values())
     return _cut(rows, links)
 
 
-def places_in(values: Sequence[UOp]) -> list[Place]:
-    """The user's places whose values are computed in some expressions, innermost last; index arithmetic has none."""
-    found: dict[int, Place] = {}
-    for n in toposort(list(values)):
-        if n.place is not None and n.op in o.ELEMENTWISE and n.place is not OURS:
-            found.setdefault(id(n.place), n.place)
-    return list(found.values())
+def row_ops(work: KernelWork) -> list[list[str]]:
+    """For each line of the loop tree, the names of the user's ops that it computes: with its user's line, they say which
+    nodes of the graph."""
+    combined = {op.combine: op.name for op in o.REDUCE}
+    found: dict[int, list[str]] = {}
+    for statement, row in rows_of(work.kernel).items():
+        names = {n.op.name: None for n in _computed(statement)}
+        if isinstance(statement, Accumulate):
+            names[combined.get(statement.combine, statement.combine.name)] = None
+        found[row] = list(names)
+    return [found.get(row, []) for row in range(max(found, default=-1) + 1)]
+
+
+def _computed(statement: Any) -> list[UOp]:
+    """The nodes of the user's that a statement computes: not the indices it loads and stores by."""
+    value = [statement.value] if isinstance(statement, (Assign, Accumulate, Store)) else []
+    return [n for n in toposort(value, lambda n: n.src if n.op is not o.LOAD else ())
+            if n.place is not None and n.op in o.ELEMENTWISE and n.place is not OURS]

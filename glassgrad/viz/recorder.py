@@ -205,6 +205,7 @@ class Recorder(Observer):
         if work is None:
             return
         order = toposort(list(dict.fromkeys(work.sinks)))
+        self.calls.renew(len(normal.order))
         if len(self.graphs) >= MOST_GRAPHS or self.graph_nodes + len(order) > MOST_GRAPH_NODES:
             self.graphs_left_out += 1
             return

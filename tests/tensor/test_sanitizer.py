@@ -239,9 +239,62 @@ def test_every_device(device):
     assert call.captured and "SQRT(-2) = nan at [1, 0]" in error_of(lambda: call(x)).given
 
 
-def test_an_index_is_checked_whatever_check_index_says():
-    with Context(CHECK_INDEX=0), pytest.raises(IndexRangeError, match="index 5 on axis 0"):
-        Tensor([1.0, 2.0])[Tensor([0, 5])].numpy()
+class Words:
+    def __init__(self, device):
+        self.table = nn.Embedding(10, 4)
+        self.table.weight = self.table.weight.to(device).realize()
+
+    def __call__(self, index):
+        return self.table(index)
+
+
+def columns(index):
+    """An index as gather and scatter take it."""
+    return index.reshape(-1, 1).expand(len(index), 5)
+
+
+@pytest.mark.parametrize("check_index", [0, 1])
+@pytest.mark.parametrize("device", devices())
+def test_an_index_out_of_range_names_the_op_the_line_and_the_layer(device, check_index):
+    """Whatever CHECK_INDEX says: stored, computed, and in a replay."""
+    words = Words(device)
+    where = f"{HERE}:{inspect.getsourcelines(Words.__call__)[1] + 1}"
+    good, bad = (Tensor(np.array(row, "int32"), device=device).realize() for row in ([0, 1, 2], [0, 1, 50]))
+    with Context(CHECK_INDEX=check_index):
+        call = TinyJit(lambda index: words(index).sum().realize())
+        for _ in range(4):
+            call(good)
+        assert call.captured
+        for compute in (lambda: words(bad).numpy(), lambda: words(bad * 2 - bad).numpy(), lambda: call(bad)):
+            with pytest.raises(IndexRangeError) as caught:
+                compute()
+            assert str(caught.value) == f"""the index is out of bounds
+  given:    index 50 on axis 0 of (10, 4), at [2] of the index tensor
+            of GATHER
+            in Words > table: Embedding
+  expected: an index from 0 to 9
+  fix:      check how the index is computed; CHECK_INDEX=0 clamps it silently
+  at:       {where}"""
+
+
+@pytest.mark.parametrize("use, op", [
+    (lambda x, i: x[i], "GATHER"), (lambda x, i: x[i, i], "GATHER"),
+    (lambda x, i: x.gather(0, columns(i)), "GATHER\nby gather"),
+    (lambda x, i: x.scatter(0, columns(i), x[:3]), "SCATTER\nby scatter"),
+    (lambda x, i: x.index_select(0, i), "GATHER\nby index_select")])
+def test_every_use_of_an_index_is_checked_whatever_check_index_says(use, op):
+    x = Tensor.rand(6, 5).realize()
+    good, bad = (Tensor(np.array(row, "int32")).realize() for row in ([0, 1, 2], [0, 1, 50]))
+    with Context(CHECK_INDEX=0):
+        call = TinyJit(lambda index: use(x, index).realize())
+        for _ in range(4):
+            call(good)
+        assert call.captured
+        for compute in (lambda: use(x, bad).numpy(), lambda: use(x, bad * 2 - bad).numpy(), lambda: call(bad)):
+            with pytest.raises(IndexRangeError) as caught:
+                compute()
+            assert caught.value.given.startswith("index 50 on axis 0 of (6, 5), at [2") and \
+                caught.value.given.endswith(f"of {op}")
 
 
 def test_accesses_are_proven_and_a_wrong_one_is_named():

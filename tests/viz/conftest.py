@@ -45,7 +45,7 @@ def look(browser: Any) -> Iterator[Callable[..., Any]]:
     pages: list[Any] = []
     wrong: list[str] = []
 
-    def open_page(address: str | Path, size: tuple[int, int] = (1366, 820)) -> Any:
+    def open_page(address: str | Path, size: tuple[int, int] = (1366, 768)) -> Any:
         page = browser.new_page(viewport={"width": size[0], "height": size[1]})
         pages.append(page)
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from glassgrad import Device, InputError, Tensor, TinyJit, explain, profile
+from glassgrad.conformance.peak import Peak
+from glassgrad.viz.advice import judge
 from glassgrad.viz.explain import explained
 
 
@@ -59,7 +62,7 @@ def test_an_explanation_names_the_line_and_the_reason() -> None:
     assert "(x @ x).relu()           # the line that is named" in text
     assert "why     bound by " in text and "try     " in text and "stored  an output" in text
     assert lazy.uop.op.name != "BUFFER", "it stays lazy"
-    assert found._repr_html_().count("<tr>") == 2
+    assert found._repr_html_().count("<tr>") == 2 and "stored: an output" in found._repr_html_()
 
 
 def test_a_jitted_function_is_explained_by_calling_it(tmp_path: Path) -> None:
@@ -122,10 +125,17 @@ def test_a_profile_has_all_kinds_of_time_and_exports_a_trace(tmp_path: Path) -> 
     assert list(parts) == ["Python", "scheduling", "compiling", "launches", "kernels"]
     assert all(seconds >= 0 for seconds in parts.values()) and ran.kernels == 3
     assert {"Python", "scheduling", "compiling", "launches", "kernels"} <= set(texts(ran._repr_svg_()))
+    ran.plot(tmp_path / "time.svg")
+    assert (tmp_path / "time.svg").read_text(encoding="utf-8") == ran._repr_svg_()
     ran.export(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert {e["cat"] for e in events if e["ph"] == "X"} == {"schedule", "compile", "launch", "kernel"}
-    assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in events if e["ph"] == "X")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    named = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
+    assert {span["cat"] for span in spans} == {"schedule", "compile", "launch", "kernel"}
+    assert all(span["ts"] >= 0 and span["dur"] >= 0 and span["tid"] in named for span in spans)
+    for thread in named:                  # on one thread a span ends before the next begins
+        ends = sorted((span["ts"], span["ts"] + span["dur"]) for span in spans if span["tid"] == thread)
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in zip(ends, ends[1:]))
 
 
 def test_profiles_can_be_nested() -> None:
@@ -145,3 +155,23 @@ def test_a_jitted_replay_is_timed_kernel_by_kernel() -> None:
         for _ in range(5):
             step(x)
     assert {row.times for row in ran.rows} == {5} and all(row.nanoseconds > 0 for row in ran.rows)
+
+
+# -- advice --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("given, tried", [
+    ({"contraction": True, "columns": 250}, "its result has 250 columns: a multiple of 16 fills the vectors"),
+    ({"contraction": True, "columns": 256}, "BEAM=2 searches for faster tiles, once, and keeps what it finds"),
+    ({"contraction": True, "columns": 256, "tuned": True}, "fewer operations, or a shorter float type"),
+    ({"columns": 256}, "exp, log, sin and division take many instructions each: a cheaper formula would help")])
+def test_what_to_try_fits_the_kernel(given: dict[str, Any], tried: str) -> None:
+    slow = judge("k", 10**9, 10**6, 10**8, Peak(100.0, 10.0), **given)
+    assert slow.bound == "arithmetic" and slow.share == pytest.approx(0.1) and slow.tries[-1] == tried
+
+
+def test_what_bounds_a_kernel() -> None:
+    peak = Peak(100.0, 10.0)
+    assert judge("k", 10**6, 10**9, 2 * 10**8, peak).bound == "memory"
+    assert judge("k", 100, 100, 5_000, peak).bound == "launch"
+    assert judge("copy", 0, 10**9, 10**9, peak).bound == "copy"
+    stored = judge("k", 10**6, 10**9, 2 * 10**8, peak, ("used by several kernels",)).tries[0]
+    assert stored.startswith("its result goes to memory because: used by several kernels.")

@@ -15,6 +15,7 @@ from scripts import run_script
 from glassgrad import Tensor
 from glassgrad.compiler.pipeline import PASSES
 from glassgrad.engine.observer import observed_by
+from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.viz.html_file import to_json
 from glassgrad.viz.kernel_data import kernel_texts
 from glassgrad.viz.page_data import page_data
@@ -56,6 +57,25 @@ def test_sources_come_before_their_readers(training: dict[str, Any]) -> None:
     for graph in training["graphs"]:
         for rows in (graph["nodes"], graph["written"]):
             assert all(s < i for i, n in enumerate(rows) for s in n[SOURCES])
+
+
+def test_calls_are_noted_until_nothing_new_comes() -> None:
+    """A loop without the jit makes nodes for ever: once they lead to nothing new, their frames are not read any more."""
+    recorder, x = Recorder(), Tensor.rand(2).realize()
+    recorder.watch_calls()
+    try:
+        with forgotten_schedules(), observed_by(recorder):
+            (Tensor.rand(3, 1, 7).realize() * 5.5 - 0.5).realize()
+            after, limit = recorder.calls.noted, recorder.calls.most_nodes
+            recorder.calls.noted = limit
+            place = (x * 2.25).uop.place
+            assert len(place) == 3 and place[2] is None
+            (Tensor.rand(3, 1, 8).realize() * 5.5 - 0.25).realize()          # a schedule that is new
+            place = (x * 3.25).uop.place
+            assert place[2] is not None and place[2].tree is recorder.calls
+            assert after < limit == 30_000
+    finally:
+        recorder.stop()
 
 
 # -- kernels -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ export function Gradient({ query }) {
       side.kernels.push(k);
       side.ns += kernels[k].ns;
     }
-    return [...found.values()];
+    return [...found.values()].sort((a, b) => a.id - b.id);      // calls are numbered in the order the program makes them
   }, [mine]);
   if (mine === undefined)
     return <Empty>No gradient was computed while this was recorded: call <code>loss.backward()</code>.</Empty>;

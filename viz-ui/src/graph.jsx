@@ -160,7 +160,7 @@ function NodeCard({ graph, rows, node, written }) {
     <p class="where"><span class="label">line</span> <LineLink line={row[LINE]} /></p>
     {row[CALL] >= 0 ? <p class="where"><span class="label">call</span> {callPath(row[CALL]).map(callName).join(" › ")}
       {row[BACKWARD] ? " (its gradient)" : ""}</p> : null}
-    {mine.length ? <p><span class="label">kernel</span> {mine.slice(0, 6).map((k) => <KernelLink kernel={kernels[k]} />)}
+    {mine.length ? <p><span class="label">kernel</span> {mine.slice(0, 6).map((k) => <KernelLink kernel={kernels[k]} node={node} line={row[LINE]} />)}
       {mine.length > 1 ? <span class="dim"> computed in each of {mine.length}: cheaper than to store it</span> : null}</p> : null}
     {stored.length ? <p><span class="label">stored</span> {kernels[stored[0]].reasons[kernels[stored[0]].roots.indexOf(node)] || kernels[stored[0]].reasons[0]}</p>
       : mine.length ? <p><span class="label">fused</span> never in memory: computed where it is used</p> : null}

@@ -2,15 +2,23 @@
 import { h, Fragment } from "preact";
 import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { diffLines } from "diff";
-import { bySlowest, data, kernelTime, kernels, lineName, lineText, percent, plural } from "./model.js";
+import { LINE, OP, SHAPE, bySlowest, data, kernelTime, kernels, lineName, lineText, percent, plural, shapeText } from "./model.js";
 import { Empty, KernelCard } from "./parts.jsx";
-import { select, selected, useSelected } from "./state.js";
+import { pressed, select, selected, useSelected } from "./state.js";
 
 export function KernelView({ query }) {
-  const { kernel, tab } = useSelected();
+  const { kernel, tab, node, graph } = useSelected();
+  const [picked, setPicked] = useState([-1, []]);          // a kernel, and its nodes that the row computes that was clicked last
   if (kernel < 0) return <Empty>No kernel ran while this was recorded.</Empty>;
   const it = kernels[kernel];
   const program = data.programs[it.program];
+  const rows = it.graph >= 0 ? data.graphs[it.graph].nodes : [];
+  const pick = (lines, ops) => {          // a row of a listing was clicked: select its line, and show the nodes it computes
+    const ofLines = it.nodes.filter((n) => lines.includes(rows[n][LINE])), exact = ofLines.filter((n) => ops.includes(rows[n][OP]));
+    const found = exact.length ? exact : ofLines;
+    setPicked([kernel, found]);
+    select({ line: lines[lines.length - 1], node: found.length ? found[found.length - 1] : -1 });
+  };
   const tabs = [["passes", "Passes"], ["linked", "Loop tree and source"], ["assembly", "Assembly"]];
   return <div class="view kernel-view">
     <div class="toolbar">
@@ -20,14 +28,25 @@ export function KernelView({ query }) {
       </select>
       <span class="switch" role="tablist">{tabs.map(([id, name]) =>
         <button role="tab" class={tab === id ? "on" : ""} aria-selected={tab === id} onClick={() => select({ tab: id })}>{name}</button>)}</span>
-      <span class="dim"><kbd>[</kbd> <kbd>]</kbd> other kernels</span>
     </div>
-    <KernelCard kernel={it} open={tab === "passes"} />
+    <KernelCard kernel={it} open={false} />
+    <Picked graph={graph} nodes={picked[0] === kernel ? picked[1] : it.nodes.includes(node) ? [node] : []} />
     {!program ? <Empty>This kernel is not among the {data.programs.length} slowest, which alone are shown pass by pass.
       Run it by itself, or use <code>DEBUG=4</code>.</Empty>
-      : tab === "linked" ? <Linked program={program} /> : tab === "assembly" ? <Assembly program={program} />
-        : <Passes kernel={it} program={program} query={query} />}
+      : tab === "linked" ? <Linked program={program} pick={pick} /> : tab === "assembly" ? <Assembly program={program} pick={pick} />
+        : <Passes kernel={it} program={program} query={query} pick={pick} />}
   </div>;
+}
+
+// The nodes of the graph that a row of a listing computes: a link to each.
+function Picked({ graph, nodes }) {
+  const { node } = useSelected();
+  if (!nodes.length) return null;
+  const rows = data.graphs[graph].nodes;
+  return <p class="picked"><span class="label">nodes</span> {nodes.slice(0, 12).map((n) =>
+    <button class={"chip mono" + (n === node ? " lit" : "")} title="show it in the graph" onClick={() => select({ view: "graph", node: n, line: rows[n][LINE] })}>
+      {rows[n][OP]} {shapeText(rows[n][SHAPE])}</button>)}{nodes.length > 12 ? <span class="dim">and {nodes.length - 12} more</span> : null}
+  </p>;
 }
 
 // -- passes ---------------------------------------------------------------------------------------------------
@@ -56,7 +75,7 @@ function stepsOf(pass) {
 const kindOfText = (p) => p.stage === "text" ? "text" : p.stage === "kernel" ? "kernel"
   : p.stage === "graph" || p.name === "separate_results" ? "graph" : p.name;
 
-function Passes({ kernel, program, query }) {
+function Passes({ kernel, program, query, pick }) {
   const { pass, line } = useSelected();
   const [hidden, setHidden] = useState(true);
   const passes = useMemo(() => allPasses(kernel, program), [kernel, program]);
@@ -91,13 +110,13 @@ function Passes({ kernel, program, query }) {
       {same ? <button class="toggle" onClick={() => setHidden(!hidden)}>{hidden ? `show ${same} that changed nothing` : "hide those that changed nothing"}</button> : null}
       <p class="dim"><kbd>n</kbd> next <kbd>p</kbd> previous</p>
     </nav>
-    {chosen ? <PassText pass={chosen} line={line} words={words} moves={chosen.name === "optimize" ? program.moves : []} /> : null}
+    {chosen ? <PassText pass={chosen} line={line} words={words} pick={pick} moves={chosen.name === "optimize" ? program.moves : []} /> : null}
   </div>;
 }
 
 const Count = ({ n }) => <span class="count">{n}</span>;
 
-function PassText({ pass, line, words, moves }) {
+function PassText({ pass, line, words, moves, pick }) {
   const [mode, setMode] = useState("diff");
   const compare = mode === "diff" && pass.before !== null && pass.changed;
   const rows = useMemo(() => compare ? diffRows(pass.before, pass.text) : (pass.text ?? pass.before ?? "").split("\n").map((text, i) => ({ text, at: i, kind: "" })),
@@ -115,7 +134,7 @@ function PassText({ pass, line, words, moves }) {
         <button class={mode === "text" ? "on" : ""} onClick={() => setMode("text")}>all of it</button></span>
       {!pass.changed ? <span class="dim"> this pass changed nothing here</span> : pass.before === null ? <span class="dim"> the first text of its kind</span> : null}
     </header>
-    <Listing rows={folded} links={pass.links} line={line} words={words} />
+    <Listing rows={folded} links={pass.links} line={line} words={words} pick={pick} />
   </section>;
 }
 
@@ -147,18 +166,22 @@ function fold(rows) {
 }
 
 const MOST_ROWS = 1500;
-export function Listing({ rows, links, line, words, lit, onRow }) {
+// `opsOf` says which ops a row computes; without it, a row stands for all nodes of its lines.
+export function Listing({ rows, links, line, words, lit, onRow, pick, opsOf = () => [] }) {
   const [most, setMost] = useState(MOST_ROWS);
+  const { node, graph } = useSelected();
+  const chosen = node >= 0 ? data.graphs[graph]?.nodes[node] : null;
   return <div class="listing mono">
     {rows.slice(0, most).map((r, i) => {
       if (r.skip) return <div class="skip">{plural(r.skip, "line")} {r.words || "stayed the same"}</div>;
       const own = (r.at >= 0 && links[r.at]) || [];
       const hit = words && r.text.toLowerCase().includes(words);
       return <div key={i} class={"row " + r.kind + (own.length ? " linked" : "") + (line >= 0 && own.includes(line) ? " lit" : "")
-        + (hit ? " hit" : "") + (lit && lit.has(r.at) ? " pair" : "")}
+        + (hit ? " hit" : "") + (lit && lit.has(r.at) ? " pair" : "")
+        + (chosen && own.includes(chosen[LINE]) && opsOf(r.at).includes(chosen[OP]) ? " of-node" : "")}
         title={own.map((l) => `${lineName(l)}  ${lineText(l)}`).join("\n")}
         onMouseEnter={onRow ? () => onRow(r.at) : undefined}
-        onClick={own.length ? () => select({ line: own[own.length - 1] }) : undefined}>
+        {...(own.length ? pressed(() => pick(own, opsOf(r.at))) : {})}>
         <span class="sign">{r.kind === "gone" ? "−" : r.kind === "new" ? "+" : ""}</span><code>{r.text || " "}</code>
         {own.length ? <span class="from">{lineName(own[own.length - 1])}</span> : null}
       </div>;
@@ -168,14 +191,14 @@ export function Listing({ rows, links, line, words, lit, onRow }) {
 }
 
 // -- loop tree and source ---------------------------------------------------------------------------------------
-function Linked({ program }) {
+function Linked({ program, pick }) {
   const { line } = useSelected();
   const [at, setAt] = useState([null, -1]);
   const [helpers, setHelpers] = useState(false);
   const loops = [...program.passes].reverse().find((p) => p.stage === "kernel" && p.text);
   const source = [...program.passes].reverse().find((p) => p.stage === "text" && p.text);
   if (!loops || !source) return <Empty>This device shows no source.</Empty>;
-  const links = program.source_links;
+  const links = program.source_links, ops = (row) => program.row_ops[row] || [];
   const text = (p) => p.text.split("\n").map((text, at) => ({ text, at, kind: "" }));
   const lines = text(source);
   const first = Math.max(0, lines.findIndex((r) => /^(void|__global__|extern|kernel|__kernel)\b/.test(r.text)));
@@ -185,30 +208,30 @@ function Linked({ program }) {
   const litSource = new Set(side === "source" ? [row] : links.map((l, i) => l.includes(row) && side === "loops" ? i : -1).filter((i) => i >= 0));
   return <div class="side-by-side">
     <section><h3>Loop tree <span class="dim">{program.moves.length ? program.moves.map(([move]) => move).join(", ") : "as lowered"}</span></h3>
-      <Listing rows={text(loops)} links={loops.links} line={line} lit={litLoops} onRow={(r) => setAt(["loops", r])} /></section>
+      <Listing rows={text(loops)} links={loops.links} line={line} lit={litLoops} pick={pick} opsOf={ops} onRow={(r) => setAt(["loops", r])} /></section>
     <section><h3>Generated source <span class="dim">hover a line: what it came from lights up</span></h3>
       <button class="link" onClick={() => setHelpers(!helpers)}>{helpers ? "hide" : "show"} definitions</button>
-      <Listing rows={body} links={source.links} line={line} lit={litSource} onRow={(r) => setAt(["source", r])} /></section>
+      <Listing rows={body} links={source.links} line={line} lit={litSource} pick={pick} opsOf={(r) => (links[r] || []).flatMap(ops)} onRow={(r) => setAt(["source", r])} /></section>
   </div>;
 }
 
 // Each instruction beside the row of the loop tree that it does, and the line that this row came from.
-function Assembly({ program }) {
+function Assembly({ program, pick }) {
   const { line } = useSelected();
   const [at, setAt] = useState([null, -1]);
   if (!program.assembly) return <Empty>Assembly is kept for the slowest kernels of the CPU device.</Empty>;
   const loops = [...program.passes].reverse().find((p) => p.stage === "kernel" && p.text);
   const tree = loops.text.split("\n").map((text, at) => ({ text, at, kind: "" }));
   const rows = program.assembly.split("\n").map((text, at) => ({ text, at, kind: /^[\w.].*:/.test(text) ? "label-row" : "" }));
-  const rowsOf = program.assembly_links;
+  const rowsOf = program.assembly_links, ops = (row) => program.row_ops[row] || [];
   const links = rows.map((r) => (rowsOf[r.at] || []).flatMap((row) => loops.links[row] || []));
   const [side, row] = at;
   const litTree = new Set(side === "assembly" ? rowsOf[row] || [] : side === "tree" ? [row] : []);
   const litCode = new Set(side === "assembly" ? [row] : side === "tree" ? rows.filter((r) => (rowsOf[r.at] || []).includes(row)).map((r) => r.at) : []);
   return <div class="side-by-side">
     <section><h3>Loop tree</h3>
-      <Listing rows={tree} links={loops.links} line={line} lit={litTree} onRow={(r) => setAt(["tree", r])} /></section>
+      <Listing rows={tree} links={loops.links} line={line} lit={litTree} pick={pick} opsOf={ops} onRow={(r) => setAt(["tree", r])} /></section>
     <section class="assembly"><h3>Assembly <span class="dim">hover an instruction: the row that it does lights up</span></h3>
-      <Listing rows={rows} links={links} line={line} lit={litCode} onRow={(r) => setAt(["assembly", r])} /></section>
+      <Listing rows={rows} links={links} line={line} lit={litCode} pick={pick} opsOf={(r) => (rowsOf[r] || []).flatMap(ops)} onRow={(r) => setAt(["assembly", r])} /></section>
   </div>;
 }

@@ -15,6 +15,7 @@ export function Memory() {
   let path = `M${px(m.samples[0][0])} ${py(0)}`;
   m.samples.forEach(([t, v], i) => { path += ` L${px(t).toFixed(1)} ${py(i ? m.samples[i - 1][1] : v).toFixed(1)} L${px(t).toFixed(1)} ${py(v).toFixed(1)}`; });
   path += ` L${px(end)} ${py(m.samples[m.samples.length - 1][1])} L${px(end)} ${py(0)} Z`;
+  const late = m.peak_time > end / 2;
   return <div class="view memory-view">
     <section class="card">
       <h2>Memory over time <span class="dim">at most {bytes(m.peak)}</span></h2>
@@ -23,7 +24,7 @@ export function Memory() {
           <text x={LEFT - 6} y={py(m.peak * f) + 4} text-anchor="end">{bytes(m.peak * f)}</text></g>)}
         <path class="area" d={path} />
         <g class="peak-mark"><line x1={px(m.peak_time)} x2={px(m.peak_time)} y1="6" y2={H - BOTTOM} />
-          <text x={Math.min(px(m.peak_time) + 5, W - 150)} y="16">peak, at {time(m.peak_time * 1e3)}</text></g>
+          <text x={px(m.peak_time) + (late ? -6 : 6)} y="16" text-anchor={late ? "end" : "start"}>peak, at {time(m.peak_time * 1e3)}</text></g>
         <text class="axis" x={LEFT} y={H - 6}>0</text><text class="axis" x={W - 10} y={H - 6} text-anchor="end">{time(end * 1e3)}</text>
       </svg>
     </section>

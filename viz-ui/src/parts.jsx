@@ -16,8 +16,9 @@ export function LineLink({ line, code = true, short = false }) {
   </button>;
 }
 
-export function KernelLink({ kernel, view = "kernel" }) {
-  return <button class="link mono" onClick={(e) => { e.stopPropagation(); select({ kernel: kernel.id, view, pass: "" }); }}>
+// `node` stays selected, where it is given: the lines of the kernel that compute it light up.
+export function KernelLink({ kernel, node = -1, line = kernel.line }) {
+  return <button class="link mono" onClick={(e) => { e.stopPropagation(); select({ kernel: kernel.id, view: "kernel", pass: "", node, line }); }}>
     {kernel.name || "kernel"}</button>;
 }
 
@@ -48,6 +49,7 @@ export function KernelCard({ kernel, open = true }) {
       <Fact name="result">{shapeText(kernel.shape)} on {kernel.device}</Fact>
     </div>
     <p class="where"><span class="label">line</span> <LineLink line={kernel.line} /></p>
+    {kernel.forward >= 0 && kernel.forward !== kernel.line ? <p class="where"><span class="label">grad of</span> <LineLink line={kernel.forward} /></p> : null}
     {path.length ? <p class="where"><span class="label">call</span> <span class="path">{path.join(" › ")}</span></p> : null}
     <p class="why"><span class="label">why</span> Bound by {BOUND[kernel.bound]}: {kernel.why}.</p>
     {open ? <Fragment>

@@ -1,11 +1,11 @@
-// The schedule: kernels in the order they run, what each fuses, and why its result is stored.
+// The schedule: kernels as groups over the graph, in the order they run; what each fuses, and why its result is stored.
 import { h, Fragment } from "preact";
-import { useMemo } from "preact/hooks";
-import { data, kernelEdges, kernelTime, kernels, layerName, lineName, percent, plural, time } from "./model.js";
-import { GraphPicker } from "./graph.jsx";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { LINE, OP, SRC, data, kernelEdges, kernelTime, kernels, layerName, lineName, percent, plural, time } from "./model.js";
+import { GraphPicker, kindOf, nodeLines } from "./graph.jsx";
 import { matches } from "./overview.jsx";
 import { Bar, Empty, KernelCard } from "./parts.jsx";
-import { select, useSelected } from "./state.js";
+import { pressed, select, useSelected } from "./state.js";
 import { SvgGraph } from "./svggraph.jsx";
 
 const MOST = 90;         // kernels that are drawn at once; of more, those near the selected one
@@ -16,16 +16,18 @@ export function Schedule({ query }) {
   const order = data.graphs[graph].kernels;
   const most = Math.max(1, ...order.map((k) => kernels[k].ns));
   const mine = order.includes(kernel) ? kernel : order[0];
+  const list = useRef(null);
+  useEffect(() => list.current?.querySelector("li.selected")?.scrollIntoView({ block: "nearest" }), [mine]);
   const ofLine = (k) => line < 0 || kernels[k].line === line || kernels[k].lines.some(([l]) => l === line);
   return <div class="view schedule-view">
     <div class="toolbar"><GraphPicker graph={graph} />
-      <span class="dim">{plural(order.length, "kernel")} in the order they run; each is one pass over memory</span></div>
+      <span class="dim">{plural(order.length, "kernel")} in the order they run. Click a box to see the nodes in it</span></div>
     <div class="columns">
-      <ol class="kernel-list" aria-label="kernels in order">{order.map((k, i) => {
+      <ol class="kernel-list" ref={list} aria-label="kernels in order">{order.map((k, i) => {
         const it = kernels[k];
         const off = !ofLine(k) || !matches(it, query);
-        return <li key={k} class={(k === mine ? "selected" : "") + (off ? " faded" : "")} tabIndex={0}
-          onClick={() => select({ kernel: k })} onKeyDown={(e) => e.key === "Enter" && select({ kernel: k })}>
+        return <li key={k} class={(k === mine ? "selected" : "") + (off ? " faded" : "")}
+          {...pressed(() => select({ kernel: k }))}>
           <span class="num">{i}</span>
           <div><div class="row"><b class="mono">{it.name || "kernel"}</b>{it.backward ? <span class="dim">∂</span> : null}
             <span class="dim layer">{layerName(it.call)}</span><span class="t">{it.ns ? time(it.ns / Math.max(1, it.runs)) : ""}</span></div>
@@ -77,12 +79,33 @@ function Dag({ graph, order, mine, ofLine }) {
     return near;
   }, [graph, order, order.length > MOST ? mine : 0]);
   const most = Math.max(1, ...order.map((k) => kernels[k].ns));
-  const list = useMemo(() => order.filter((k) => shown.has(k)), [shown]);
-  const plain = useMemo(() => list.map((k) => ({ id: `k${k}`, kernel: k,
-    lines: [`${order.indexOf(k)} ${layerName(kernels[k].call).split(" / ").pop() || kernels[k].name}`,
-      `${kernels[k].shape.join("×") || "1"}  ${kernels[k].ns ? percent(kernels[k].ns / kernelTime, 1) : ""}`] })), [list]);
-  const drawn = useMemo(() => edges.filter(([a, b]) => a !== b && shown.has(a) && shown.has(b)).map(([a, b]) => [`k${a}`, `k${b}`]), [edges, shown]);
-  const boxes = plain.map((b) => ({ ...b, heat: kernels[b.kernel].ns / most, title: `${kernels[b.kernel].name}\n${lineName(kernels[b.kernel].line)}`,
-    class: `k-${kernels[b.kernel].backward ? "backward" : "call"}` + (b.kernel === mine ? " selected" : "") + (ofLine(b.kernel) ? "" : " faded") }));
-  return <SvgGraph boxes={boxes} structure={plain} edges={drawn} label="kernels" fitKey={graph} focus={`k${mine}`} onBox={(b) => select({ kernel: b.kernel })} />;
+  const [opened, setOpened] = useState(() => new Set());
+  const rows = data.graphs[graph].nodes;
+  const { plain, clusters, drawn } = useMemo(() => {
+    const list = order.filter((k) => shown.has(k)), open = (k) => opened.has(k) && kernels[k].nodes.length > 0;
+    const name = (k) => `${order.indexOf(k)} ${layerName(kernels[k].call).split(" / ").pop() || kernels[k].name}`;
+    const inside = new Map(list.map((k) => [k, new Set(kernels[k].nodes.filter((n) => rows[n][OP] !== "CONST"))]));
+    const plain = list.flatMap((k) => !open(k) ? [{ id: `k${k}`, kernel: k,
+      lines: [name(k), `${kernels[k].shape.join("×") || "1"}  ${kernels[k].ns ? percent(kernels[k].ns / kernelTime, 1) : ""}`] }]
+      : [...inside.get(k)].map((n) => ({ id: `k${k}n${n}`, kernel: k, node: n, parent: `k${k}`, lines: nodeLines(rows, n) })));
+    const clusters = list.filter(open).map((k) => ({ id: `k${k}`, kernel: k, label: name(k) }));
+    const drawn = edges.filter(([a, b]) => a !== b && shown.has(a) && shown.has(b) && !open(a) && !open(b)).map(([a, b]) => [`k${a}`, `k${b}`]);
+    const writer = new Map(list.flatMap((k) => kernels[k].roots.map((n) => [n, k])));
+    for (const k of clusters.length ? list : [])          // around and in what is open: from node to node
+      for (const n of inside.get(k))
+        for (const s of rows[n][SRC]) {
+          const from = inside.get(k).has(s) ? k : writer.get(s);
+          if (from !== undefined && (open(k) || open(from)) && (open(k) || from !== k))
+            drawn.push([open(from) ? `k${from}n${s}` : `k${from}`, open(k) ? `k${k}n${n}` : `k${k}`]);
+        }
+    return { plain, clusters, drawn };
+  }, [shown, edges, opened]);
+  const toggle = (k) => setOpened((before) => { const next = new Set(before); if (!next.delete(k)) next.add(k); return next; });
+  const boxes = plain.map((b) => b.node !== undefined ? { ...b, class: `k-${kindOf(rows[b.node])}`, title: "show it in the graph" }
+    : { ...b, heat: kernels[b.kernel].ns / most, title: `${kernels[b.kernel].name}\n${lineName(kernels[b.kernel].line)}`,
+      class: `k-${kernels[b.kernel].backward ? "backward" : "call"} group` + (b.kernel === mine ? " selected" : "") + (ofLine(b.kernel) ? "" : " faded") });
+  const focus = clusters.some((c) => c.kernel === mine) ? `k${mine}n${kernels[mine].roots[0]}` : `k${mine}`;
+  return <SvgGraph boxes={boxes} structure={plain} clusters={clusters} edges={drawn} label="kernels" fitKey={graph} focus={focus}
+    onCluster={(c) => toggle(c.kernel)}
+    onBox={(b) => { if (b.node === undefined) { select({ kernel: b.kernel }); toggle(b.kernel); } else select({ view: "graph", node: b.node, line: rows[b.node][LINE] }); }} />;
 }

@@ -2,7 +2,7 @@
 import { h, Fragment } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { data, kernelTime, lineName, time, timeOfLine, percent } from "./model.js";
-import { select, useSelected } from "./state.js";
+import { pressed, select, useSelected } from "./state.js";
 
 const WORDS = /(#.*$)|("""|'''|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\b(def|class|return|for|in|if|else|elif|while|with|as|import|from|not|and|or|is|None|True|False|lambda|yield|try|except|finally|raise|pass|global|assert|del|async|await)\b|(@\w+)|\b(\d[\w.]*)\b/g;
 
@@ -30,10 +30,12 @@ export function SourcePane() {
   const [chosen, setFile] = useState(null);
   useEffect(() => setFile(null), [line]);
   const file = chosen ?? (line >= 0 ? data.lines[line][0] : hottest);
-  const body = useRef(null);
+  const body = useRef(null), shownHottest = useRef(false);
   useEffect(() => {
-    const row = body.current?.querySelector(".src-line.selected");
+    const row = body.current?.querySelector(".src-line.selected"), hot = body.current?.querySelector(".src-line.hottest");
     if (row) row.scrollIntoView({ block: "nearest" });
+    else if (!shownHottest.current && hot) hot.scrollIntoView({ block: "center" });      // at first, not after Esc
+    shownHottest.current = true;
   }, [line, file]);
   if (!data.files.length) return null;
   const numberOf = useMemo(() => new Map(data.lines.map(([f, n], i) => [f + ":" + n, i])), []);
@@ -55,13 +57,13 @@ export function SourcePane() {
         : shown.text.replace(/\n$/, "").split("\n").map((text, i) => {
           const id = numberOf.get(file + ":" + (i + 1));
           const ns = id === undefined ? 0 : timeOfLine.get(id) || 0;
-          return <div class={"src-line" + (id === line && line >= 0 ? " selected" : "") + (id !== undefined ? " used" : "")}
-            onClick={id === undefined ? undefined : () => select({ line: id === line ? -1 : id, node: -1 })}
+          return <div class={"src-line" + (id === line && line >= 0 ? " selected" : "") + (id !== undefined ? " used" : "") + (ns && ns === most ? " hottest" : "")}
+            {...(id === undefined ? {} : pressed(() => select({ line: id === line ? -1 : id, node: -1 })))}
             title={ns ? `${time(ns)}, ${percent(ns / kernelTime)} of all kernels` : ""}>
             <span class="num">{i + 1}</span>
+            <span class="line-time">{ns > kernelTime / 200 ? percent(ns / kernelTime) : ""}</span>
             <span class="heat"><i style={{ width: `${ns ? Math.max(6, 100 * ns / most) : 0}%` }} /></span>
             <code><Code text={text} /></code>
-            {ns > kernelTime / 200 ? <span class="line-time">{percent(ns / kernelTime)}</span> : null}
           </div>;
         })}
     </div>
@@ -72,7 +74,7 @@ function Gone({ file, line }) {
   const lines = data.lines.map((l, i) => [i, ...l]).filter(([, f]) => f === file).sort((a, b) => a[2] - b[2]);
   return <div class="gone">
     <p>This file is not there any more; these of its lines ran:</p>
-    {lines.map(([i]) => <div class={"src-line used" + (i === line ? " selected" : "")} onClick={() => select({ line: i })}>
+    {lines.map(([i]) => <div class={"src-line used" + (i === line ? " selected" : "")} {...pressed(() => select({ line: i }))}>
       <code>{lineName(i)}</code></div>)}
   </div>;
 }

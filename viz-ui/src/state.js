@@ -49,6 +49,9 @@ window.addEventListener("popstate", () => { current = read(); listeners.forEach(
 
 export const selected = () => current;
 
+// For what is no button: a click, or Enter while it has the focus.
+export const pressed = (act) => ({ tabindex: 0, onClick: act, onKeyDown: (e) => { if (e.key === "Enter" && e.target === e.currentTarget) act(e); } });
+
 export function useSelected() {
   const [state, set] = useState(current);
   useEffect(() => { listeners.add(set); return () => listeners.delete(set); }, []);

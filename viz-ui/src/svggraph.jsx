@@ -2,6 +2,7 @@
 import { h, Fragment } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { Graph, layout } from "@dagrejs/dagre";
+import { pressed } from "./state.js";
 
 const LEAST_SCALE = 0.66;         // smaller text cannot be read: a part is shown instead
 const LETTER = 6.6, ROW = 15;
@@ -100,14 +101,14 @@ export function SvgGraph({ boxes, structure = boxes, clusters = NONE, edges, onB
   });
   const still = (act) => (e) => { if (!svg.current.classList.contains("moving")) { e.stopPropagation(); act(e); } };
   return <div class="graph-frame">
-    <svg ref={svg} class="graph" role="img" aria-label={label}>
+    <svg ref={svg} class="graph" role="group" aria-label={label}>
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">
         <path d="M0 0 L8 4 L0 8 z" /></marker></defs>
       <g ref={content}>
         {clusters.map((c) => {
           const n = drawn.node(c.id);
           if (!n || !n.width) return null;
-          return <g class={"cluster " + (c.class || "")} onClick={still(() => onCluster?.(c))}>
+          return <g class={"cluster " + (c.class || "")} role="button" aria-label={"close " + c.label} {...pressed(still(() => onCluster?.(c)))}>
             <rect x={n.x - n.width / 2} y={n.y - n.height / 2 - 12} width={n.width} height={n.height + 12} rx="8" />
             <text x={n.x - n.width / 2 + 10} y={n.y - n.height / 2 + 3}>▾ {c.label}</text><title>click to collapse</title>
           </g>;
@@ -116,7 +117,7 @@ export function SvgGraph({ boxes, structure = boxes, clusters = NONE, edges, onB
         {boxes.map((b) => {
           const n = drawn.node(b.id);
           return <g class={"box " + b.class} transform={`translate(${n.x - n.width / 2} ${n.y - n.height / 2})`}
-            data-id={b.id} onClick={still((e) => onBox?.(b, e))}>
+            data-id={b.id} role="button" aria-label={b.lines.join(" ")} {...pressed(still((e) => onBox?.(b, e)))}>
             <rect width={n.width} height={n.height} rx={b.group ? 8 : 5}
               style={b.hue === undefined ? undefined : { fill: `hsl(${b.hue} 60% 60% / 38%)`, stroke: `hsl(${b.hue} 55% 50%)` }} />
             {b.heat ? <rect class="heatbar" x="1" y={n.height - 4} width={Math.max(2, (n.width - 2) * b.heat)} height="3" rx="1.5" /> : null}

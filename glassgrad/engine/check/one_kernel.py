@@ -60,6 +60,6 @@ def check_rewrite(sinks: Sequence[UOp], data: Mapping[UOp, bytes], name: str) ->
         next(each for each in PASSES if each.name == name).run(work)
         after = work.sinks
     for sink, value, reference in zip(sinks, interpret(after, values), interpret(sinks, values)):
-        if differs(sink, value, reference):
+        if differs(sink, value, reference, values):
             raise Bug(f"CHECK: {name} changes what a graph means\nbefore:\n{describe_graph(sinks)}\n"
                       f"after:\n{describe_graph(after)}")

@@ -233,9 +233,10 @@ class NativePlan(DevicePlan):
         return sum(pool.run_timed(self._address + first * ctypes.sizeof(Command), count))
 
     def stopwatch(self) -> NativeStopwatch:
-        """The same launches with the clock read after each, natively."""
+        """The same launches with the clock read after each, natively, with the worker pool of the settings of now."""
         if self._stopwatch is None:
             self._stopwatch = NativeStopwatch(self._commands[:self._count], self.spans, self.scratch_bytes)
+        self._stopwatch.prepare()
         return self._stopwatch
 
 

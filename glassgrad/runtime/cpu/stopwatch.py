@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from glassgrad.runtime.backend import Stopwatch
@@ -65,6 +65,7 @@ class NativeStopwatch(Stopwatch):
             rows.append(command)
             rows += ends.get(number + 1, [])
         self._commands = (Command * len(rows))(*rows)
+        self._run: Callable[[], int]
 
     def _set(self, stamp: Stamp) -> None:
         ticks = clock()
@@ -72,14 +73,18 @@ class NativeStopwatch(Stopwatch):
         stamp.clock, stamp.first, stamp.second, stamp.scale = ticks.function, arguments[0], arguments[1], ticks.scale
         stamp.last = ctypes.addressof(self._last)
 
-    def run(self, every: bool = True) -> int:
-        """Run all of it; not zero where a check ended it."""
+    def prepare(self) -> None:
+        """Take the worker pool of the settings as they are now; `run` does not look at them."""
         pool = worker_pool()
         if self._scratch_bytes:
             pool.ensure_scratch(self._scratch_bytes)
+        self._run = partial(pool.run, ctypes.addressof(self._commands), len(self._commands))
+
+    def run(self, every: bool = True) -> int:
+        """Run all of it; not zero where a check ended it."""
         self.runs += 1
         self.timed_runs += 1
-        return pool.run(ctypes.addressof(self._commands), len(self._commands))
+        return self._run()
 
     @property
     def latest(self) -> list[int]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
-from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.compiler.graph.dtype import dtypes
@@ -246,7 +245,7 @@ class _Batch:
         own = self.full(index, index.shape).cast(dtypes.int64)
         start = (counting(self.size, dtypes.int64) * n).reshape((self.size, *(1,) * len(index.shape)))
         moved = index_range_check.nearest(own, n) + start
-        return index_range_check.outside(own, n).where(-1, moved) if settings.CHECK_INDEX else moved
+        return index_range_check.outside(own, n).where(-1, moved) if index_range_check.checking() else moved
 
     def _watch(self, wish: Any, index: UOp, limit: int, user: UOp | None = None) -> None:
         """Look at an index for all examples, as it was to be looked at for one."""

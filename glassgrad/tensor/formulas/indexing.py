@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
@@ -37,13 +36,14 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
         shape = broadcast_shape(shape, index.shape)
     linear: UOp | None = None
     outside: UOp | None = None
+    checking = index_range_check.checking()
     for axis, index in picks:
         n = x.shape[axis]
         target = index.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index
         if target.dtype.kind == "i" and from_end:
             target = (target < 0).where(target + n, target)
         target = target.broadcast(shape)
-        if len(picks) > 1 and settings.CHECK_INDEX:     # a bad index stays bad in the linear index, for the check
+        if len(picks) > 1 and checking:     # a bad index stays bad in the linear index, for the check
             bad = index_range_check.outside(target, n)
             outside = bad if outside is None else outside | bad
         elif len(picks) > 1:
@@ -195,12 +195,13 @@ def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
         return target.reshape((1,))
     n = shape[axis]
     outside = index_range_check.outside(target, n)
-    if not settings.CHECK_INDEX:
+    checking = index_range_check.checking()
+    if not checking:
         target = index_range_check.nearest(target, n)
     linear = full(index.shape, 0, dtypes.int64)
     for a, size in enumerate(shape):
         linear = linear * size + (target if a == axis else along(index.shape[a], a, index.shape, dtypes.int64))
-    if settings.CHECK_INDEX:
+    if checking:
         linear = outside.where(-1, linear)              # a bad index must stay bad, for the check
     linear = linear.reshape((linear.elements,))
     index_range_check.watch(linear, [index_range_check.Pick(index, n, axis, from_end=False)], shape, math.prod(shape))

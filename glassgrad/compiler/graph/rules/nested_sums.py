@@ -10,6 +10,7 @@ change along the moved axis needs no mask: the other one's zeros are enough.
 
 from __future__ import annotations
 
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Unwindow
 from glassgrad.compiler.graph.axes import AxisSet, runs, varies
@@ -33,7 +34,8 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
     for n in order:
         rebuilt = n.over(tuple([new[s] for s in n.src]))
         if n.op is o.SUM and _alone(n, readers):
-            rebuilt = _joined(rebuilt, known) or rebuilt
+            with one_place(n.place):     # what is made of a node keeps the user's line
+                rebuilt = _joined(rebuilt, known) or rebuilt
         new[n] = rebuilt
     return [new[s] for s in sinks]
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
-from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
@@ -155,7 +154,7 @@ class IndexingMixin(TensorBase):
                 strides.append(step)
                 shape.append(-(-(stop - start) // abs(step)))
             else:
-                if settings.CHECK_INDEX:
+                if index_range_check.checking():
                     index_range_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape, from_end=True)
                 picks.append((len(shape), p.uop))
                 bounds.append((0, n))
@@ -268,7 +267,7 @@ class IndexingMixin(TensorBase):
         """x[:, .., index], where -1 is no index: rows of a table, or of another axis."""
         if index.dtype.kind not in "iu" or not self.ndim:
             return self[(slice(None),) * axis + (index,)]
-        if settings.CHECK_INDEX:
+        if index_range_check.checking():
             index_range_check.refuse_stored(index.uop, running.few_numbers(index.uop), axis, self.shape, from_end=False)
         return self._with(lookup(self.uop, [(axis, index.uop)], from_end=False), index)
 
