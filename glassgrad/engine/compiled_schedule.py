@@ -72,6 +72,7 @@ class CompiledSchedule:
                     slots += 1
             self.segments.append(segment)
         self.slots = slots
+        self.shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         exact = {slot: symbol for slot, s in enumerate(planned.slots) for length in lengths_in(s.shape)
                  for symbol in length.symbols if symbol.exact}
@@ -90,7 +91,7 @@ class CompiledSchedule:
     # -- memory ----------------------------------------------------------------------------------------------
     def _shape(self, slot: int, values: Sequence[int]) -> tuple[int, ...]:
         """The shape of a slot's memory, for these values of the variables."""
-        shape = tuple([memory_size(n) for n in self.planned.slots[slot].shape])
+        shape = self.shapes[slot]
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])]) if slot in self.exact else shape
 
     def _nbytes(self, slot: int, values: Sequence[int]) -> int:
@@ -151,7 +152,7 @@ class CompiledSchedule:
                 # the line of the expression says more than that of realize()
                 buffer = into or Buffer(self._shape(slot, values), s.dtype, s.device or "", sink.place)
                 addresses[slot] = buffer.address
-                results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)
+                results[slot] = UOp(o.BUFFER, s.dtype, (), buffer, sink.place)
         blocks = []
         try:
             for name, total, rows in self._arenas(values):

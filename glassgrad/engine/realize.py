@@ -118,7 +118,7 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
         node = node.src[0]
     out = stored[node]
     for view in reversed(views):
-        out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg)
+        out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
 
 

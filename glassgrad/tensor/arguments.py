@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
+from glassgrad.base.source_lines import one_place
 from glassgrad.tensor import checks
 from glassgrad.tensor.base import TensorBase
 
@@ -74,4 +75,6 @@ def computed(x: TensorKind, formula: Callable[..., Any], method: str, spelling: 
     kinds = _annotations(method)
     nodes = [x._operand(value) if isinstance(value, TensorBase) or kinds.get(name) == "Operand" else value
              for name, value in zip(own, values)]
-    return x._with(formula(x.uop, *nodes), *(value for value in values if isinstance(value, TensorBase)))
+    with one_place():                  # all that a formula makes is of one line of the user's
+        node = formula(x.uop, *nodes)
+    return x._with(node, *(value for value in values if isinstance(value, TensorBase)))
