@@ -126,9 +126,10 @@ class CompiledSchedule:
 
     # -- running ---------------------------------------------------------------------------------------------
     def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None,
-            values: tuple[int, ...] = ()) -> list[UOp]:
+            values: tuple[int, ...] = (), state: State | None = None) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
-        replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables."""
+        replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables, `state`
+        the settings, where they are at hand."""
         planned = self.planned
         addresses = [0] * self.slots
         addresses[:len(normal.addresses)] = normal.addresses
@@ -163,7 +164,7 @@ class CompiledSchedule:
                     addresses[slot] = block.address + offset
             for slot, whole, offset in self.pieces:
                 addresses[slot] = addresses[whole] + offset
-            self._launch(addresses, normal, values)
+            self._launch(addresses, normal, values, state or launch_state())
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -173,9 +174,8 @@ class CompiledSchedule:
         """A stopwatch for each segment."""
         return [segment.plan.stopwatch() for segment in self.segments]
 
-    def _launch(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...]) -> None:
-        state, observers = launch_state(), observing()
-        debug, check = state.debug, state.check
+    def _launch(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...], state: State) -> None:
+        observers, debug, check = observing(), state.debug, state.check
         if check and not self._checked:
             self._checked = True
             check_graph(normal, self.scalars)
