@@ -169,13 +169,13 @@ def current_state() -> State:
     return made
 
 
-def kernel_mode() -> tuple[Any, ...]:
-    """The values of `KERNEL_SETTINGS`.
+def kernel_mode(state: State | None = None) -> tuple[Any, ...]:
+    """The values of `KERNEL_SETTINGS`, now or in a state that is at hand.
 
     >>> with Context(NOOPT=1): kernel_mode() != Context(NOOPT=0)(kernel_mode)()
     True
     """
-    state = current_state()
+    state = state or current_state()
     if state.kernel_mode is None:
         state.kernel_mode = tuple(getattr(settings, name) for name in KERNEL_SETTINGS)
     return state.kernel_mode

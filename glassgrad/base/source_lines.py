@@ -12,7 +12,18 @@ from typing import Any, NamedTuple
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 PROGRAMS = tuple(os.path.join(PACKAGE, "cli", name) for name in ("demo.py", "train.py"))   # users that come with it
 Place = tuple[Any, ...]         # a code object, the instruction in it and, where calls are noted, the calls around it
-_ours: dict[str, bool] = {}     # by file: hashing a code object would walk its constants
+
+
+class _Files(dict[str, bool]):
+    """Whether a file is ours, worked out when it is first looked up. By file: hashing a code object would walk its
+    constants."""
+
+    def __missing__(self, file: str) -> bool:
+        ours = self[file] = file.startswith(PACKAGE) and file not in PROGRAMS
+        return ours
+
+
+_is_ours = _Files()
 
 
 class _Held(threading.local):
@@ -54,19 +65,14 @@ def user_place() -> Place | None:
     """The innermost running place outside this package: cheap enough to take for every node of a graph."""
     if _held.on:
         return _held.place
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        file = code.co_filename
-        ours = _ours.get(file)
-        if ours is None:
-            ours = _ours[file] = file.startswith(PACKAGE) and file not in PROGRAMS
-        if not ours:
-            if _note_calls is not None:
-                return (code, frame.f_lasti, _note_calls(sys._getframe(1)))
-            return (code, frame.f_lasti)
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_ours[frame.f_code.co_filename]:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    if _note_calls is not None:
+        return (frame.f_code, frame.f_lasti, _note_calls(sys._getframe(1)))
+    return (frame.f_code, frame.f_lasti)
 
 
 class one_place:

@@ -72,6 +72,7 @@ class CompiledSchedule:
                     slots += 1
             self.segments.append(segment)
         self.slots = slots
+        self.shapes = [tuple([memory_size(n) for n in s.shape]) for s in planned.slots]
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         exact = {slot: symbol for slot, s in enumerate(planned.slots) for length in lengths_in(s.shape)
                  for symbol in length.symbols if symbol.exact}
@@ -90,7 +91,7 @@ class CompiledSchedule:
     # -- memory ----------------------------------------------------------------------------------------------
     def _shape(self, slot: int, values: Sequence[int]) -> tuple[int, ...]:
         """The shape of a slot's memory, for these values of the variables."""
-        shape = tuple([memory_size(n) for n in self.planned.slots[slot].shape])
+        shape = self.shapes[slot]
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])]) if slot in self.exact else shape
 
     def _nbytes(self, slot: int, values: Sequence[int]) -> int:
@@ -125,9 +126,10 @@ class CompiledSchedule:
 
     # -- running ---------------------------------------------------------------------------------------------
     def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None,
-            values: tuple[int, ...] = ()) -> list[UOp]:
+            values: tuple[int, ...] = (), state: State | None = None) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
-        replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables."""
+        replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables, `state`
+        the settings, where they are at hand."""
         planned = self.planned
         addresses = [0] * self.slots
         addresses[:len(normal.addresses)] = normal.addresses
@@ -151,7 +153,7 @@ class CompiledSchedule:
                 # the line of the expression says more than that of realize()
                 buffer = into or Buffer(self._shape(slot, values), s.dtype, s.device or "", sink.place)
                 addresses[slot] = buffer.address
-                results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)
+                results[slot] = UOp(o.BUFFER, s.dtype, (), buffer, sink.place)
         blocks = []
         try:
             for name, total, rows in self._arenas(values):
@@ -162,7 +164,7 @@ class CompiledSchedule:
                     addresses[slot] = block.address + offset
             for slot, whole, offset in self.pieces:
                 addresses[slot] = addresses[whole] + offset
-            self._launch(addresses, normal, values)
+            self._launch(addresses, normal, values, state or launch_state())
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -172,9 +174,8 @@ class CompiledSchedule:
         """A stopwatch for each segment."""
         return [segment.plan.stopwatch() for segment in self.segments]
 
-    def _launch(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...]) -> None:
-        state, observers = launch_state(), observing()
-        debug, check = state.debug, state.check
+    def _launch(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...], state: State) -> None:
+        observers, debug, check = observing(), state.debug, state.check
         if check and not self._checked:
             self._checked = True
             check_graph(normal, self.scalars)

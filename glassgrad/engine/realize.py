@@ -19,7 +19,7 @@ from typing import Any
 
 from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork import held_at_fork
-from glassgrad.base.settings import kernel_mode, settings
+from glassgrad.base.settings import State, kernel_mode, launch_state, settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Param, Shape
 from glassgrad.compiler.graph.dtype import DType
@@ -57,10 +57,10 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
     if sinks:
-        normal = normalize(sinks)
-        compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None or trace.any_size)
+        normal, state = normalize(sinks), launch_state()
+        compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None or trace.any_size, state)
         with _running:
-            results = compiled.run(normal, free, values=values)
+            results = compiled.run(normal, free, values=values, state=state)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         stored.update((sink, _of_shape(result, sink.shape)) for sink, result in zip(sinks, results))
@@ -118,7 +118,7 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
         node = node.src[0]
     out = stored[node]
     for view in reversed(views):
-        out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg)
+        out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
 
 
@@ -182,10 +182,12 @@ def forgotten_schedules() -> Iterator[None]:
         _known, _sizes = before
 
 
-def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool) -> tuple[CompiledSchedule, tuple[int, ...]]:
+def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
+                   state: State | None = None) -> tuple[CompiledSchedule, tuple[int, ...]]:
     """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
-    With `any_size`, it may be one that serves graphs of other sizes too."""
-    mode = (kernel_mode(), device)
+    With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings, where they are at
+    hand."""
+    mode = (kernel_mode(state), device)
     known = _known.get((mode, normal.key))
     if any_size and known is None and settings.DYNAMIC and not normal.symbols:
         found = _find_general(normal, mode)

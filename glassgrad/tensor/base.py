@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.symbolic import Length
@@ -369,7 +370,9 @@ class TensorBase:
     # -- formulas --------------------------------------------------------------------------------------------
     def _formula(self, formula: Callable[..., UOp], *options: Any) -> Self:
         """A formula of several ops on floats: float16 and bfloat16 pass through it in float32 and are rounded once."""
-        return self._with(in_accumulator(lambda x: formula(x, *options), as_float(self.uop)))
+        with one_place():
+            node = in_accumulator(lambda x: formula(x, *options), as_float(self.uop))
+        return self._with(node)
 
     def _combined(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False,
                   beside: str = "beside a tensor") -> Self:

@@ -30,6 +30,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.base import TensorBase
@@ -348,7 +349,9 @@ def computed(x: TensorKind, formula: Callable[..., Any], method: str, spelling: 
     kinds = _annotations(method)
     nodes = [x._operand(value) if isinstance(value, TensorBase) or kinds.get(name) == "Operand" else value
              for name, value in zip(own, values)]
-    return x._with(formula(x.uop, *nodes), *(value for value in values if isinstance(value, TensorBase)))
+    with one_place():                  # all that a formula makes is of one line of the user's
+        node = formula(x.uop, *nodes)
+    return x._with(node, *(value for value in values if isinstance(value, TensorBase)))
 
 
 # -- new tensors ---------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_held, leaves_among,
                                               refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
@@ -90,7 +91,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
             wants = t._requires_grad is not False
             earlier, leaf = t.uop, wants and is_held(t)
-            t.uop = distinct(node) if wants and any(other is not t for other in holders((node,))) else node
+            taken = wants and node in registry.leaves and any(other is not t for other in holders((node,)))
+            t.uop = distinct(node) if taken else node
             hold(t)
             if leaf and t.uop is not earlier:
                 still_a_leaf(t, earlier)         # it is the same value
@@ -264,7 +266,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 fix="compute the value from float tensors, or set x.requires_grad = True")
         anew = any(t._grad is RESET for _, t in leaves)
-        parts = gradients(self.uop, seed, [n for n, _ in leaves])
+        parts = gradients(self.uop, seed, [n for n, _ in leaves], order)
         nothing = all(part is None for part in parts)
         refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or nothing])
         for (_, leaf), found in zip(leaves, parts):

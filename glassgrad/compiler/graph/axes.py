@@ -6,6 +6,7 @@ A value that does not change along an axis can be computed once for all of it; f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
@@ -16,11 +17,12 @@ AxisSet = frozenset[int]
 Run = tuple[int, int, int, int]     # axes [i, left) of one shape hold the same elements as [j, right) of the other
 
 
-def runs(shape: Shape, source: Shape) -> list[Run]:
+@lru_cache(maxsize=4096)
+def runs(shape: Shape, source: Shape) -> tuple[Run, ...]:
     """Two shapes of one size cut into the shortest runs of axes with equal products.
 
     >>> runs((6, 4), (2, 3, 4))
-    [(0, 1, 0, 2), (1, 2, 2, 3)]
+    ((0, 1, 0, 2), (1, 2, 2, 3))
     """
     out: list[Run] = []
     i = j = 0
@@ -40,7 +42,7 @@ def runs(shape: Shape, source: Shape) -> list[Run]:
                 right += 1
         out.append((i, left, j, right))
         i, j = left, right
-    return out
+    return tuple(out)
 
 
 def nontrivial(shape: Shape) -> AxisSet:

@@ -35,9 +35,9 @@ FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o
                   o.BITCAST, o.RANDOM, o.IOTA))
 
 
-def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
+def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp] = ()) -> list[UOp | None]:
     """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it. Worked out
-    once for all graphs of one structure.
+    once for all graphs of one structure. `below` are the nodes under the root, sources first, if they are at hand.
 
     >>> from glassgrad.compiler.graph.arguments import Param
     >>> from glassgrad.compiler.graph.uop import const
@@ -45,7 +45,9 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
     >>> gradients(-x, const(1.0), [x])[0] is -const(1.0).broadcast((3,))
     True
     """
-    order = toposort([seed, root])
+    below = below or toposort([root])
+    known = set(below)
+    order = [*below, *[node for node in toposort([seed]) if node not in known]]
     return derived(lambda: _gradients(order, root, seed, targets), order, [root, seed, *targets])
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 N = TypeVar("N", bound="Node")
-_BUFFER = o.BUFFER
+_BUFFER, _CONST = o.BUFFER, o.CONST
 _nothing = int                       # a callable that does nothing, written in C
 
 _SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH, o.IOTA, o.RANDOM))
@@ -48,6 +48,7 @@ class _Entry(weakref.ref):  # type: ignore[type-arg]
 
 
 _table: dict[Any, _Entry] = {}
+_create, _remove = object.__new__, _table.pop
 # Called when a node is gone, thousands of times in a compile. Python drops what a callback raises, and a Ctrl-C may be
 # raised at any line of Python: so the callback is pure C, which a Ctrl-C cannot interrupt.
 _forget = methodcaller("remove")
@@ -82,14 +83,14 @@ class Node:
         The rest is for weak references, whose node may be gone, and for threads that make the same node at once.
         """
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
-        key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg)) if op is o.CONST \
-            else (op, dtype, src, arg)
+        key = (op, dtype, src, arg) if op is not _CONST else \
+            (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg))
         known = _table.get(key)
         if known is not None:
             first: Self | None = known()
             if first is not None:
                 return first
-        node = object.__new__(cls)
+        node = _create(cls)
         node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
         _describe(node)
         node.place = place or user_place()
@@ -106,7 +107,7 @@ class Node:
                         return first
                     known.remove = _nothing             # a dead one whose callback is still to come
                     _table[key] = entry
-        entry.remove = partial(_table.pop, key, None)
+        entry.remove = partial(_remove, key, None)
         return node
 
     def __repr__(self) -> str:
@@ -220,7 +221,7 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     order: list[N] = []
     stack: list[N | None] = list(roots)
     stack.reverse()
-    pop, push = stack.pop, stack.append
+    pop = stack.pop
     while stack:
         node = pop()
         if node is None:                    # the next one's sources are done
@@ -228,14 +229,10 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
         elif node not in done:
             done.add(node)
             below = node.src if sources is None else sources(node)
-            if not below:
+            if below:
+                stack += (node, None, *below[::-1])
+            else:
                 order.append(node)
-                continue
-            push(node)
-            push(None)
-            for s in below[::-1]:
-                if s not in done:
-                    push(s)
     return order
 
 

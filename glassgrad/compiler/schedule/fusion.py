@@ -84,23 +84,20 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     given memory because of the reduction inside them. A second pass treats such values as stored from the start.
     """
     order = toposort(sinks)
-    plan = _Plan(order, {})
+    plan = _Plan(order)
     chains, apart = online_softmax.find(order, plan.varies, plan.readers, set(sinks), device, stores_scores)
     plan.one_pass(chains, apart)
     plan.walk(order, set(sinks))
     if plan.few:
-        plan = _Plan(order, plan.few)
-        plan.one_pass(chains, apart)
+        plan.again()
         plan.walk(order, set(sinks))
     return {node: plan.reasons[node] for node in order if node in plan.reasons}
 
 
 class _Plan:
-    def __init__(self, order: list[UOp], known: dict[UOp, str]):
-        self.inlined: dict[UOp, Inlined] = {}
-        self.reasons: dict[UOp, str] = {}
-        self.known = known                      # what gets memory whatever else is found
+    def __init__(self, order: list[UOp]):
         self.few: dict[UOp, str] = {}           # what got memory and is few values for many that are reduced
+        self.again()
         self.varies = varies(order)
         self.number = {node: i for i, node in enumerate(order)}
         self.readers: dict[UOp, list[UOp]] = {}
@@ -110,6 +107,12 @@ class _Plan:
         self.chains: dict[UOp, SoftmaxProduct] = {}      # the nodes of each softmax(scores) times values in one pass
         self.chain_results: set[UOp] = set()
         self.apart: dict[UOp, str] = {}         # the totals of others, and why they are not
+
+    def again(self) -> None:
+        """Forget what was decided, but for the few values that are better stored from the start."""
+        self.known, self.few = self.few, {}     # what gets memory whatever else is found
+        self.inlined: dict[UOp, Inlined] = {}
+        self.reasons: dict[UOp, str] = {}
 
     def one_pass(self, chains: list[SoftmaxProduct], apart: dict[UOp, str]) -> None:
         """Take note of what is computed in one pass, and of what could be."""

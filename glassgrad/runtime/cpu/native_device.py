@@ -207,23 +207,28 @@ class NativePlan(DevicePlan):
     def runner(self) -> Callable[[], int]:
         """What `run` does, with the worker pool of the settings of now: for who runs it often under the same."""
         if self._count <= FEW and self._serial and not pool_is_open():
-            return self._run_alone
+            return self._runner_alone()
         pool = worker_pool()
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
         pieces = self._pieces()
         return partial(pool.run, *pieces[0]) if len(pieces) == 1 else partial(_run_pieces, pool.run, pieces)
 
-    def _run_alone(self) -> int:
-        """Run every command in this thread: they are small, and opening a pool costs a compile."""
-        scratch = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
-        aligned = -(-ctypes.addressof(scratch) // ALIGNMENT) * ALIGNMENT
-        for number, command in enumerate(self._commands[:self._count]):
-            if command.function:
-                _FUNCTION(command.function)(command.args, 0, aligned)
-            elif ctypes.c_int32.from_address(command.args).value < command.tasks:
-                return self._count - number
-        return 0
+    def _runner_alone(self) -> Callable[[], int]:
+        """What runs every command in this thread: they are small, and opening a pool costs a compile."""
+        self._own_scratch = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
+        scratch = -(-ctypes.addressof(self._own_scratch) // ALIGNMENT) * ALIGNMENT
+        steps = [(_FUNCTION(command.function) if command.function else None, command.args, command.tasks)
+                 for command in self._commands[:self._count]]
+
+        def run() -> int:
+            for number, (function, args, bound) in enumerate(steps):
+                if function is not None:
+                    function(args, 0, scratch)
+                elif ctypes.c_int32.from_address(args).value < bound:
+                    return len(steps) - number
+            return 0
+        return run
 
     def run_one(self, number: int) -> int:
         """One kernel alone; its nanoseconds."""
