@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from glassgrad.conformance.grades import GROUPS
@@ -40,8 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print all results as JSON")
     parser.add_argument("--write", metavar="PAGE.md", help="put the result into a Markdown page as well")
     options = parser.parse_args(arguments)
-    report = conformance(options.device, options.only, script=options.script, timeout=options.timeout)
-    print(json.dumps(report.as_json(), indent=1) if options.json else report)
+    report = conformance(options.device, options.only, script=options.script, timeout=options.timeout,
+                         show=(lambda line: None) if options.json else partial(print, flush=True))
+    print(json.dumps(report.as_json(), indent=1) if options.json else report.conclusion())
     if options.write:
         report.write(Path(options.write))
     return 0 if report.passed else 1

@@ -20,6 +20,7 @@ __all__ = ["Report"]
 
 WRONG = (FAILED, CRASHED, HUNG, NOT_RUN)
 MOST_SHOWN = 12            # failures in full; the others by name
+TABLE_HEAD = f"{'grade':<6} {'group':<14} {'passed':>6} {'failed':>6} {'refused':>7} {'seconds':>8}"
 PAGE = """# Conformance
 
 For readers who want to know what each device does rightly. A section is written by
@@ -111,15 +112,24 @@ class Report:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"{self.device}: {self._verdict()}"
-        yield ""
-        yield f"{'grade':<6} {'group':<14} {'passed':>6} {'failed':>6} {'refused':>7} {'seconds':>8}"
-        for number, group in enumerate(GROUPS, 1):
-            if group.name in self.groups:
-                count = self.counts(group.name)
-                seconds = sum(r.seconds for r in self.results if r.group == group.name)
-                yield (f"{number:<6} {group.name:<14} {count['passed']:>6} {count['failed']:>6} {count['refused']:>7} "
-                       f"{seconds:>8.1f}")
+        yield TABLE_HEAD
+        yield from (self.table_row(group) for group in self.groups)
+        yield self.conclusion()
+
+    def table_row(self, group: str) -> str:
+        """The row of a group, under `TABLE_HEAD`."""
+        number = [grade.name for grade in GROUPS].index(group) + 1
+        count = self.counts(group)
+        seconds = sum(r.seconds for r in self.results if r.group == group)
+        return (f"{number:<6} {group:<14} {count['passed']:>6} {count['failed']:>6} {count['refused']:>7} "
+                f"{seconds:>8.1f}")
+
+    def conclusion(self) -> str:
+        """What follows the table: the verdict, what is missing, and the failures in full."""
+        return "\n".join(self._conclusion_lines())
+
+    def _conclusion_lines(self) -> Iterator[str]:
+        yield f"\n{self.device}: {self._verdict()}"
         for name, refused in self.missing.items():
             yield f"\nmissing: {name}, in {len(refused)} checks\n{_indented(refused[0].got.splitlines()[0], 2)}"
         for result in self.failures[:MOST_SHOWN]:

@@ -14,14 +14,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.conformance.case import CRASHED, HUNG, NOT_RUN, CheckResult, check
 from glassgrad.conformance.child import load_devices
 from glassgrad.conformance.grades import Grade, chosen
-from glassgrad.conformance.report import Report
+from glassgrad.conformance.report import TABLE_HEAD, Report
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 
@@ -33,9 +33,9 @@ MOST_PRINTED, MOST_SHOWN = 200, 10      # lines that a device printed: kept, and
 
 
 def conformance(device: str, only: Sequence[str] = (), *, script: str = "", timeout: float = 60.0,
-                isolated: bool = True) -> Report:
+                isolated: bool = True, show: Callable[[str], None] = lambda line: None) -> Report:
     """Grade a device. `script` registers it: a Python file or a module; a device that this process registered itself
-    is graded in this process, by `isolated=False`."""
+    is graded in this process, by `isolated=False`. `show` gets the lines of the table, each as soon as it is known."""
     groups = chosen(only)
     if script:
         load_devices(script)
@@ -44,12 +44,14 @@ def conformance(device: str, only: Sequence[str] = (), *, script: str = "", time
         raise DeviceError("a file does not compute: there is nothing to grade", given=name,
                           expected="a device that runs kernels", fix=f"one of {', '.join(Device.records)}")
     report = Report(name, Device.records[name], script)
+    show(TABLE_HEAD)
     for group in groups:
         if report.opens:
             runs = _isolated(name, group, script, timeout) if isolated else _here(name, group)
             report.results.extend(runs)
         else:                                               # without a device each check fails in the same words
             report.results.extend(CheckResult(group.name, case.name, NOT_RUN) for case in group.cases())
+        show(report.table_row(group.name))
     report.finish()
     return report
 

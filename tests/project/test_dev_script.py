@@ -84,7 +84,7 @@ def test_help_exits_0_and_names_every_command(checkout, asked):
     done = checkout.run(asked)
     assert done.returncode == 0 and done.stderr == ""
     commands = re.findall(r"^  (\w+) {2,}\w", done.stdout, re.M)
-    assert commands == ["demo", "test", "lint", "bench", "fuzz", "docs", "wheel", "setup", "help"]
+    assert commands == ["demo", "test", "lint", "bench", "fuzz", "arm64", "docs", "wheel", "setup", "help"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -17,7 +17,8 @@ Which process runs a test follows from its file and its place there, not from ho
 finds in its process (compiled kernels, sizes that were seen) is then the same in every run, and a failure comes again.
 
 Devices that are not the default run the op suite (`SUITE`) by `DEVICE=OPENCL ./dev test --all tests/tensor ...`. Each
-usual run takes a few tests of one of its files on each of `ON_DEVICES`: tests/runtime/test_device_suites.py.
+usual run takes some tests of one of its files on one of `ON_DEVICES`, the next commit on the next device:
+tests/runtime/test_device_suites.py.
 """
 
 from __future__ import annotations
@@ -120,15 +121,21 @@ def sampled(tests: Sequence[T], number: int, most: int) -> list[T]:
 
 # -- the op suite on devices that are not the default ----------------------------------------------------------
 SUITE = ("tests/tensor", "tests/lower", "tests/jit", "tests/nn", "tests/tensor_api")
-ON_DEVICES = {          # device: how many tests a run takes of one file, and the environment that makes it faster
-    "OPENCL": (10, {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1"}),
+ON_DEVICES = {          # device: how many tests a run takes of one file (about 30 s), and what makes it faster
+    "OPENCL": (20, {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1"}),
+    "WEBGPU": (25, {}),
+    "WASM": (40, {}),
+    "HIP_SHIM": (15, {}),
+    "METAL_SHIM": (15, {}),
 }
 
 
-def suite_sample(number: int) -> tuple[str, int]:
-    """Which file of the op suite a run takes on another device, and which sample of its tests."""
+def suite_sample(number: int) -> tuple[str, str, int]:
+    """On which device a run takes some of the op suite, which file of it, and which sample of the file's tests."""
     files = sorted(file.relative_to(ROOT).as_posix() for folder in SUITE for file in (ROOT / folder).glob("test_*.py"))
-    return files[number % len(files)], number // len(files)
+    devices = list(ON_DEVICES)
+    turn = number // len(devices)
+    return devices[number % len(devices)], files[turn % len(files)], turn // len(files)
 
 
 def describe(part: Part | None) -> str:

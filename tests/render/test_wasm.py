@@ -157,6 +157,8 @@ SAMPLE = {
     "everything": lambda x: x.sum(), "indices": lambda x: x.argmax(1), "a product": lambda x: x @ x.T,
     "a deep product": lambda x: x.reshape(-1, 7).T @ x.reshape(-1, 7), "a sort": lambda x: x.sort(1)[0],
     "a running sum": lambda x: x.cumsum(1), "small floats": lambda x: (x.half() * 3).bfloat16().float(),
+    "a product of bytes": lambda x: (x * 100).cast(dtypes.int8) @ (x.T * 100).cast(dtypes.int8),
+    "a product of short integers": lambda x: (x * 900).cast(dtypes.uint16) @ (x.T * 900).cast(dtypes.uint16),
     "eight bits": lambda x: (x * 100).cast(dtypes.int8) * 3, "many bits": lambda x: (x * 1e9).long() // 7 % 1000,
     "a padded cut": lambda x: x[:, ::3].pad(((1, 1), (0, 2))), "flipped": lambda x: x.flip(1).T.contiguous(),
     "truth": lambda x: ((x > 0) & (x < 0.5)).where(x, -1).any(0), "statistics": lambda x: x.layernorm(),

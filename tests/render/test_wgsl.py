@@ -245,6 +245,18 @@ def test_slices_numbers_lengths_and_parts() -> None:
 
 
 @needs_webgpu
+@pytest.mark.parametrize("count", [1, 12])
+def test_a_length_that_changes_binds_no_more_than_its_buffer_has(count: int, rng: np.random.Generator) -> None:
+    """Twelve arguments are more than are bound one by one where an adapter has few bindings."""
+    for length in (5, 31, 257, 300, 65_537, 1000):
+        values = [rng.standard_normal(length, np.float32) for _ in range(count)]
+        total, expected = Tensor(values[0], device="WEBGPU") * 1.25, values[0] * 1.25
+        for value in values[1:]:
+            total, expected = total * 0.5 + Tensor(value, device="WEBGPU"), expected * 0.5 + value
+        np.testing.assert_allclose(total.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_webgpu
 def test_a_long_loop_runs_to_its_end() -> None:
     assert Tensor.arange(100_000, device="WEBGPU").cumsum()[-1].item() == 4999950000
 

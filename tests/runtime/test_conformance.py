@@ -63,7 +63,26 @@ def test_the_default_device_passes_every_grade_but_training_in_this_process():
 def test_a_device_that_a_script_registers_is_graded_in_processes_of_its_own(graded):
     report = graded("print('copied', size)", ["copies", "8"])          # what a device prints is not a result
     assert report.passed and report.groups == ["copies", "jit"], str(report)
-    assert str(report).startswith("BAD: passed\n\ngrade  group          passed failed refused  seconds\n1      copies")
+    assert str(report).startswith("grade  group          passed failed refused  seconds\n1      copies")
+    assert str(report).endswith("\n\nBAD: passed")
+
+
+def test_a_grade_is_shown_when_it_ends_and_before_the_next_begins():
+    opened, shown = [], []
+
+    class Counting(PythonDevice):
+        def copy_in(self, address, data):
+            opened.append(len(shown))
+            super().copy_in(address, data)
+
+    Device.register("COUNTING", Counting)
+    try:
+        report = conformance("COUNTING", ["copies", "jit"], isolated=False, show=shown.append)
+    finally:
+        Device.unregister("COUNTING")
+    assert [line.split()[:3] for line in shown[1:]] == [["1", "copies", "16"], ["8", "jit", "7"]]
+    assert set(opened) == {1, 2}, "copies run when the head is shown, jit when the row of copies is"
+    assert str(report) == "\n".join([*shown, report.conclusion()])
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="project 7 compiles C")

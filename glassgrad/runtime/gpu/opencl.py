@@ -9,9 +9,11 @@ import ctypes
 import os
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, MemoryLimitError
+from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
@@ -19,6 +21,8 @@ from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.host_memory import readable
 
 __all__ = ["open_opencl"]
+
+FOLD_BYTES = 8 * 256    # of a group's memory: values that its threads exchange in a fold
 
 
 def open_opencl(name: str = "OPENCL") -> OpenclDevice:
@@ -122,6 +126,8 @@ class OpenclDevice(GpuDevice):
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         super().__init__(name, OpenclMemory(cl, self.context, self.queue))
         self.has_float64 = "cl_khr_fp64" in device.extensions
+        near = min(GPU.group_bytes, device.local_mem_size - FOLD_BYTES)
+        self.target = replace(GPU, row_bytes=near, group_bytes=near)
         options = os.environ.get("PYOPENCL_BUILD_OPTIONS", "")        # pyopencl adds them to every build
         self.machine = f"{device.platform.name} {device.name} {device.driver_version} {options}"
         self.about = f"{device.name}, compiled by {device.platform.name} {device.driver_version}"

@@ -322,13 +322,19 @@ class WebgpuLaunch:
             handle, distance = device.memory.find(self.addresses[i])
             begin = distance // align * align
             self.distances[i] = distance - begin
-            size = -(-(self.distances[i] + max(self.function.sizes[i], 4)) // 8) * 8
+            size = self.bytes_of(i, handle, begin, self.distances[i])
             self.check(size)
             entries.append({"binding": number + 1, "resource": {"buffer": handle, "offset": begin, "size": size}})
         if memories[last:]:
             entries.append({"binding": last + 1, "resource": self.pack(memories[last:])})
         self.group = device.device.create_bind_group(layout=self.function.layout, entries=entries)
         self.bound = list(self.addresses)
+
+    def bytes_of(self, argument: int, handle: Any, begin: int, distance: int) -> int:
+        """How much of a buffer an argument needs from `begin` on. A size that changes from call to call counts with the
+        most that it can be: the buffer of this call may be smaller."""
+        needed = -(-(distance + max(self.function.sizes[argument], 4)) // 8) * 8
+        return min(needed, handle.size - begin)
 
     def pack(self, arguments: list[int]) -> dict[str, Any]:
         """One buffer for several arguments, and the copies to it and back."""
@@ -337,7 +343,7 @@ class WebgpuLaunch:
         for i in arguments:
             handle, distance = device.memory.find(self.addresses[i])
             begin = distance // 8 * 8
-            nbytes = -(-(distance - begin + max(self.function.sizes[i], 4)) // 8) * 8
+            nbytes = self.bytes_of(i, handle, begin, distance - begin)
             self.distances[i] = total + distance - begin
             sources.append((handle, begin, total, nbytes, self.function.stores[i]))
             total += nbytes

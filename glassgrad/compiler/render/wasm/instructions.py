@@ -183,11 +183,21 @@ _SPLATS = {"f32.load": 32, "f64.load": 64, "i32.load": 32, "i64.load": 64, "i32.
 
 
 def splat_load(code: Code) -> Code:
-    """A load that is repeated in all lanes, as one instruction."""
-    if not code.name.endswith(".splat") or code.operands[0].name not in _SPLATS:
+    """A load that is repeated in all lanes, as one instruction; not one that also extends what it loads: a byte that
+    is repeated in all bytes is not an integer of 32 bits.
+
+    >>> load = Code("i32.load8_s", (get(CodeLocal("p", "i32")),), At(0))
+    >>> splat_load(Code("i8x16.splat", (load,))).name, splat_load(Code("i32x4.splat", (load,))).name
+    ('v128.load8_splat', 'i32x4.splat')
+    """
+    shape, _, word = code.name.partition(".")
+    if word != "splat" or code.operands[0].name not in _SPLATS:
         return code
     load = code.operands[0]
-    return Code(f"v128.load{_SPLATS[load.name]}_splat", load.operands, load.immediate)
+    bits = _SPLATS[load.name]
+    if bits != int(shape[1:].partition("x")[0]):
+        return code
+    return Code(f"v128.load{bits}_splat", load.operands, load.immediate)
 
 
 # -- writing -------------------------------------------------------------------------------------------------

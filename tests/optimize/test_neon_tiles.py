@@ -1,0 +1,92 @@
+"""Tiles of products for ARM64, by counting the instructions of their innermost loops. Reference: the tile's own shape.
+
+LLVM compiles for AArch64 on any machine, so nothing is executed here: `./dev arm64` does that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from glassgrad import Tensor, dtypes
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.pipeline import make_source
+
+binding = pytest.importorskip("llvmlite.binding", reason="llvmlite is not installed")
+TRIPLE = "aarch64-unknown-linux-gnu"
+NEOVERSE_N1 = Target("aarch64", 16, 32, frozenset({"neon", "lse", "dotprod", "fullfp16"}), 64 << 10, 1 << 20)
+BRANCH_BACK = re.compile(r"\t(?:b\.\w+|cbn?z|tbn?z)\t.*?(\.L\w+)$")
+
+
+def assembly(source: str) -> list[str]:
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    machine = binding.Target.from_triple(TRIPLE).create_target_machine(cpu="neoverse-n1", opt=1, reloc="pic",
+                                                                       codemodel="small")
+    module = binding.parse_assembly(source)
+    module.triple, module.data_layout = TRIPLE, str(machine.target_data)
+    return str(machine.emit_assembly(module)).splitlines()
+
+
+def innermost_loops(lines: list[str]) -> list[list[str]]:
+    """The instructions of each loop that has no label, and so no loop, inside."""
+    labels: dict[str, int] = {}
+    loops = []
+    for number, line in enumerate(lines):
+        if line.startswith(".L"):
+            labels[line.partition(":")[0]] = number
+        back = BRANCH_BACK.match(line)
+        if back and back[1] in labels:
+            body = lines[labels[back[1]] + 1:number + 1]
+            if not any(inside.startswith(".L") for inside in body):
+                loops.append([inside.strip() for inside in body if inside.startswith("\t") and inside[1] not in "./"])
+    return loops
+
+
+def filled(*shape: int, dtype: DType = dtypes.float32) -> Tensor:
+    return Tensor.full(shape, 0.5, dtype=dtype, device="CPU").contiguous().realize()
+
+
+def square(n: int, dtype: DType = dtypes.float32) -> Tensor:
+    return filled(n, n, dtype=dtype) @ filled(n, n, dtype=dtype)
+
+
+PRODUCTS = {
+    "512": (lambda: square(512), "4s"), "64": (lambda: square(64), "4s"), "37": (lambda: square(37), "4s"),
+    "transposed left": (lambda: filled(256, 256).T @ filled(256, 256), "4s"),
+    "transposed right": (lambda: filled(256, 256) @ filled(256, 256).T, "4s"),
+    "float64": (lambda: square(128, dtypes.float64), "2d"), "float16": (lambda: square(128, dtypes.float16), "4s"),
+    "bfloat16": (lambda: square(128, dtypes.bfloat16), "4s"),
+    "convolution": (lambda: filled(4, 16, 28, 28).conv2d(filled(32, 16, 3, 3)), "4s"),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_step_of_a_product_is_one_multiply_add_for_each_vector_of_its_tile(name: str) -> None:
+    make, lanes = PRODUCTS[name]
+    kernel = optimize(lower(make().schedule()[-1].ast), NEOVERSE_N1)
+    tile = next(move for move in kernel.moves if move.startswith(("contract(", "direct(")))
+    rows, vectors = (int(re.search(rf"{field}=(\d+)", tile)[1]) for field in ("rows", "vectors"))
+    loops = innermost_loops(assembly(make_source(kernel, NEOVERSE_N1, "llvm")))
+    loop = max(loops, key=lambda body: sum(line.startswith("fmla\t") for line in body))
+    counts = Counter(line.split("\t")[0] for line in loop)
+    products = [line for line in loop if line.startswith("fmla\t")]
+    assert len(products) == rows * vectors, tile
+    assert all(re.match(rf"fmla\tv\d+\.{lanes}, ", line) for line in products), "whole vectors are multiplied"
+    assert len({line.split(",")[0] for line in products}) == rows * vectors, "each sum has a register of its own"
+    assert not counts.keys() & {"str", "stp", "st1", "dup", "bl"}, f"nothing is stored, spilled or called: {counts}"
+    loads = sum(count for word, count in counts.items() if word.startswith("ld"))
+    assert loads <= rows + vectors and counts.total() <= 2.2 * len(products), counts
+
+
+def test_a_loop_over_elements_and_a_sum_work_on_whole_vectors() -> None:
+    for value, word in (((filled(4096) * 2 + filled(4096)), "fadd"), (filled(1 << 16).sum(), "fadd")):
+        kernel = optimize(lower(value.schedule()[-1].ast), NEOVERSE_N1)
+        [loop] = innermost_loops(assembly(make_source(kernel, NEOVERSE_N1, "llvm")))
+        vectors = [line for line in loop if line.startswith(word + "\t")]
+        assert len(vectors) >= 4 and all(re.match(rf"{word}\tv\d+\.4s, ", line) for line in vectors)
