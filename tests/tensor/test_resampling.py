@@ -50,3 +50,8 @@ def test_antialias_says_where_it_is_not_there():
   given:    antialias=True, mode='nearest', 2 axes of float32
   expected: "bilinear" or "bicubic" on two axes of floats
   fix:      leave antialias out"""
+
+
+def test_a_grid_of_integers_is_one_of_floats() -> None:
+    image, grid = Tensor.arange(16).reshape(1, 1, 4, 4).float(), Tensor([[[[0, 0], [1, -1]]]])
+    assert image.grid_sample(grid).tolist() == image.grid_sample(grid.float()).tolist()

@@ -240,24 +240,18 @@ def sign(x: UOp) -> UOp:
 
 def floor(x: UOp) -> UOp:
     """Rounded down."""
-    if x.dtype.kind != "f":
-        return x
     below = x.trunc()
     return (x < below).where(below - 1.0, below)
 
 
 def ceil(x: UOp) -> UOp:
     """Rounded up."""
-    if x.dtype.kind != "f":
-        return x
     above = x.trunc()
     return (above < x).where(above + 1.0, above)
 
 
 def round_half_even(x: UOp) -> UOp:
     """Rounded to the nearest integer, halves to the even one."""
-    if x.dtype.kind != "f":
-        return x
     toward_zero = x.trunc()
     rest = (x - toward_zero).abs()
     half = toward_zero * 0.5

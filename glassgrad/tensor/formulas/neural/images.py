@@ -38,7 +38,7 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
     """An image's values at the positions of a grid (batch, rows, columns, 2): x and y, from -1 to 1."""
     batch, channels, height, width = image.shape
     flat = image.reshape((batch, channels, height * width))
-    rows, columns = grid.shape[1:3]
+    grid, (rows, columns) = as_float(grid), grid.shape[1:3]
 
     def taps(t: UOp, n: int) -> list[tuple[UOp, UOp]]:
         """The elements of an axis that count at a position, and how much each does."""
