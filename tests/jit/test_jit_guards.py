@@ -388,6 +388,19 @@ def lazy_tensors_keep_the_value_they_were_made_from(wrap: Callable[..., Any]) ->
     return None, call
 
 
+def gradients_through_a_lazy_tensor_in_sight(wrap: Callable[..., Any]) -> Any:
+    w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    s = SimpleNamespace(double=w * 2, data=numbers(3) * 2)
+    step = wrap(lambda x: (s.double * x + s.data).sum().backward().realize())
+
+    def call(number: int) -> Any:
+        if number in (3, 5, 6):
+            s.double, s.data = w * (number + 1), numbers(3) * number
+        w.grad = None
+        return step(numbers(3) + number), w.grad
+    return None, call
+
+
 def view_that_shows_another_part(wrap: Callable[..., Any]) -> Any:
     s = SimpleNamespace(w=numbers(6))
     s.part = s.w[1:4]
@@ -464,7 +477,8 @@ def results_in_a_block_without_gradients(wrap: Callable[..., Any]) -> Any:
 
 
 @pytest.mark.parametrize("program", [
-    values_known_before_the_trace, lazy_tensors_keep_the_value_they_were_made_from, view_that_shows_another_part,
+    values_known_before_the_trace, lazy_tensors_keep_the_value_they_were_made_from,
+    bits(gradients_through_a_lazy_tensor_in_sight), view_that_shows_another_part,
     methods_replaced, attributes_that_appear, results_that_ask_for_a_gradient, results_in_a_block_without_gradients])
 def test_what_a_replay_must_see(program: Program) -> None:
     assert outcome(program, TinyJit) == outcome(program, plain)
