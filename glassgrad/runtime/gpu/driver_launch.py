@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.interrupts import interrupts_deferred
@@ -56,13 +56,12 @@ class DriverLaunch:
 
 class DriverPlan(GpuPlan):
     """Launches one after another, with one foreign call for each."""
-    launches: list[list[DriverLaunch]]
 
     def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
                  slots: Sequence[tuple[int, ...]]):
         super().__init__(device, programs, slots)
         self.driver = driver
-        self.flat = [launch for made in self.launches for launch in made]
+        self.flat = cast(list[DriverLaunch], [launch for made in self.launches for launch in made])
         self.calls = [launch.call for launch in self.flat]
 
     def run(self) -> None:

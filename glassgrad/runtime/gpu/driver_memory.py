@@ -31,7 +31,7 @@ _FEW_BYTES = 64 << 10                    # less is copied in on the kernels' str
 _APART = 1                               # a stream that does not wait for the kernels' one; the same in both drivers
 
 
-class Piece(NamedTuple):
+class PinnedPiece(NamedTuple):
     """A piece of pinned memory, and the event that says when its last copy is done."""
     address: int
     view: memoryview
@@ -45,10 +45,10 @@ class PinnedMemory:
         address = driver.made(driver.names.allocate_host, ctypes.c_size_t(_PIECE * _PIECES), 0).value or 0
         whole = memoryview((ctypes.c_char * (_PIECE * _PIECES)).from_address(address)).cast("B")
         self.driver, self._turn = driver, 0
-        self._pieces = [Piece(address + i * _PIECE, whole[i * _PIECE:(i + 1) * _PIECE], driver.event())
+        self._pieces = [PinnedPiece(address + i * _PIECE, whole[i * _PIECE:(i + 1) * _PIECE], driver.event())
                         for i in range(_PIECES)]
 
-    def next(self) -> Piece:
+    def next(self) -> PinnedPiece:
         """The piece whose last copy is the oldest, once that is done."""
         piece = self._pieces[self._turn % _PIECES]
         if self._turn >= _PIECES:
@@ -150,7 +150,7 @@ class DriverMemory:
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
         out = bytearray(nbytes)
-        driver, names, waiting = self.driver, self.driver.names, deque[tuple[Piece, int, int]]()
+        driver, names, waiting = self.driver, self.driver.names, deque[tuple[PinnedPiece, int, int]]()
 
         def read() -> None:
             piece, at, size = waiting.popleft()

@@ -76,7 +76,7 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
                                   + ", ".join(d.name for d in ALL if d in _BY_FORMAT.values()),
                          fix='convert it first, for example with array.astype("float32")')
     native = numpy.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
-    return HostValue(memoryview(native.reshape(-1).view("uint8")), tuple(found.shape), own)
+    return HostValue(native.reshape(-1).view("uint8").data, tuple(found.shape), own)
 
 
 def is_torch(value: Any) -> bool:
@@ -98,7 +98,7 @@ def _read_torch(value: Any) -> HostValue:
         raise InputError("cannot make a tensor of this tensor of PyTorch", given=f"{name}, {value.layout}{where}",
                          expected=", ".join(_TORCH), fix="convert it first, for example with t.to_dense().float()")
     plain = value.detach().cpu().contiguous()
-    return HostValue(memoryview(plain.reshape(-1).view(torch.uint8).numpy()), tuple(plain.shape), dtype)
+    return HostValue(plain.reshape(-1).view(torch.uint8).numpy().data, tuple(plain.shape), dtype)
 
 
 def numpy_dtype(dtype: Any) -> DType | None:
