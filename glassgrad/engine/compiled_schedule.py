@@ -128,8 +128,8 @@ class CompiledSchedule:
     def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None,
             values: tuple[int, ...] = (), state: State | None = None) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
-        replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables, `state`
-        the settings, where they are at hand."""
+        replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables,
+        `state` the settings, where they are at hand."""
         planned = self.planned
         addresses = [0] * self.slots
         addresses[:len(normal.addresses)] = normal.addresses

@@ -20,6 +20,7 @@ from benchmarks.frameworks import FRAMEWORKS, OURS, Framework
 from benchmarks.measure import Row, Timing, compare, measure, not_yet
 from benchmarks.opening import measure_opening
 from benchmarks.peers import Peer, PeerFailure, TimedOut, environment
+from benchmarks.unjitted import bytecodes, measure_unjitted
 from benchmarks.worker import digest, one_line
 from benchmarks.workloads_lazy import Lazy
 from glassgrad import Context
@@ -266,6 +267,14 @@ def test_a_call_of_a_jitted_step_is_timed_by_itself():
     measured = measure_dispatch(calls=30)
     assert 0 < measured["seconds"] < 1
     assert probes.dispatch_words({"seconds": 2e-5}).startswith("**20 us** (goal 15 us) a call")
+
+
+def test_calls_without_the_jit_are_counted_in_bytecodes():
+    """A loop of ten times as many rounds executes about ten times as many: a count, whatever the machine does."""
+    few, many = (bytecodes(lambda rounds=rounds: [0 for _ in range(rounds)]) for rounds in (100, 1000))
+    assert 8 * few < many < 12 * few
+    measured = measure_unjitted(bursts=1)
+    assert 0 < measured["sum"]["bytecodes"] < measured["mlp-step"]["bytecodes"]
 
 
 def test_opening_a_file_reads_none_of_its_tensors():

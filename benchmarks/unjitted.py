@@ -1,0 +1,100 @@
+"""What un-jitted calls cost beside their kernels: `python -m benchmarks.unjitted`. Out: JSON.
+
+Three programs: a sum of two vectors of 100 floats, realized; a training step of an MLP with every size at 2; and the
+GPT of examples/, untrained, that writes 40 tokens, each from a longer text than the one before, in a new process
+(`python -m benchmarks.unjitted generate`; with an empty CACHE_DIR that is the cold case). Of the first two, the
+bytecodes that Python executes for one call are counted: that number does not depend on the load of the machine, as the
+seconds do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from benchmarks.peers import ROOT
+
+__all__ = ["bytecodes", "measure_generate", "measure_unjitted"]
+
+BURSTS, CALLS = 200, 10
+TOKENS = 40
+
+
+def bytecodes(function: Callable[[], Any]) -> int:
+    """How many instructions of Python a call executes."""
+    count = 0
+
+    def step(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def _measured(function: Callable[[], Any], bursts: int) -> dict[str, float]:
+    """Bytecodes of a call, and the seconds of this thread that it takes at best."""
+    for _ in range(5):
+        function()
+    best = float("inf")
+    for _ in range(bursts):
+        began = time.thread_time_ns()
+        for _ in range(CALLS):
+            function()
+        best = min(best, (time.thread_time_ns() - began) / CALLS / 1e9)
+    return {"bytecodes": bytecodes(function), "seconds": best}
+
+
+def measure_unjitted(bursts: int = BURSTS) -> dict[str, dict[str, float]]:
+    """The sum and the training step."""
+    from glassgrad import Tensor, nn
+    a, b = Tensor.ones(100).contiguous().realize(), Tensor.ones(100).contiguous().realize()
+    layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    optimizer = nn.optim.SGD(nn.state.get_parameters(layers), lr=0.01)
+    x, labels = Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([0, 1])
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = layers[1](layers[0](x).relu()).sparse_categorical_crossentropy(labels).backward()
+        optimizer.step()
+        return loss.realize()
+
+    found = {"sum": _measured(lambda: (a + b).realize(), bursts)}
+    with Tensor.train():
+        found["mlp-step"] = _measured(step, bursts)
+    return found
+
+
+def measure_generate(tokens: int = TOKENS) -> dict[str, float]:
+    """Seconds, of the clock and of all threads, until a GPT has written so many tokens; those of the start included."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    from gpt import GPT, Config
+
+    from glassgrad import GlobalCounters, Tensor, dtypes, nn
+    Tensor.manual_seed(1)
+    model = GPT(Config(words=65))
+    weights = nn.state.get_parameters(model)
+    weights[0].realize(*weights[1:])
+    text = Tensor([[1]], dtype=dtypes.int32).realize()
+    for _ in range(tokens):
+        following = model(text)[:, -1].softmax(-1).multinomial(1).cast(dtypes.int32)
+        text = text.cat(following, dim=1).realize()
+    return {"seconds": time.perf_counter() - _BEGAN, "cpu_seconds": time.process_time(),
+            "schedules": GlobalCounters.schedules, "last": text[0, -1].item()}
+
+
+_BEGAN = time.perf_counter()
+
+if __name__ == "__main__":
+    print(json.dumps(measure_generate() if sys.argv[1:] == ["generate"] else measure_unjitted()))
