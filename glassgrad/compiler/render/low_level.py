@@ -148,7 +148,7 @@ class LowLevelWalker(Walker):
         """A node's value with so many lanes. Indices may be int32 inside; they leave as their own type."""
         value = self.get(node)
         dtype = dtype or node.dtype
-        if value.lanes == lanes and self.is_of(value, dtype):
+        if value.lanes == lanes and (node.dtype is not dtypes.index or self.is_of(value, dtype)):
             return value
         if node.op is o.CONST:
             return self.wide(self.literal(node.arg, dtype), lanes)
@@ -207,17 +207,17 @@ class LowLevelWalker(Walker):
     def total(self, constant: int, terms: ix.Terms, dtype: DType) -> Value:
         """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
         ranked = sorted([(self.home(a).depth, ix.order_key(a), a, k) for a, k in terms.items()], key=lambda t: t[:2])
-        number = self.literal(wrapped(constant, dtype), dtype)
         result: Value = None
         key: tuple[object, ...] = ("sum", dtype)
         reads, scope = NOTHING, self.scope
         for depth, _, atom, k in ranked:
             key, reads, scope = (*key, atom, k), reads | self.reads[atom], self.scopes[depth]
             result = self.in_scope(scope, key, reads, self._plus, result, atom, k, dtype)
-        if result is None:
-            return number
-        return self.in_scope(scope, (*key, constant), reads, self.apply, o.ADD, dtype, result, number) if constant \
-            else result
+        if result is not None and not constant:
+            return result
+        number = self.literal(wrapped(constant, dtype), dtype)
+        return number if result is None else self.in_scope(scope, (*key, constant), reads, self.apply, o.ADD, dtype,
+                                                           result, number)
 
     def _plus(self, sum_: Value, atom: UOp, k: int, dtype: DType) -> Value:
         """sum + k * atom; the sum may be None, for nothing yet."""
