@@ -1,6 +1,9 @@
-"""Expressions of a kernel as text. In: a value over counters, loads and registers. Out: the usual notation."""
+"""Expressions and statements of a kernel as text. In: a value over counters, loads and registers. Out: the usual
+notation. (Statements are told apart by their fields: loops.py, which has the classes, draws by way of this file.)"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
@@ -16,6 +19,16 @@ def combine_text(op: o.Op) -> str:
 def memory_text(memory: UOp) -> str:
     """A parameter or a LOCAL by its short name."""
     return f"a{memory.arg.slot}" if memory.op is o.PARAM else str(memory.arg.name)
+
+
+def statement_text(s: Any) -> str:
+    """A statement that computes something, by its fields: `acc += a1[k]`, `a0[i] = acc if i < 5`, `prefetch a1[k]`."""
+    place = "" if not hasattr(s, "index") else f"{memory_text(s.memory)}[{text(s.index)}]"
+    if not hasattr(s, "value"):
+        return f"prefetch {place}" if place else type(s).__name__
+    combine, gate = getattr(s, "combine", None), getattr(s, "gate", None)
+    sign = "=" if combine is None else f"{combine_text(combine)}="
+    return f"{place or text(s.register)} {sign} {text(s.value)}{'' if gate is None else f' if {text(gate)}'}"
 
 
 def text(node: UOp) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.draw import Nest, nests
-from glassgrad.compiler.lower.expression_text import combine_text, memory_text, text
+from glassgrad.compiler.lower.expression_text import statement_text
 
 LOOPS = {"task": "#f9e4b7", "loop": "#e8eef5", "tile": "#d8efe0", "lane": "#bfe3cf", "unit": "#a6d5bb"}
 
@@ -33,17 +33,8 @@ def _nested(body: Sequence[Any]) -> list[Nest | str]:
         elif hasattr(s, "condition"):
             out.append(Nest("if", "#ffffff", _nested(s.body)))
         else:
-            out.append(_short(_statement(s)))
+            out.append(_short(statement_text(s)))
     return out
-
-
-def _statement(s: Any) -> str:
-    """A statement that is no loop."""
-    if not hasattr(s, "value"):
-        return f"prefetch {memory_text(s.memory)}[{text(s.index)}]"
-    target = text(s.register) if hasattr(s, "register") else f"{memory_text(s.memory)}[{text(s.index)}]"
-    combine = getattr(s, "combine", None)
-    return f"{target} {'' if combine is None else combine_text(combine)}= {text(s.value)}"
 
 
 def _short(line: str) -> str:

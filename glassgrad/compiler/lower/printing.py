@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.expression_text import combine_text, memory_text, text
-from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For,
-                                            If, Kernel, Prefetch, Statement, Store, expressions, walk)
+from glassgrad.compiler.lower.expression_text import memory_text, statement_text, text
+from glassgrad.compiler.lower.loops import (AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Prefetch,
+                                            Statement, Store, expressions, walk)
 
 
 def show(kernel: Kernel) -> str:
@@ -54,12 +54,6 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
         elif isinstance(s, If):
             lines.append(f"{pad}if {text(s.condition)}")
             _body(s.body, depth + 1, lines)
-        elif isinstance(s, Assign):
-            lines.append(f"{pad}{text(s.register)} = {text(s.value)}")
-        elif isinstance(s, Accumulate):
-            lines.append(f"{pad}{text(s.register)} {combine_text(s.combine)}= {text(s.value)}")
-        elif isinstance(s, Prefetch):
-            lines.append(f"{pad}prefetch {memory_text(s.memory)}[{text(s.index)}]")
         elif isinstance(s, CopyBoxes):
             lines += [f"{pad}copy {memory_text(s.memory)}[{text(box.to)}] = {_box(box)} as round {text(s.round)}"
                       for box in s.boxes]
@@ -68,9 +62,7 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
         elif isinstance(s, (AwaitSteps, Barrier)):
             lines.append(pad + ("barrier" if isinstance(s, Barrier) else f"await steps, all but {s.pending}"))
         else:
-            gate = "" if s.gate is None else f" if {text(s.gate)}"
-            combine = "" if s.combine is None else combine_text(s.combine)
-            lines.append(f"{pad}{memory_text(s.memory)}[{text(s.index)}] {combine}= {text(s.value)}{gate}")
+            lines.append(pad + statement_text(s))
 
 
 def _box(box: Box) -> str:

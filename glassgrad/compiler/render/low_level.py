@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Statement, Store
+from glassgrad.compiler.lower.loops import Accumulate, For, Statement
 from glassgrad.compiler.render.launch import Places
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Scope, Walker
@@ -41,14 +40,10 @@ class LowLevelWalker(Walker):
     def literal(self, value: float | int | bool, dtype: DType) -> Value: raise NotImplementedError
     def vector_of(self, values: Sequence[int], dtype: DType) -> Value: raise NotImplementedError
     def wide(self, x: Value, lanes: int) -> Value: raise NotImplementedError
-    def apply(self, op: o.Op, dtype: DType, *values: Value) -> Value: raise NotImplementedError
     def bound(self, x: Value) -> Value: raise NotImplementedError
     def fold(self, combine: o.Op, dtype: DType, x: Value) -> Value: raise NotImplementedError
     def bitcast(self, x: Value, dtype: DType) -> Value: raise NotImplementedError
     def register(self, node: UOp) -> Value: raise NotImplementedError
-    def set_register(self, node: UOp, value: Value) -> None: raise NotImplementedError
-    def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> Value: raise NotImplementedError
-    def cell(self, param: UOp) -> Value: raise NotImplementedError
 
     def converted(self, x: Value, source: DType, dtype: DType) -> Value:
         """A value of one type in another."""
@@ -112,12 +107,6 @@ class LowLevelWalker(Walker):
         return self.bound(self.converted(least, dtypes.int64, dtype))
 
     # -- registers and values ------------------------------------------------------------------------------------
-    def assign(self, statement: Assign) -> None:
-        lanes = self.widths[statement.register]
-        if self.widths[statement.value] and not lanes:
-            raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
-        self.set_register(statement.register, self.operand(statement.value, lanes))
-
     def accumulate(self, statement: Accumulate) -> None:
         register, combine, value = statement.register, statement.combine, statement.value
         lanes, dtype = self.widths[register], register.dtype
@@ -130,20 +119,6 @@ class LowLevelWalker(Walker):
             both = (more, self.register(register)) if combine.commutative else (self.register(register), more)
             result = self.apply(combine, dtype, *both)
         self.set_register(register, result)
-
-    def stored_value(self, statement: Store) -> Value:
-        """What a store writes, for all its lanes."""
-        memory, lanes = statement.memory, self.widths[statement.index]
-        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
-            raise Bug("lanes would overwrite each other in one place")
-        value = self.operand(statement.value, lanes)
-        if statement.combine is None:
-            return value
-        if self.index_parts(statement.index)[3] is None:
-            raise Bug("lanes may write to one element: they cannot be combined in parallel")
-        # reading again what is already loaded is right: the memory's kept values end with this store
-        return self.apply(statement.combine, memory.dtype, self.load(memory, statement.index, statement.gate, lanes),
-                          value)
 
     def in_scope(self, scope: Scope, key: Any, reads: frozenset[Any], make: Callable[..., Value], *given: Any) -> Value:
         """What make(*given) returns, computed once in a scope."""
@@ -173,7 +148,7 @@ class LowLevelWalker(Walker):
         """A node's value with so many lanes. Indices may be int32 inside; they leave as their own type."""
         value = self.get(node)
         dtype = dtype or node.dtype
-        if value.lanes == lanes and self.is_of(value, dtype):
+        if value.lanes == lanes and (node.dtype is not dtypes.index or self.is_of(value, dtype)):
             return value
         if node.op is o.CONST:
             return self.wide(self.literal(node.arg, dtype), lanes)
@@ -193,7 +168,7 @@ class LowLevelWalker(Walker):
         if op is o.LOAD:
             return self.load(src[0], src[1], src[2] if len(src) == 3 else None, lanes)
         if op is o.PARAM:
-            return self.cell(node)
+            return self.load(node, ix.index(0), None, 0)
         if op is o.FOLD:
             return self.fold(node.arg.combine, dtype, self.operand(src[0], self.lanes[src[1]]))
         if op is o.CAST:
@@ -232,17 +207,17 @@ class LowLevelWalker(Walker):
     def total(self, constant: int, terms: ix.Terms, dtype: DType) -> Value:
         """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
         ranked = sorted([(self.home(a).depth, ix.order_key(a), a, k) for a, k in terms.items()], key=lambda t: t[:2])
-        number = self.literal(wrapped(constant, dtype), dtype)
         result: Value = None
         key: tuple[object, ...] = ("sum", dtype)
         reads, scope = NOTHING, self.scope
         for depth, _, atom, k in ranked:
             key, reads, scope = (*key, atom, k), reads | self.reads[atom], self.scopes[depth]
             result = self.in_scope(scope, key, reads, self._plus, result, atom, k, dtype)
-        if result is None:
-            return number
-        return self.in_scope(scope, (*key, constant), reads, self.apply, o.ADD, dtype, result, number) if constant \
-            else result
+        if result is not None and not constant:
+            return result
+        number = self.literal(wrapped(constant, dtype), dtype)
+        return number if result is None else self.in_scope(scope, (*key, constant), reads, self.apply, o.ADD, dtype,
+                                                           result, number)
 
     def _plus(self, sum_: Value, atom: UOp, k: int, dtype: DType) -> Value:
         """sum + k * atom; the sum may be None, for nothing yet."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, exact, linear, plus
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
@@ -88,9 +88,12 @@ class Walker:
     def make(self, node: UOp) -> Any: raise NotImplementedError
     def loop(self, statement: For, flow: Flow) -> None: raise NotImplementedError
     def branch(self, condition: UOp, body: list[Statement], flow: Flow) -> None: raise NotImplementedError
-    def assign(self, statement: Assign) -> None: raise NotImplementedError
     def accumulate(self, statement: Accumulate) -> None: raise NotImplementedError
     def store(self, statement: Store) -> None: raise NotImplementedError
+    def operand(self, node: UOp, lanes: Any = None) -> Any: raise NotImplementedError
+    def apply(self, op: o.Op, dtype: DType, *values: Any) -> Any: raise NotImplementedError
+    def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> Any: raise NotImplementedError
+    def set_register(self, node: UOp, value: Any) -> None: raise NotImplementedError
 
     def prefetch(self, statement: Prefetch) -> None: raise NotImplementedError
 
@@ -112,6 +115,26 @@ class Walker:
         return not self.units.isdisjoint(register.src)
 
     # -- statements ----------------------------------------------------------------------------------------------
+    def assign(self, statement: Assign) -> None:
+        lanes = self.widths[statement.register]
+        if self.widths[statement.value] and not lanes:
+            raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
+        self.set_register(statement.register, self.operand(statement.value, lanes))
+
+    def stored_value(self, statement: Store) -> Any:
+        """What a store writes, for all its lanes."""
+        memory, lanes = statement.memory, self.widths[statement.index]
+        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
+            raise Bug("lanes would overwrite each other in one place")
+        value = self.operand(statement.value, lanes)
+        if statement.combine is None:
+            return value
+        if self.index_parts(statement.index)[3] is None:
+            raise Bug("lanes may write to one element: they cannot be combined in parallel")
+        # reading again what is already loaded is right: the memory's kept values end with this store
+        return self.apply(statement.combine, memory.dtype, self.load(memory, statement.index, statement.gate, lanes),
+                          value)
+
     def run(self, body: list[Statement]) -> None:
         """Every statement of a body, in order, in the innermost scope."""
         done = 0

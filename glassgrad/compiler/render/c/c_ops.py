@@ -8,14 +8,13 @@ of less than 32 bits are the integers that hold their bits.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of, carrier
 
 NAMES = {dtypes.bool: "bool", dtypes.int8: "i8", dtypes.uint8: "u8", dtypes.int16: "i16", dtypes.uint16: "u16",
@@ -86,8 +85,7 @@ def number(value: float | int | bool, dtype: DType, spelling: Spelling = BUILTIN
     end = "f" if dtype is dtypes.float32 else ""
     if math.isnan(value):
         return spelling.nan[dtype is dtypes.float64]
-    if dtype is dtypes.float32:
-        value = struct.unpack("<f", struct.pack("<I", bits_of(value, dtype)))[0]
+    value = round_float(value, dtype)
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}{spelling.inf[dtype is dtypes.float64]}"
     text = repr(value)
@@ -197,6 +195,13 @@ class CArithmetic:
                     f"for (int i = 0; i < {width(lanes)}; i++) r[i] = {expression};", "return r;")
         return self.call(f"{name}_{full}", dtype, lanes, *arguments)
 
+    def per_lane(self, name: str, function: str, dtype: DType, *arguments: CValue) -> CValue:
+        """A function of scalars; `name` is what its helper for vectors begins with."""
+        if not arguments[0].lanes:
+            return self.call(function, dtype, 0, *arguments)
+        names = ", ".join(f"${n}" for n in "xyz"[:len(arguments)])
+        return self.lanewise(name, dtype, f"{function}({names})", *arguments)
+
     # -- ops -----------------------------------------------------------------------------------------------------
     def infix(self, sign: str, x: CValue, y: CValue, dtype: DType) -> CValue:
         """x sign y. The compiler repeats a scalar beside a vector, if it is wide enough not to be promoted."""
@@ -230,10 +235,7 @@ class CArithmetic:
     def function(self, name: str, dtype: DType, *arguments: CValue) -> CValue:
         """A function of C's library on floats: "sqrt" is sqrtf for float32."""
         spelled = self.spelling.function.format(name=name, end="f" if dtype is dtypes.float32 else "")
-        if not arguments[0].lanes:
-            return self.call(spelled, dtype, 0, *arguments)
-        names = ", ".join(f"${n}" for n in "xyz"[:len(arguments)])
-        return self.lanewise(name, dtype, f"{spelled}({names})", *arguments)
+        return self.per_lane(name, spelled, dtype, *arguments)
 
     def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
         return self.apply(o.ADD, dtype, self.apply(o.MUL, dtype, x, y), z)
@@ -284,13 +286,10 @@ class CArithmetic:
                 CValue(f"({self.type(dtype)})({shifted})", dtype)
         lanes = max(x.lanes, y.lanes)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
-        name = "left" if sign == "<<" else "right"
-        scalar = self.type(dtype)
-        self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y",
-                    f"return y < 0 || y >= {dtype.bits} ? 0 : x {sign} y;")
-        if lanes:
-            return self.lanewise(name, dtype, f"{name}_{scalar}($x, $y)", x, y)
-        return self.call(f"{name}_{scalar}", dtype, 0, x, y)
+        name, scalar = "left" if sign == "<<" else "right", self.type(dtype)
+        helper = self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y",
+                             f"return y < 0 || y >= {dtype.bits} ? 0 : x {sign} y;")
+        return self.per_lane(name, helper, dtype, x, y)
 
     def divide(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
         """x // y or x % y of integers, rounding down; 0 where y is 0."""
@@ -299,17 +298,15 @@ class CArithmetic:
             return self.infix(sign, x, y if dtype.bits >= 32 else self.wide(y, lanes), dtype)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
         if dtype.kind == "u":
-            self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y", f"return y == 0 ? 0 : x {sign} y;")
+            body = [f"return y == 0 ? 0 : x {sign} y;"]
         elif sign == "/":       # rounds down; by 0 is 0, and by -1 never overflows
-            self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y",
-                        "if (y == 0 || y == -1) return y == 0 ? 0 : -x;", f"{scalar} q = x / y, r = x % y;",
-                        "return r != 0 && (r ^ y) < 0 ? q - 1 : q;")
+            body = ["if (y == 0 || y == -1) return y == 0 ? 0 : -x;", f"{scalar} q = x / y, r = x % y;",
+                    "return r != 0 && (r ^ y) < 0 ? q - 1 : q;"]
         else:
-            self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y", "if (y == 0 || y == -1) return 0;",
-                        f"{scalar} r = x % y;", "return r != 0 && (r ^ y) < 0 ? r + y : r;")
-        if lanes:
-            return self.lanewise(name, dtype, f"{name}_{scalar}($x, $y)", x, y)
-        return self.call(f"{name}_{scalar}", dtype, 0, x, y)
+            body = ["if (y == 0 || y == -1) return 0;", f"{scalar} r = x % y;",
+                    "return r != 0 && (r ^ y) < 0 ? r + y : r;"]
+        helper = self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y", *body)
+        return self.per_lane(name, helper, dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: CValue) -> CValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
@@ -361,7 +358,7 @@ class CArithmetic:
         limit, least = number(2.0 ** (dtype.bits - 1), x.dtype), number(dtype.min, dtype, self.spelling)
         name = self.define(f"to_{result}_{scalar}", result, f"{scalar} x",
                            f"return x >= -{limit} && x < {limit} ? ({result})x : {least};")
-        return self.lanewise(name, dtype, f"{name}($x)", x) if x.lanes else self.call(name, dtype, 0, x)
+        return self.per_lane(name, name, dtype, x)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:
         to, source = self.type(dtype, x.lanes), self.type(x.dtype, x.lanes)

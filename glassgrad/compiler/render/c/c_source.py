@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
@@ -147,13 +146,10 @@ class CFunction(CMatrices):
         return CValue(name, node.dtype, self.widths[node])
 
     def assign(self, statement: Assign) -> None:
-        if self.is_matrix(statement.register):
-            self.assign_matrix(statement)
-            return
-        lanes = self.widths[statement.register]
-        if self.widths[statement.value] and not lanes:
-            raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
-        self.line(f"{self.register(statement.register).text} = {self.wide(self.operand(statement.value), lanes).text};")
+        self.assign_matrix(statement) if self.is_matrix(statement.register) else super().assign(statement)
+
+    def set_register(self, node: UOp, value: CValue) -> None:
+        self.line(f"{self.register(node).text} = {value.text};")
 
     def accumulate(self, statement: Accumulate) -> None:
         if self.is_matrix(statement.register):
@@ -166,22 +162,21 @@ class CFunction(CMatrices):
             both = self.infix("*", x, y, register.dtype)
             self.line(f"{target.text} += {both.text if lanes == both.lanes else self.wide(both, lanes).text};")
             return
-        more = self.wide(self.operand(value), lanes)
+        more = self.operand(value, lanes)
         if combine is o.ADD and register.dtype.bits >= 32:
             self.line(f"{target.text} += {more.text};")
         else:
             self.line(f"{target.text} = {self.apply(combine, register.dtype, more, target).text};")
 
-    def operand(self, node: UOp) -> CValue:
-        """The value of a node: a scalar or as wide as the node is."""
-        op = node.op
-        if op is o.CONST:
-            return self.constant(node.arg, node.dtype)
-        if op is o.REGISTER:
-            return self.register(node)
-        if op is o.RANGE:
-            return self._counter(node)
-        return self.value(node)  # type: ignore[no-any-return]
+    def operand(self, node: UOp, lanes: int | None = None) -> CValue:
+        """The value of a node: a scalar or as wide as the node is, or with so many lanes."""
+        if node.op is o.CONST:
+            value = self.constant(node.arg, node.dtype)
+        elif node.op is o.REGISTER:
+            value = self.register(node)
+        else:
+            value = self._counter(node) if node.op is o.RANGE else self.value(node)
+        return value if lanes is None else self.wide(value, lanes)
 
     def _counter(self, node: UOp) -> CValue:
         if node not in self.lanes:
@@ -223,7 +218,7 @@ class CFunction(CMatrices):
         if op is o.PARAM:
             return CValue(f"*{self.base(node)}", dtype)
         if op is o.FOLD:
-            return self.fold(node.arg.combine, dtype, self.wide(self.operand(src[0]), self.lanes[src[1]]))
+            return self.fold(node.arg.combine, dtype, self.operand(src[0], self.lanes[src[1]]))
         if op in SUMS and dtype is dtypes.index and node not in ix.linear(node)[1]:
             return self.sum(*ix.linear(node), lanes)
         values = [self.operand(s) for s in src]
@@ -304,17 +299,9 @@ class CFunction(CMatrices):
         if statement.value.op is o.REGISTER and self.is_matrix(statement.value):
             self.store_matrix(statement)
             return
-        memory, combine = statement.memory, statement.combine
-        dtype = memory.dtype
+        memory, dtype = statement.memory, statement.memory.dtype
         scalar, wide, step = self.split(statement.index)
-        lanes = self.widths[statement.index]
-        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
-            raise Bug("lanes would overwrite each other in one place")
-        value = self.wide(self.operand(statement.value), lanes)
-        if combine is not None:
-            if step is None:
-                raise Bug("lanes may write to one element: they cannot be combined in parallel")
-            value = self.apply(combine, dtype, self.load(memory, statement.index, statement.gate, lanes), value)
+        lanes, value = self.widths[statement.index], self.stored_value(statement)
         if not lanes:
             self.line(f"{self.base(memory)}[{scalar.text}] = {value.text};")
             return
@@ -346,7 +333,7 @@ class CFunction(CMatrices):
         if gate is None:
             return "", "", "", full
         return f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) ", \
-            f", {self.wide(self.operand(gate), lanes).text}", f"{full}_where"
+            f", {self.operand(gate, lanes).text}", f"{full}_where"
 
     def _unit(self, memory: UOp, lanes: int = 0) -> str:
         """The type of an element in memory, or of so many of them."""

@@ -45,10 +45,6 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
             return pointer
         return self.put(f"getelementptr {_unit(memory)}, ptr {pointer.text}, i64 {constant}", "ptr", 0)
 
-    def cell(self, param: UOp) -> LlvmValue:
-        """A scalar argument."""
-        return self.in_register(self.read(self.base(param), param, 0), param)
-
     def pointers(self, memory: UOp, constant: int, same: ix.Terms, wide: UOp | None, step: int | None,
                  lanes: int) -> LlvmValue:
         """One pointer per lane."""
@@ -63,7 +59,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
     # -- loads ---------------------------------------------------------------------------------------------------
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> LlvmValue:
         """An element or a vector of them, 0 where the gate is false."""
-        return self.in_register(self._load(memory, index, gate, lanes), memory)
+        value = self._load(memory, index, gate, lanes)
+        return self.compare("ne", value, _zero(value)) if memory.dtype is dtypes.bool else value     # bytes there
 
     def _load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> LlvmValue:
         constant, same, wide, step = self.index_parts(index)
@@ -123,14 +120,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         for i in range(1, step):      # part i brings its lanes to those that are in place already
             order = [lanes + lane * step - starts[i] if owner == i else lane * step if owner == 0 and i == 1 else lane
                      for lane, owner in enumerate(owners)]
-            picked = ", ".join([f"i32 {x}" for x in order])
-            result = self.put(f"shufflevector {result.typed}, {parts[i].typed}, <{lanes} x i32> <{picked}>",
-                              result.type, lanes)
+            result = self.shuffle(result, order, parts[i])
         return result
-
-    def in_register(self, value: LlvmValue, like: UOp) -> LlvmValue:
-        """A value from memory: booleans are bytes there."""
-        return self.compare("ne", value, _zero(value)) if like.dtype is dtypes.bool else value
 
     # -- stores --------------------------------------------------------------------------------------------------
     def store(self, statement: Store) -> None:

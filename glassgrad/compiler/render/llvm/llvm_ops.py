@@ -9,13 +9,12 @@ integers that hold their bits, so no library is ever called for them. Does not k
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
 from glassgrad.compiler.lower.reduced_precision import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.division import divide
@@ -58,11 +57,8 @@ def literal(value: float | int | bool, dtype: DType, type_: str | None = None) -
     if dtype.bits < 32:
         bits = bits_of(float(value), dtype)
         return LlvmValue(str(bits), TYPES[dtype], constant=bits)
-    number = float(value)
-    if dtype is dtypes.float32:
-        number = struct.unpack("<f", struct.pack("<I", bits_of(number, dtype)))[0]
-    text = "0x7FF8000000000000" if number != number else f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
-    return LlvmValue(text, TYPES[dtype], constant=number)
+    number = round_float(value, dtype)
+    return LlvmValue(f"0x{bits_of(number, dtypes.float64):016X}", TYPES[dtype], constant=number)
 
 
 def list_of(values: Sequence[int | bool], type_: str) -> LlvmValue:

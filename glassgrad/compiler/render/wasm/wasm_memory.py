@@ -93,11 +93,6 @@ class WasmMemory(WasmCasts, LowLevelWalker):
         """One element."""
         return WasmValue((Code(_LOADS[unit], (pointer,), At(offset)),), unit)
 
-    def cell(self, param: UOp) -> WasmValue:
-        """A scalar argument."""
-        value = self.read(_unit(param), self.base(param).code, 0)
-        return self.cast(value, dtypes.bool) if param.dtype is dtypes.bool else value
-
     def _load_lanes(self, memory: UOp, unit: DType, index: UOp, lanes: int) -> WasmValue:
         constant, same, _, step = self.index_parts(index)
         if step == 1 or step == -1:

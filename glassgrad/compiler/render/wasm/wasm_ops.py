@@ -9,13 +9,12 @@ loops, memory or where lines go (`bind` is the subclass's).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
+from glassgrad.compiler.graph.dtype import DType, dtypes, round_float, wrapped
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of, carrier
 from glassgrad.compiler.render.division import divide
 from glassgrad.compiler.render.wasm.instructions import Code
@@ -84,8 +83,7 @@ def literal(value: float | int | bool, dtype: DType) -> WasmValue:
     if dtype.kind != "f":
         known = bool(value) if dtype.kind == "b" else int(value)
         return WasmValue((number(int(value), scalar_type(dtype)),), dtype, constant=known)
-    bits, code = ("<I", "<f") if dtype is dtypes.float32 else ("<Q", "<d")
-    exact = struct.unpack(code, struct.pack(bits, bits_of(float(value), dtype)))[0]
+    exact = round_float(value, dtype)
     return WasmValue((Code(f"{scalar_type(dtype)}.const", (), exact),), dtype, constant=exact)
 
 

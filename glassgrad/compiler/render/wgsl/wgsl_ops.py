@@ -18,6 +18,7 @@ import math
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.index_algebra import fits
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of
 from glassgrad.compiler.render.c.c_ops import NAMES, CArithmetic, CValue, kept, number
@@ -254,8 +255,3 @@ class WgslArithmetic(CArithmetic):
             return self.cast(x._replace(dtype=source), to)._replace(dtype=dtype) if to not in LONG \
                 else self.long(x, dtype)
         return CValue(f"bitcast<{self.type(dtype)}>({x.text})", dtype)
-
-
-def fits(low: int, high: int) -> bool:
-    """Whether numbers between these are carried in 32 bits."""
-    return low >= -(1 << 31) and high < 1 << 31

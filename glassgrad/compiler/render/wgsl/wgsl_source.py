@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store, ranges_of
@@ -23,7 +23,7 @@ from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 from glassgrad.compiler.render.wgsl.loop_rounds import unrolled
 from glassgrad.compiler.render.wgsl.wgsl_arrays import PAIR, Cells, KernelArrays
-from glassgrad.compiler.render.wgsl.wgsl_ops import LONG, WgslArithmetic, fits
+from glassgrad.compiler.render.wgsl.wgsl_ops import LONG, WgslArithmetic
 
 __all__ = ["render_wgsl"]
 
@@ -150,7 +150,7 @@ class WgslFunction(WgslArithmetic, CFunction):
             return super()._expression(node)
         words = CValue(f"args[{node.arg.slot}].xy", dtypes.uint64)
         if node.dtype in LONG:
-            return self.short(words) if fits(*ix.bounds(node)) else words._replace(dtype=node.dtype)
+            return self.short(words) if ix.fits(*ix.bounds(node)) else words._replace(dtype=node.dtype)
         return self._element(node.dtype, CValue(f"args[{node.arg.slot}].x", dtypes.uint32), "0u")
 
     def _unmerged(self, node: UOp, at: int) -> CValue:
@@ -168,7 +168,7 @@ class WgslFunction(WgslArithmetic, CFunction):
         """constant + sum of k * atom: in 32 bits where its numbers fit them."""
         values = {atom: self.operand(atom) for atom in terms}
         low, high = ix.span(ix.build(constant, terms))
-        if fits(low, high) and all(v.dtype is dtypes.int32 for v in values.values()):
+        if ix.fits(low, high) and all(v.dtype is dtypes.int32 for v in values.values()):
             return self._short_sum(constant, terms, values)
         total = self.long(self.constant(constant, dtypes.index))
         for atom, k in terms.items():
@@ -182,10 +182,11 @@ class WgslFunction(WgslArithmetic, CFunction):
         ranked = sorted(terms, key=lambda a: (self.home(a).depth, ix.order_key(a)))
         parts = []
         for atom in ranked:
-            value, k = self.short(values[atom]).inside, _wrapped(terms[atom])
+            value, k = self.short(values[atom]).inside, wrapped(terms[atom], dtypes.int32)
             parts.append(value if k == 1 else f"{value} * {self.constant(k, dtypes.int32).text}")
-        if _wrapped(constant) or not parts:
-            parts.append(self.constant(_wrapped(constant), dtypes.int32).text)
+        number = wrapped(constant, dtypes.int32)
+        if number or not parts:
+            parts.append(self.constant(number, dtypes.int32).text)
         known = constant if not terms else None
         return CValue(" + ".join(parts), dtypes.int32, 0, len(parts) == 1 and " " not in parts[0], known)
 
@@ -308,11 +309,6 @@ class WgslFunction(WgslArithmetic, CFunction):
             pairs = [(place.text, value.text if same else f"bitcast<u32>({value.text})")]
         return [f"atomicStore(&{cells.name}[{at}], {text});" if cells.atomic else f"{cells.name}[{at}] = {text};"
                 for at, text in pairs]
-
-
-def _wrapped(value: int) -> int:
-    """A number as 32 bits hold it."""
-    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 RESERVED = ("alias", "array", "atomic", "bool", "break", "case", "const", "continue", "default", "diagnostic",
