@@ -270,6 +270,7 @@ class Replay:
         """Take the settings as they are now; `run` does not look at them."""
         self._runners, self._watches = [plan.runner() for _, plan, _ in self._plans], []
         self._debug = settings.DEBUG
+        self._all_timed = self.at_once or not self._flags      # a stopwatch can run all of it
 
     def run(self) -> bool:
         """Every launch, in order; whether a flag ended it."""
@@ -279,7 +280,7 @@ class Replay:
             for run in self._runners:
                 if run():
                     return True
-        elif debug < 2 and (self.at_once or not self._flags):
+        elif debug < 2 and self._all_timed:
             if run_timed(self):
                 return True
         elif self._run_one_by_one(debug):
