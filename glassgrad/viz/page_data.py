@@ -252,8 +252,9 @@ def _main_node(rows: Sequence[NodeRow], nodes: Sequence[int], roots: Sequence[in
 
 
 def _columns(shape: Sequence[str]) -> int:
-    """The length of a result's last axis; 0 where it is not known."""
-    return int(shape[-1]) if shape and shape[-1].isdigit() else 0
+    """The length of a matrix's rows; 0 where a result is none, such as an image, or where it is not known."""
+    long = [size for size in shape if size != "1"]
+    return int(long[-1]) if len(long) == 2 and long[-1].isdigit() else 0
 
 
 def _trimmed(rows: list[list[int]]) -> list[list[int]]:
