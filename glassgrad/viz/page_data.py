@@ -159,7 +159,8 @@ class _Page:
         self.kernels.append({
             "graph": graph, "name": "", "device": item.device or "", "program": -1, "reasons": item.reasons,
             "line": main, "lines": lines.most_common(), "nodes": nodes, "roots": roots, "call": call,
-            "backward": backward, "forward": forward, "reads": item.slots[item.results:], "writes": item.slots[:item.results],
+            "backward": backward, "forward": forward,
+            "reads": item.slots[item.results:], "writes": item.slots[:item.results],
             "shape": [str(n) for n in stores[0].shape] if stores else [], "operations": 0, "bytes": 0, "runs": 0,
             "ns": 0, "contraction": any(n.op is o.SUM and n.src[0].op is o.MUL for n in item.ast.toposort())})
         return number
