@@ -16,15 +16,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 IMAGES = ROOT / "docs" / "img"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-SIZE = {"width": 1280, "height": 760}
+SIZE = {"width": 1366, "height": 768}
 
 
 def record(folder: Path) -> Path:
-    """The page of a short training run of the example."""
+    """The page of a short training run of the example, whose kernels are compiled already."""
     out = folder / "mnist.html"
-    example = str(ROOT / "examples" / "beautiful_mnist.py")
-    subprocess.run([sys.executable, example, "--steps", "10", "--test-images", "500"], check=True,
-                   env={**os.environ, "VIZ": str(out), "PYTHONPATH": str(ROOT)}, cwd=folder)
+    command = [sys.executable, str(ROOT / "examples" / "beautiful_mnist.py"), "--test-images", "500", "--steps"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([*command, "3"], check=True, env=environment, cwd=folder)
+    subprocess.run([*command, "20"], check=True, env={**environment, "VIZ": str(out)}, cwd=folder)
     return out
 
 
@@ -33,17 +34,28 @@ def click_line(page: Any) -> None:
     page.wait_for_selector(".box.lit")
 
 
+def open_kernel(page: Any) -> None:
+    page.locator("svg.graph .box.selected").dispatch_event("click")
+    page.wait_for_selector("svg.graph .cluster")
+
+
 def loop_tree(page: Any) -> None:
     page.click("button:has-text('Loop tree and source')")
-    page.locator(".side-by-side section:nth-child(2) .row", has_text="for (").first.hover()
+    page.locator(".side-by-side section:nth-child(1) .row.linked", has_text="+=").first.dispatch_event("click")
+    page.wait_for_selector(".picked")
 
 
 def one_call(page: Any) -> None:
     page.click("button:has-text('one jitted call')")
 
 
+def drawn(page: Any) -> None:
+    """Wait until what was pressed is drawn: two frames of the browser."""
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 SHOTS: dict[str, tuple[str, Any]] = {
-    "overview": ("1", None), "graph": ("2", click_line), "schedule": ("3", None), "kernel": ("4", None),
+    "overview": ("1", None), "graph": ("2", click_line), "schedule": ("3", open_kernel), "kernel": ("4", None),
     "source": ("4", loop_tree), "timeline": ("5", one_call), "memory": ("6", None), "gradient": ("7", None)}
 
 
@@ -58,10 +70,10 @@ def main() -> None:
             page.goto(address)
             page.wait_for_selector(".app")
             page.keyboard.press(key)
-            page.wait_for_timeout(300)
+            drawn(page)
             if act is not None:
                 act(page)
-                page.wait_for_timeout(400)
+                drawn(page)
             page.screenshot(path=str(IMAGES / f"viz_{name}.png"))
             page.close()
             print(f"drawn: docs/img/viz_{name}.png")

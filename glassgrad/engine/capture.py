@@ -19,7 +19,7 @@ from glassgrad.engine.schedule_key import NormalizedGraph
 class RunCheck(Protocol):
     """32-bit numbers in memory (`buffer`) that say whether a run went well: below its bound, one says it did not."""
     buffer: Any
-    bounds: Sequence[int]
+    bounds: list[int]
     reads_each_run: bool         # whether Python must look at them after every run, however it went
 
     def over(self, change: Callable[[UOp], UOp]) -> RunCheck:

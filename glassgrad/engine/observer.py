@@ -120,7 +120,10 @@ def run_timed(what: Launches) -> bool:
         if watch.run(_every_run):
             ended = True
             break
-    tell_ran(what, (start, perf_counter_ns()), lambda: [one for watch in watches for one in watch.latest])
+    times = start, perf_counter_ns()
+    latest = lambda: [one for watch in watches for one in watch.latest]
+    for observer in _observers:
+        observer.ran(what, times, latest)
     return ended
 
 

@@ -273,6 +273,7 @@ class Replay:
         self._debug = settings.DEBUG
         if self._debug:
             report_parts([(device, [self.items[number] for number in span]) for device, _, span in self._plans])
+        self._all_timed = self.at_once or not self._flags      # a stopwatch can run all of it
 
     def run(self) -> bool:
         """Every launch, in order; whether a flag ended it."""
@@ -282,7 +283,7 @@ class Replay:
             for run in self._runners:
                 if run():
                     return True
-        elif debug < 2 and (self.at_once or not self._flags):
+        elif debug < 2 and self._all_timed:
             if run_timed(self):
                 return True
         elif self._run_one_by_one(debug):

@@ -4,8 +4,8 @@ Kernels clamp a bad index, so that nothing is read beyond a buffer, and a loss c
 are; this file reports that it was bad. An index whose values follow from how it is made (a count, a remainder, random
 numbers below a limit) needs no check; one in the host's memory is checked once. For others, the run that computes a
 result also computes the position of the first bad index: one number, read after the run. `CHECK_INDEX=0` switches all
-of it off, except under SANITIZE, which also names the op and the layer. Inside a jitted function memory holds other data at each call: there such indices count among the others,
-and replays read the number again.
+of it off, except under SANITIZE, which also names the op and the layer. Inside a jitted function memory holds other
+data at each call: there such indices count among the others, and replays read the number again.
 """
 
 from __future__ import annotations
@@ -250,7 +250,8 @@ def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], f
     size = shape[axis]
     counted = "" if from_end or not -size <= value < 0 else "; only x[index], take and put count from the end"
     return IndexRangeError(
-        "the index is out of bounds", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor{around}",
+        "the index is out of bounds",
+        given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor{around}",
         expected=f"an index from {-size if from_end else 0} to {size - 1}{counted}" if size else
         "an axis that has elements",
         fix="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)

@@ -39,7 +39,7 @@ _meant: set[tuple[Line | None, tuple[Any, ...]]] = set()      # lines and shapes
 class FiniteCheck(NamedTuple):
     """Some results to look at."""
     nodes: list[UOp]
-    first_bad: UOp           # int32, for each: p where element p is the first NaN, n + p for an infinity, 2n if all is well
+    first_bad: UOp           # int32, of each: p where element p is the first NaN, n + p for an infinity, 2n for none
 
     def flag(self, result: UOp) -> FiniteFlags:
         """What reads the numbers, once they are computed."""

@@ -23,8 +23,8 @@ class Verdict(NamedTuple):
 
 def judge(name: str, operations: int, nbytes: int, nanoseconds: float, peak: Peak, reasons: tuple[str, ...] = (),
           contraction: bool = False, tuned: bool = False, columns: int = 0) -> Verdict:
-    """Compare one run of a kernel with what the machine can do (a roofline). `columns` is the length of the result's last
-    axis.
+    """Compare one run of a kernel with what the machine can do (a roofline). `columns` are those of a result that is a
+    matrix.
 
     >>> judge("k", 10**9, 10**6, 10**8, Peak(100.0, 10.0), contraction=True).bound
     'arithmetic'

@@ -33,7 +33,7 @@ class KernelTexts:
     assembly: str = ""
     assembly_links: list[list[int]] = field(default_factory=list)    # for each of its lines, lines of the loop tree
     source_links: list[list[int]] = field(default_factory=list)      # for each line of source, lines of the loop tree
-    row_ops: list[list[str]] = field(default_factory=list)           # for each line of the loop tree, the ops it computes
+    row_ops: list[list[str]] = field(default_factory=list)           # for each line of the loop tree, the ops in it
 
 
 def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:

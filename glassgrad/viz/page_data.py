@@ -159,7 +159,8 @@ class _Page:
         self.kernels.append({
             "graph": graph, "name": "", "device": item.device or "", "program": -1, "reasons": item.reasons,
             "line": main, "lines": lines.most_common(), "nodes": nodes, "roots": roots, "call": call,
-            "backward": backward, "forward": forward, "reads": item.slots[item.results:], "writes": item.slots[:item.results],
+            "backward": backward, "forward": forward,
+            "reads": item.slots[item.results:], "writes": item.slots[:item.results],
             "shape": [str(n) for n in stores[0].shape] if stores else [], "operations": 0, "bytes": 0, "runs": 0,
             "ns": 0, "contraction": any(n.op is o.SUM and n.src[0].op is o.MUL for n in item.ast.toposort())})
         return number
@@ -252,8 +253,9 @@ def _main_node(rows: Sequence[NodeRow], nodes: Sequence[int], roots: Sequence[in
 
 
 def _columns(shape: Sequence[str]) -> int:
-    """The length of a result's last axis; 0 where it is not known."""
-    return int(shape[-1]) if shape and shape[-1].isdigit() else 0
+    """The length of a matrix's rows; 0 where a result is none, such as an image, or where it is not known."""
+    long = [size for size in shape if size != "1"]
+    return int(long[-1]) if len(long) == 2 and long[-1].isdigit() else 0
 
 
 def _trimmed(rows: list[list[int]]) -> list[list[int]]:

@@ -121,8 +121,8 @@ def loop_text(work: KernelWork) -> tuple[str, Links]:
 
 
 def row_ops(work: KernelWork) -> list[list[str]]:
-    """For each line of the loop tree, the names of the user's ops that it computes: with its user's line, they say which
-    nodes of the graph."""
+    """For each line of the loop tree, the names of the user's ops that it computes: with the user's line, they say
+    which nodes of the graph."""
     combined = {op.combine: op.name for op in o.REDUCE}
     found: dict[int, list[str]] = {}
     for statement, row in rows_of(work.kernel).items():

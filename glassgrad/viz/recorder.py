@@ -8,7 +8,6 @@ is shown: page_data.py makes the page's data of it.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -129,9 +128,12 @@ class MemoryNotes:
     listed: int = 0                              # the peak at which `values` were listed
     values: list[LiveValue] = field(default_factory=list)
     step: int = 1                                # only every so many samples are kept
+    latest: int = -1
 
     def sample(self, now: int, nbytes: int, count: int) -> None:
-        if self.samples and self.samples[-1][1] == nbytes or count % self.step:
+        """Another amount is in use from now on, since the run of this number."""
+        self.latest = nbytes
+        if count % self.step:
             return
         self.samples.append((now, nbytes))
         if len(self.samples) > MOST_SAMPLES:
@@ -153,7 +155,7 @@ class Recorder(Observer):
         self.spans: list[TimeSpan] = []
         self.memory = MemoryNotes()
         self.scheduling = self.compiling = self.running = self.run_count = 0
-        self._by_owner: weakref.WeakKeyDictionary[Any, RunGroup] = weakref.WeakKeyDictionary()
+        self._group_of: dict[int, RunGroup] = {}              # by the id of a list of items, which the group keeps
         self._work = threading.local()
         self._noted_before: Any = None
         self._graph_of: dict[int, RecordedGraph] = {}         # by the id of an item, which the graph keeps
@@ -233,19 +235,14 @@ class Recorder(Observer):
     def ran(self, what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
         """Add a run to those of the same schedule; the first ones are also kept kernel by kernel."""
         start, end = times
-        group = self._by_owner.get(what)
-        if group is None:
-            group = self._group(what)
+        group = self._group_of.get(id(what.items)) or self._group(what)
         group.runs += 1
         group.nanoseconds += end - start
         self.running += end - start
         self.run_count += 1
         nbytes = GlobalCounters.mem_used + group.between
-        self.memory.sample(start, nbytes, self.run_count)
-        if nbytes > self.memory.peak:
-            self.memory.peak, self.memory.peak_time = nbytes, start
-            if nbytes > self.memory.listed * A_NEW_PEAK:
-                self._list_values(nbytes, group)
+        if nbytes != self.memory.latest:
+            self._memory_changed(nbytes, start, group)
         if group.runs <= DETAILED_RUNS or self.run_count < MOST_SPANS // 4:
             self._details(group, start, end, kernels)
 
@@ -253,7 +250,7 @@ class Recorder(Observer):
         replay = not hasattr(what, "segments")
         use = getattr(what, "memory", None)
         group = RunGroup(what.items, list(what.programs), what.stopwatches(), replay, use.between if use else 0)
-        self._by_owner[what] = group
+        self._group_of[id(what.items)] = group
         self.groups.append(group)
         return group
 
@@ -271,6 +268,14 @@ class Recorder(Observer):
     def _span(self, span: TimeSpan) -> None:
         if len(self.spans) < MOST_SPANS:
             self.spans.append(span)
+
+    def _memory_changed(self, nbytes: int, now: int, group: RunGroup) -> None:
+        memory = self.memory
+        memory.sample(now, nbytes, self.run_count)
+        if nbytes > memory.peak:
+            memory.peak, memory.peak_time = nbytes, now
+            if nbytes > memory.listed * A_NEW_PEAK:
+                self._list_values(nbytes, group)
 
     def _list_values(self, nbytes: int, group: RunGroup) -> None:
         memory = self.memory

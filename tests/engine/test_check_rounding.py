@@ -13,7 +13,7 @@ from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.engine.check import compare
 from glassgrad.engine.check.compare import differs, rounding
 
-CANCELLING = np.array([1000.25, -1000.25 + 2.0 ** -14, 3.5, -3.5], "float32")        # their sum is about a rounding error
+CANCELLING = np.array([1000.25, -1000.25 + 2.0 ** -14, 3.5, -3.5], "float32")     # their sum is about a rounding error
 
 
 def values_of(tensor: Tensor, leaves: Sequence[Tensor]) -> tuple[dict[Any, Any], Any]:

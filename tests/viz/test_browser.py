@@ -61,7 +61,8 @@ def test_every_view_shows_something(look: Look, training_page: Path, picture: Ca
             page.wait_for_selector(wanted[view])
             picture(page, f"{view.lower()}-{theme}")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{view} is too wide"
-            assert page.evaluate("[...document.querySelectorAll('.card')].every(e => e.scrollWidth <= e.clientWidth)"), \
+            cards = "[...document.querySelectorAll('.card')]"
+            assert page.evaluate(f"{cards}.every(card => card.scrollWidth <= card.clientWidth)"), \
                 f"a card of {view} is cut off at its right"
 
 

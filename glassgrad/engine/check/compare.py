@@ -4,9 +4,9 @@ The message says which pass is wrong, and which rule or move of it (bisect.py), 
 (reproduce.py).
 
 Values are compared up to a tolerance. Where one is further off, it is computed again from inputs that differ in their
-last bits: what they change it by, rounding may change it by too (Monte Carlo arithmetic). A well-conditioned value stays
-where it is, and the difference is a fault. A rounding error divided by its own size is anything between -1 and 1, and
-says nothing about a kernel.
+last bits: what they change it by, rounding may change it by too (Monte Carlo arithmetic). A well-conditioned value
+stays where it is, and the difference is a fault. A rounding error divided by its own size is anything between -1 and 1,
+and says nothing about a kernel.
 """
 
 from __future__ import annotations
@@ -127,8 +127,9 @@ def _written(row: _Checked, raw: bytes) -> Any:
 
 
 def rounding(node: UOp, given: Mapping[UOp, Any], want: Any) -> Any:
-    """By how much rounding may change each element of a value: several times what becomes of it when each float it
-    follows from changes in its last bits. Infinite where an integer, a truth value, or whether it is finite, changes."""
+    """By how much rounding may change each element of a value: several times what it changes by when each float it
+    follows from changes in its last bits. Infinite where an integer or a truth value changes, or whether it is finite.
+    """
     import numpy as np
     want = np.asarray(want)
     slack = np.zeros(want.shape)
