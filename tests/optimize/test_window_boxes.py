@@ -24,7 +24,7 @@ def tree(result: Tensor) -> Kernel:
 def copies_windows(kernel: Kernel) -> bool:
     """Whether boxes of an image are copied: with axes for rows, columns and channels."""
     boxes = [b for p in kernel.phases for s in walk(p.body) if isinstance(s, CopyBoxes) for b in s.boxes]
-    return any(len(box.axes) >= 3 and len([n for n in box.counts if n > 1]) == 2 and box.counts[1] == 1 for box in boxes)
+    return any(len(box.axes) >= 3 and box.counts[1] == 1 and sum(n > 1 for n in box.counts) == 2 for box in boxes)
 
 
 def numbers(*shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -78,14 +78,16 @@ def test_the_gradient_by_the_image_is_read_so_too() -> None:
     ((1, 24, 6, 64), (32, 24, 3, 3), {"padding": 1}),                        # channels that are not whole lines
     ((1, 64, 6, 30), (32, 64, 3, 3), {"padding": 1}),                        # rows that begin anywhere, mostly edge
 ], ids=["strided", "few channels", "narrow"])
-def test_other_windows_are_stored_first(image: tuple[int, ...], weights: tuple[int, ...], options: dict[str, int]) -> None:
+def test_other_windows_are_stored_first(image: tuple[int, ...], weights: tuple[int, ...],
+                                        options: dict[str, int]) -> None:
     x, w = (Tensor.zeros(*shape, dtype="float16").contiguous().realize() for shape in (image, weights))
     assert not copies_windows(tree(x.conv2d(w, **options)))
 
 
 @needs_nvrtc
 def test_the_source_compiles() -> None:
-    x, w = (Tensor.zeros(*shape, dtype="float16").contiguous().realize() for shape in ((32, 128, 56, 56), (128, 128, 3, 3)))
+    shapes = (32, 128, 56, 56), (128, 128, 3, 3)
+    x, w = (Tensor.zeros(*shape, dtype="float16").contiguous().realize() for shape in shapes)
     kernel = tree(x.conv2d(w, padding=1))
     assert copies_windows(kernel)
     source = make_source(kernel, HOPPER, "cuda")

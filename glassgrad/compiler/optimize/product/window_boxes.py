@@ -1,10 +1,10 @@
 """Windows of an image, copied as boxes of the image itself. In: a factor of a product. Out: a `WindowFactor`, or None.
 
 A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the image reads the result's gradient with
-the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels by some columns of a row. A copy brings zeros for what lies outside a matrix, which is what padding means. So
-the sum over k goes tap by tap, some channels in a step, and no window is ever stored. Proven from the index and its
-gates: each axis of the image has a coordinate that is linear in the loops, and the gates say that it is inside, no
-more.
+the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels by some columns of a
+row. A copy brings zeros for what lies outside a matrix, which is what padding means. So the sum over k goes tap by tap,
+some channels in a step, and no window is ever stored. Proven from the index and its gates: each axis of the image has a
+coordinate that is linear in the loops, and the gates say that it is inside, no more.
 """
 
 from __future__ import annotations
