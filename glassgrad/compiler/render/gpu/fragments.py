@@ -131,7 +131,7 @@ class _Spread:
         if isinstance(s, Store):
             if column is None:
                 raise Bug("threads that share a row would all store its number")
-            return [Store(s.memory, *[self.at(e, row, column, n) for e in (s.index, s.value)], s.combine,
+            return [Store(s.memory, self.at(s.index, row, column, n), self.at(s.value, row, column, n), s.combine,
                           None if s.gate is None else self.at(s.gate, row, column, n)) for n in numbers]
         if isinstance(s, Assign):
             return [Assign(self.at(s.register, row, column, n), self.at(s.value, row, column, n)) for n in numbers]
