@@ -128,7 +128,8 @@ def test_units_are_named_in_their_description_alone() -> None:
     """A recipe or a renderer that names a unit could not take another one. (One renderer's file spells AMX.)"""
     root = Path(glassgrad.__file__).parent
     spelled = {root / "compiler/optimize/targets/matrix_units.py", root / "compiler/render/llvm/amx.py"}
-    names = re.compile("|".join(["wgmma", "mma_sync", "mma.sync", "mma_m16", "ldmatrix", *sorted({re.escape(u.name) for u in AMX})]))
+    words = ["wgmma", "mma_sync", "mma.sync", "mma_m16", "ldmatrix", *sorted({re.escape(u.name) for u in AMX})]
+    names = re.compile("|".join(words))
     found = [str(f.relative_to(root)) for f in root.rglob("*.py") if f not in spelled and names.search(f.read_text())]
     assert not found
 

@@ -41,7 +41,7 @@ PARTS = 4
 FAMILIES = ("tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py",
             "tests/optimize/test_decisions.py", "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py",
             "tests/render/test_render_ops.py", "tests/render/test_render_fuzz.py", "tests/lower/test_online_softmax.py",
-            "tests/engine/test_changing_sizes.py")
+            "tests/engine/test_changing_sizes.py", "tests/optimize/test_group_nests.py")
 
 
 T = TypeVar("T")

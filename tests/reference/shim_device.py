@@ -69,7 +69,8 @@ needs_cxx = pytest.mark.skipif(compiler() is None, reason="a C++ compiler: apt i
 def headers() -> bytes:
     """What every compiled kernel depends on."""
     version = subprocess.run([compiler() or "", "--version"], capture_output=True, check=True).stdout
-    return version + b"".join((SHIMS / name).read_bytes() for name in ("gpu_threads.h", "hip_shim.h", "ptx_shim.h", "metal_stdlib"))
+    names = ("gpu_threads.h", "hip_shim.h", "ptx_shim.h", "metal_stdlib")
+    return version + b"".join((SHIMS / name).read_bytes() for name in names)
 
 
 def _built(text: str, flags: Sequence[str]) -> Path:
@@ -235,7 +236,8 @@ class ShimLaunch:
         run_kernel(self.function, addresses, ranges, *self.shape, order=self.device.order)
 
 
-TARGET_OF = {METAL.name: APPLE_GPU, CUDA.name: replace(GPU, units=units_of({"sm_80"}))}        # casts are not instructions
+# CUDA's has a unit, but no features: casts are arithmetic, which a CPU has too.
+TARGET_OF = {METAL.name: APPLE_GPU, CUDA.name: replace(GPU, units=units_of({"sm_80"}))}
 DIALECT_OF = {"HIP_SHIM": HIP, "METAL_SHIM": METAL, "CUDA_SHIM": CUDA}
 
 

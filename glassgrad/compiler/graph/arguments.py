@@ -116,7 +116,7 @@ class Local(NamedTuple):
 
 class FoldOver(NamedTuple):
     combine: Op
-    within: int = 0                          # neighbouring threads of a GPU's group that each have a result; 0: one for all
+    within: int = 0                          # neighbouring threads of a group that share a result; 0: all of them
 
 
 class Cell:

@@ -1,10 +1,10 @@
 """Nests whose matrices stay in registers of a group's threads. In: tasks of loop nests, a unit that multiplies out of
 registers. Out: the same with one thread group for each task, or None.
 
-    nests over LOCAL memory (lower/online_softmax.py)         for a group of threads
-    task k: task q: tile[k][q] = f(sum over d of ..)          tile[r, c] = 0; steps of the unit; tile[r, c] = f(tile[r, c])
-    task q: top[q] = max(top[q], max over k of tile[k][q])    top[r] = max(top[r], ..)
-    task d: task q: out[d][q] = out[d][q] * shrink[q] + ..    out[r, d] = out[r, d] * shrink[r]; steps add to out[r, d]
+    nests over LOCAL memory (lower/online_softmax.py)       for a group of threads
+    task k: task q: tile[k][q] = f(sum over d of ..)        tile[r, c] = 0; steps; tile[r, c] = f(tile[r, c])
+    task q: top[q] = max(top[q], max over k of tile[k][q])  top[r] = max(top[r], ..)
+    task d: task q: out[d][q] = out[d][q] * shrink[q] + ..  out[r, d] = out[r, d] * shrink[r]; steps add to out[r, d]
 
 LOCAL memory that is used at the counters of nests alone, with rows innermost, is a matrix or a vector in registers: all
 of its elements belong to one group, and each to one row. What a product reads from elsewhere is copied into memory that
@@ -18,12 +18,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, linear, modulo, multiply,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
-                                            counter, expressions, load, local, ranges_of, register, task_loops, walk)
+                                            counter, expressions, load, local, register, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one

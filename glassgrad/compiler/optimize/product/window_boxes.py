@@ -1,10 +1,10 @@
 """Windows of an image, copied as boxes of the image itself. In: a factor of a product. Out: a `WindowFactor`, or None.
 
-A convolution reads image[c, h + kh - 1, w + kw - 1]. For one tap (kh, kw) that is a box of the image, moved: some
-channels by some columns of a row. A copy brings zeros for what lies outside a matrix, which is what padding means. So
-the sum over k goes tap by tap, some channels in a step, and no window is ever stored. Proven from the index and its
-gates: each axis of the image has a coordinate that is linear in the loops, and the gates say that it is inside, no
-more.
+A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the image reads the result's gradient with
+the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels by some columns of a
+row. A copy brings zeros for what lies outside a matrix, which is what padding means. So the sum over k goes tap by tap,
+some channels in a step, and no window is ever stored. Proven from the index and its gates: each axis of the image has a
+coordinate that is linear in the loops, and the gates say that it is inside, no more.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> 
         return None
     rows, columns = n[-2:]
     alone = [r for r in k if any(c == (0, {r: 1}) for c in coordinates)]         # channels: an axis has nothing else
-    if len(alone) != 1 or alone[0].arg.size % line or columns not in coordinates[-1][1]:
+    if len(alone) != 1 or alone[0].arg.size % line or coordinates[-1][1].get(columns) != 1:
         return None
     [channel] = alone
     if any(columns in terms or channel in terms and len(terms) > 1 for _, terms in coordinates[:-1]):
@@ -99,7 +99,7 @@ def _coordinates(at: UOp, strides: Sequence[int]) -> list[Coordinate] | None:
     constant, terms = linear(at)
     out: list[Coordinate] = []
     for stride in strides:
-        own = {r: 1 for r, step in terms.items() if step == stride and r.op is o.RANGE}
+        own = {r: step // stride for r, step in terms.items() if abs(step) == stride and r.op is o.RANGE}
         moved = (2 * constant + stride) // (2 * stride)          # the nearest: padding is less than half an axis
         constant -= moved * stride
         out.append((moved, own))
@@ -110,9 +110,10 @@ def _gated_inside(coordinates: list[Coordinate], shape: Sequence[int], gates: li
     """Whether gates hold where all coordinates are inside their axis, and only there."""
     wanted = set()
     for (constant, terms), size in zip(coordinates, shape):
-        if constant < 0:
+        ends = [k * (r.arg.size - 1) for r, k in terms.items()]
+        if constant + sum(min(0, end) for end in ends) < 0:
             wanted.add((-constant - 1, frozenset((r, -k) for r, k in terms.items())))
-        if constant + sum(r.arg.size - 1 for r in terms) >= size:
+        if constant + sum(max(0, end) for end in ends) >= size:
             wanted.add((constant - size, frozenset(terms.items())))
     found = set()
     for gate in gates:

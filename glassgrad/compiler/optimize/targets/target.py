@@ -65,7 +65,8 @@ class Target:
             takes = any(unit.loads is not None and unit.left is dtype for unit in self.units)
             if not takes:
                 return "groups of threads have no tiles for it"
-            return None if width <= MOST_COLUMNS else f"{width} numbers of a row are too many for the registers of threads"
+            many = f"{width} numbers of a row are too many for the registers of threads"
+            return None if width <= MOST_COLUMNS else many
         return "a matrix unit multiplies what is stored" if any(unit.left is dtype for unit in self.units) else None
 
     @property

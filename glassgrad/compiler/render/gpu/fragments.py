@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import FoldOver
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (UNIT, Accumulate, Assign, AwaitSteps, For, If, Statement, Store, counter,
                                             expressions, ranges_of, register, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
-from glassgrad.compiler.render.matrix_unit_steps import is_matrix, matrix_axes
+from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed, is_step
 
 
@@ -39,7 +39,8 @@ def unit_of(statement: Accumulate, ranges: frozenset[UOp], known: Iterable[Matri
         if [f.dtype for f in factors] == [unit.left, unit.right] and row.arg.size % unit.rows == 0 and \
                 (column.arg.size == unit.columns or unit.loads is not None and column.arg.size % unit.columns == 0):
             return unit
-    raise Bug(f"no matrix unit adds products of {[f.dtype for f in factors]} into {row.arg.size} x {column.arg.size} sums")
+    types = [f.dtype for f in factors]
+    raise Bug(f"no matrix unit adds products of {types} into {row.arg.size} x {column.arg.size} sums")
 
 
 def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
@@ -99,7 +100,7 @@ def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[
 
 class _Spread:
     def __init__(self, ranges: frozenset[UOp], layout: Layout):
-        self.ranges, self.layout, self.row = ranges, layout, None
+        self.ranges, self.layout = ranges, layout
 
     def statements(self, body: list[Statement]) -> list[Statement]:
         out: list[Statement] = []
@@ -130,7 +131,7 @@ class _Spread:
         if isinstance(s, Store):
             if column is None:
                 raise Bug("threads that share a row would all store its number")
-            return [Store(s.memory, *[self.at(e, row, column, n) for e in (s.index, s.value)], s.combine,
+            return [Store(s.memory, self.at(s.index, row, column, n), self.at(s.value, row, column, n), s.combine,
                           None if s.gate is None else self.at(s.gate, row, column, n)) for n in numbers]
         if isinstance(s, Assign):
             return [Assign(self.at(s.register, row, column, n), self.at(s.value, row, column, n)) for n in numbers]

@@ -23,9 +23,9 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
-                                            Phase, Prefetch, Statement, Store, expressions, filled, ranges_of,
-                                            shared_locals, walk)
+from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
+                                            For, Kernel, Phase, Prefetch, Statement, Store, expressions, filled,
+                                            ranges_of, shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -37,8 +37,8 @@ from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
 from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_reads, store_wide
-from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
+from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 
@@ -130,7 +130,8 @@ class GpuFunction(CFunction):
         self.run(self.body)
         lines = self.scopes[0].lines
         if far:
-            head, foot = [f"for ({self.counts_in} task = {d.group}; task < {self.task_count}; task += {d.groups}) {{"], ["}"]
+            counted = f"{self.counts_in} task = {d.group}; task < {self.task_count}; task += {d.groups}"
+            head, foot = [f"for ({counted}) {{"], ["}"]
             lines = [*["  " + line for line in lines], f"  {d.wait}"]
         else:
             head, foot = [f"{self.counts_in} task = {d.group};"], []
@@ -140,8 +141,8 @@ class GpuFunction(CFunction):
         declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
         parameters = self._parameters(far)
         near = self._near(far)
-        body = [f"{self.counts_in} {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head,
-                *lines, *foot]
+        body = [f"{self.counts_in} {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers,
+                *declared, *head, *lines, *foot]
         at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
@@ -369,7 +370,7 @@ class GpuFunction(CFunction):
 
     def power_of_two(self, dtype: DType, x: CValue) -> CValue:
         """2 to the x, where the tree leaves it to the language: within 2 units of the last place."""
-        if self.dialect.power_of_two and dtype is dtypes.float32 and self.dialect.small_floats.keys() & self.native_floats:
+        if self.dialect.power_of_two and dtype is dtypes.float32 and self.native_floats:
             return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
         return self.function("exp2", dtype, x)
 

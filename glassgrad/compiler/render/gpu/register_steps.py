@@ -29,7 +29,7 @@ class RegisterSteps:
         function.type(WORD)
 
     def write(self, s: Accumulate) -> None:
-        """total += left * right, for all rows of the group: a warp has the unit's rows, and goes along k and columns."""
+        """total += left * right, for all rows of the group: a warp has the unit's rows; it goes along k and columns."""
         unit, ranges = self.unit, self.f.units
         row, column = matrix_axes(s.register, ranges)
         left, right = (factor.src[0] for factor in s.value.src)

@@ -61,10 +61,13 @@ def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
     for s in body:
         if isinstance(s, (For, If)):
             found.update(runs_of_reads(s.body))
-        loads = isinstance(s, Assign) and s.value.op is o.LOAD
-        more = isinstance(s, Accumulate) or loads and len(run) < MOST_BYTES // s.value.dtype.itemsize
-        together = more and bool(run) and type(s) is type(run[0])
-        run = [*run, s] if together else [s] if isinstance(s, Accumulate) or loads else []
+        most = 0                                 # statements of a run that ends with this one
+        if isinstance(s, Accumulate):
+            most = len(body)
+        elif isinstance(s, Assign) and s.value.op is o.LOAD:
+            most = MOST_BYTES // s.value.dtype.itemsize
+        goes_on = bool(run) and type(s) is type(run[0]) and len(run) < most
+        run = [*run, s] if goes_on else [s] if most else []
         if run:
             found[id(run[0])] = run
     return {first: some for first, some in found.items() if len(some) > 1}
