@@ -4,7 +4,8 @@
     ./dev fuzz writes                  views and writes in place, against PyTorch
     ./dev fuzz programs                longer programs with their gradients, against PyTorch
     ./dev fuzz graphs                  graphs of nodes on CPU, CLANG and PYTHON, against the NumPy interpreter
-    ./dev fuzz graphs --device HIP_SHIM      graphs on one device: kernels for GPUs run on the CPU (shim_device.py)
+    ./dev fuzz graphs --device HIP_SHIM      graphs on one device: kernels for GPUs run on the CPU (shim_device.py);
+                                       ARM64_SHIM: kernels for ARM64 run in an emulator (arm64_device.py)
     ./dev fuzz writes --seed 7 --count 1000
     GUARD_PAGES=1 ./dev fuzz methods   the same, and a kernel that touches foreign memory ends the process at once
 
@@ -22,7 +23,6 @@ from collections.abc import Callable
 
 import graph_fuzzer
 import method_fuzzer
-import shim_device
 import tensor_fuzzer
 import torch
 import write_fuzzer
@@ -55,8 +55,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.device:
         DEVICES[:] = [options.device]
-        if options.device in shim_device.DIALECT_OF:
-            shim_device.register()
+        if options.device.endswith("_SHIM"):
+            import shim_devices  # noqa: F401
     faulthandler.enable()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -69,7 +69,7 @@ def main() -> int:
             failures += bool(report)
             if report:
                 print(f"\n{report}\n", flush=True)
-            if done % 500 == 0:
+            if done % 100 == 0:
                 print(f"{done} programs, {failures} wrong", flush=True)
     except KeyboardInterrupt:
         pass

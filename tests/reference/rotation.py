@@ -30,7 +30,7 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -121,21 +121,32 @@ def sampled(tests: Sequence[T], number: int, most: int) -> list[T]:
 
 # -- the op suite on devices that are not the default ----------------------------------------------------------
 SUITE = ("tests/tensor", "tests/lower", "tests/jit", "tests/nn", "tests/tensor_api")
-ON_DEVICES = {          # device: how many tests a run takes of one file (about 30 s), and what makes it faster
-    "OPENCL": (20, {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1"}),
-    "WEBGPU": (25, {}),
-    "WASM": (40, {}),
-    "HIP_SHIM": (15, {}),
-    "METAL_SHIM": (15, {}),
+OPS = tuple(f"tests/tensor/test_tensor_{ops}.py" for ops in ("elementwise", "reduce", "movement", "linear", "indexing"))
+
+
+class DeviceSample(NamedTuple):
+    """What a run takes of the op suite on a device, in about 30 s."""
+    most: int                                  # tests, of one file
+    files: tuple[str, ...] = ("tests/tensor/test_*.py",)
+    environment: Mapping[str, str] = {}        # what makes it faster
+
+
+ON_DEVICES = {
+    "OPENCL": DeviceSample(20, tuple(f"{folder}/test_*.py" for folder in SUITE),
+                           {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1"}),
+    "WEBGPU": DeviceSample(25),
+    "WASM": DeviceSample(40),
+    "HIP_SHIM": DeviceSample(15, OPS),         # a process that a test starts does not have these two
+    "METAL_SHIM": DeviceSample(15, OPS),
 }
 
 
 def suite_sample(number: int) -> tuple[str, str, int]:
     """On which device a run takes some of the op suite, which file of it, and which sample of the file's tests."""
-    files = sorted(file.relative_to(ROOT).as_posix() for folder in SUITE for file in (ROOT / folder).glob("test_*.py"))
     devices = list(ON_DEVICES)
-    turn = number // len(devices)
-    return devices[number % len(devices)], files[turn % len(files)], turn // len(files)
+    device, turn = devices[number % len(devices)], number // len(devices)
+    files = sorted(file.relative_to(ROOT).as_posix() for name in ON_DEVICES[device].files for file in ROOT.glob(name))
+    return device, files[turn % len(files)], turn // len(files)
 
 
 def describe(part: Part | None) -> str:

@@ -35,7 +35,7 @@ def test_a_sample_of_the_op_suite_passes_on_another_device() -> None:
     missing = what_is_missing(device)
     if missing:
         pytest.skip(f"no {device} here: {missing}")
-    most, environment = rotation.ON_DEVICES[device]
+    most, _, environment = rotation.ON_DEVICES[device]
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sample", f"{number}:{most}", file]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(words, cwd=ROOT, env={**kept, **environment, "DEVICE": device}, capture_output=True,
@@ -59,5 +59,6 @@ def test_successive_runs_take_successive_devices_and_each_device_successive_file
     for device in devices:
         files = [(file, sample) for of, file, sample in samples if of == device]
         first = [file for file, sample in files if sample == 0]
-        assert len(set(first)) == len(first) > 60 and files[len(first)] == (first[0], 1)
+        least = {"OPENCL": 60, "WEBGPU": 25, "WASM": 25}.get(device, 4)
+        assert len(set(first)) == len(first) > least and files[len(first)] == (first[0], 1)
         assert all((ROOT / file).is_file() for file in first)
