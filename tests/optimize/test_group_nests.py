@@ -26,7 +26,7 @@ from glassgrad.compiler.optimize.recipes import Refused, optimize
 from glassgrad.compiler.optimize.targets.matrix_units import MMA_SYNC, MatrixUnit, units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.fragments import Layout
+from glassgrad.compiler.render.gpu.fragments import FragmentLayout
 from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
 
 BF16, F16 = dtypes.bfloat16, dtypes.float16
@@ -85,7 +85,7 @@ def tree(shapes: tuple[tuple[int, ...], ...], dtype: DType, target: Target, is_c
 @pytest.mark.parametrize("unit", MMA_SYNC, ids=lambda unit: unit.name)
 def test_sums_of_a_step_lie_as_the_next_left_factor_does(unit: MatrixUnit) -> None:
     """The left factor of m16n8k16, as PTX defines it: four words of two elements."""
-    layout = Layout(unit, unit.rows)
+    layout = FragmentLayout(unit, unit.rows)
     assert unit.sums is not None and layout.sharing == 4 and [layout.slot(n) for n in range(8)] == [0, 0, 1, 1] * 2
     for lane in range(32):
         for element in range(8):

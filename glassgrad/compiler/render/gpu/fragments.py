@@ -51,12 +51,12 @@ def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
         return jammed
     unit = unit_of(steps[0], ranges, units_here(jammed.body, known))
     rows = matrix_axes(steps[0].register, ranges)[0].arg.size
-    layout = Layout(unit, rows)
+    layout = FragmentLayout(unit, rows)
     body = _Spread(ranges, layout).statements(jammed.body)
     return Jammed(jammed.tasks, body, [*jammed.lanes, layout.thread], jammed.units)
 
 
-class Layout:
+class FragmentLayout:
     """Where the elements of matrices with so many rows lie in the registers of a group's threads."""
 
     def __init__(self, unit: MatrixUnit, rows: int):
@@ -99,7 +99,7 @@ def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[
 
 
 class _Spread:
-    def __init__(self, ranges: frozenset[UOp], layout: Layout):
+    def __init__(self, ranges: frozenset[UOp], layout: FragmentLayout):
         self.ranges, self.layout = ranges, layout
 
     def statements(self, body: list[Statement]) -> list[Statement]:
