@@ -121,7 +121,7 @@ def sampled(tests: Sequence[T], number: int, most: int) -> list[T]:
 
 # -- the op suite on devices that are not the default ----------------------------------------------------------
 SUITE = ("tests/tensor", "tests/lower", "tests/jit", "tests/nn", "tests/tensor_api")
-OPS = tuple(f"tests/tensor/test_tensor_{ops}.py" for ops in ("elementwise", "reduce", "movement", "linear", "indexing"))
+OPS = tuple(f"tests/tensor/test_tensor_{ops}.py" for ops in ("elementwise", "reduce", "movement"))
 
 
 class DeviceSample(NamedTuple):
