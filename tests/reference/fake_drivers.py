@@ -210,29 +210,30 @@ class FakeDriver:
         self.functions.append(FakeFunction(self.shim.load(library, [name.decode()])[0], counts[name.decode()]))
         return _written(function, len(self.functions))
 
-    def captured(self, function: int, groups: int, threads: int, near: int, pointers: Any) -> tuple[Any, ...]:
+    def captured(self, function: int, groups: int, threads: int, group_bytes: int, pointers: Any) -> tuple[Any, ...]:
         """A launch with its arguments copied, as the driver does before it returns."""
         kernel = self.functions[function - 1]
         values = (ctypes.c_uint64 * kernel.count)(*[ctypes.c_uint64.from_address(pointers[i]).value
                                                     for i in range(kernel.count)])
-        return kernel, groups, threads, near, values
+        return kernel, groups, threads, group_bytes, values
 
     def start(self, launch: tuple[Any, ...]) -> bool:
-        kernel, groups, threads, near, values = launch
+        kernel, groups, threads, group_bytes, values = launch
         first = ctypes.addressof(values)
         ranges = [self.shim.memory.range_of(start) for start in self.blocks]
         ranges.append((first, first + ctypes.sizeof(values)))
         try:
-            run_kernel(kernel.run, [first + 8 * i for i in range(kernel.count)], ranges, groups, threads, near)
+            run_kernel(kernel.run, [first + 8 * i for i in range(kernel.count)], ranges, groups, threads, group_bytes)
         except KernelFault:
             if not self.breaks:
                 raise
             self.broken = ILLEGAL_ADDRESS
         return True
 
-    def do_launch(self, function: Any, groups: int, gy: int, gz: int, threads: int, ty: int, tz: int, near: int,
+    def do_launch(self, function: Any, groups: int, gy: int, gz: int, threads: int, ty: int, tz: int, group_bytes: int,
                   stream: None, pointers: Any, extra: None) -> int:
-        return self.put(stream, partial(self.start, self.captured(function.value, groups, threads, near, pointers)))
+        launch = self.captured(function.value, groups, threads, group_bytes, pointers)
+        return self.put(stream, partial(self.start, launch))
 
     # -- graphs ------------------------------------------------------------------------------------------------------
     def described(self, record: Any) -> tuple[Any, ...]:
@@ -241,7 +242,7 @@ class FakeDriver:
         assert list(kernel.groups)[1:] == list(kernel.threads)[1:] == [1, 1] and not kernel.extra
         count = self.functions[kernel.function - 1].count
         pointers = (ctypes.c_void_p * count).from_address(kernel.arguments)
-        return self.captured(kernel.function, kernel.groups[0], kernel.threads[0], kernel.near, pointers)
+        return self.captured(kernel.function, kernel.groups[0], kernel.threads[0], kernel.group_bytes, pointers)
 
     def do_make_graph(self, graph: Any, flags: int) -> int:
         self.graphs[self.made(graph)] = FakeGraph()
@@ -404,7 +405,7 @@ class FakeMetal(ObjectiveC):
         return self.made("command buffer", work=[], status=0)
 
     def do_computeCommandEncoder(self, command_buffer: Any) -> int:
-        return self.made("encoder", to=command_buffer, arguments={}, near=0)
+        return self.made("encoder", to=command_buffer, arguments={}, group_bytes=0)
 
     def do_setComputePipelineState(self, encoder: Any, pipeline: int) -> None:
         encoder.run = self.objects[pipeline].run
@@ -422,14 +423,14 @@ class FakeMetal(ObjectiveC):
 
     def do_setThreadgroupMemoryLength_atIndex(self, encoder: Any, length: int, index: int) -> None:
         assert length % 16 == 0 and index == 0
-        encoder.near = length
+        encoder.group_bytes = length
 
     def do_dispatchThreadgroups_threadsPerThreadgroup(self, encoder: Any, groups: Size, threads: Size) -> None:
         given = [encoder.arguments[i] for i in range(len(encoder.arguments))]
         scratch = ctypes.c_uint64(runtime().gpu_scratch())
         encoder.to.work.append(lambda: run_kernel(
             encoder.run, [*[address for _, address, _ in given], ctypes.addressof(scratch)],
-            [r for _, _, r in given], groups.width, threads.width, encoder.near))
+            [r for _, _, r in given], groups.width, threads.width, encoder.group_bytes))
 
     def do_endEncoding(self, encoder: Any) -> None:
         encoder.to.status = 1

@@ -125,16 +125,16 @@ class Range(ctypes.Structure):
 
 class LaunchDescription(ctypes.Structure):
     _fields_ = (("args", ctypes.c_void_p), ("groups", ctypes.c_uint), ("threads", ctypes.c_uint),
-                ("near_bytes", ctypes.c_uint), ("order", ctypes.c_int), ("ranges", ctypes.POINTER(Range)),
+                ("group_bytes", ctypes.c_uint), ("order", ctypes.c_int), ("ranges", ctypes.POINTER(Range)),
                 ("count", ctypes.c_uint))
 
 
 def run_kernel(function: Any, addresses: Sequence[int], ranges: Sequence[tuple[int, int]], groups: int, threads: int,
-               near: int = 0, order: int = 0) -> None:
+               group_bytes: int = 0, order: int = 0) -> None:
     """Runs a function; of each argument, the address where its value lies. Raises `KernelFault`."""
     args = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
     spans = (Range * max(1, len(ranges)))(*ranges)
-    what = LaunchDescription(ctypes.addressof(args), groups, threads, near, order, spans, len(ranges))
+    what = LaunchDescription(ctypes.addressof(args), groups, threads, group_bytes, order, spans, len(ranges))
     function.restype = ctypes.c_char_p
     wrong = function(ctypes.byref(what))
     if wrong:
@@ -205,9 +205,9 @@ class ShimDevice(GpuDevice):
         loaded = ctypes.CDLL(str(library))
         return [getattr(loaded, f"run_{name}") for name in names]
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> ShimLaunch:
-        return ShimLaunch(self, function, groups, threads, near, scalars)
+        return ShimLaunch(self, function, groups, threads, group_bytes, scalars)
 
     def time(self, launches: Sequence[Launch]) -> int:
         start = time.perf_counter_ns()
@@ -219,9 +219,9 @@ class ShimDevice(GpuDevice):
 class ShimLaunch:
     """A function and the addresses of its arguments: of numbers those of their cells."""
 
-    def __init__(self, device: ShimDevice, function: Any, groups: int, threads: int, near: int,
+    def __init__(self, device: ShimDevice, function: Any, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
-        self.device, self.function, self.shape, self.scalars = device, function, (groups, threads, near), scalars
+        self.device, self.function, self.shape, self.scalars = device, function, (groups, threads, group_bytes), scalars
         self.values = (ctypes.c_uint64 * (len(scalars) + 1))()
         self.values[len(scalars)] = runtime().gpu_scratch()          # an argument where the dialect has one
 

@@ -38,14 +38,14 @@ def device(name: str) -> ShimDevice:
     return ShimDevice(name, DIALECT_OF[name])
 
 
-def run(name: str, source: str, arrays: list[np.ndarray], groups: int = 1, threads: int = 64, near: int = 0,
+def run(name: str, source: str, arrays: list[np.ndarray], groups: int = 1, threads: int = 64, group_bytes: int = 0,
         order: int = FORWARD, function_name: str = "k") -> None:
     """A kernel on arrays."""
     [function] = device(name).load(device(name).compile_source(source), [function_name])
     values = np.array([*[a.ctypes.data for a in arrays], runtime().gpu_scratch()], np.uint64)
     places = [values.ctypes.data + 8 * i for i in range(len(values))]
-    run_kernel(function, places, [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays], groups, threads, near,
-               order)
+    ranges = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays]
+    run_kernel(function, places, ranges, groups, threads, group_bytes, order)
 
 
 def fault(*given: Any, **more: Any) -> str:
@@ -83,19 +83,19 @@ REVERSE = {"HIP_SHIM": (HIP_REVERSE, "  __syncthreads();\n", 0),
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_group_reverses_its_row(name: str, order: int) -> None:
-    source, _, near = REVERSE[name]
+    source, _, group_bytes = REVERSE[name]
     x, out = np.arange(192, dtype="float32"), np.zeros(192, "float32")
-    run(name, source, [out, x], groups=3, near=near, order=order)
+    run(name, source, [out, x], groups=3, group_bytes=group_bytes, order=order)
     np.testing.assert_array_equal(out.reshape(3, 64), x.reshape(3, 64)[:, ::-1])
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_barrier_is_found_in_any_order(name: str, order: int) -> None:
-    source, barrier, near = REVERSE[name]
+    source, barrier, group_bytes = REVERSE[name]
     assert barrier in source
-    said = fault(name, source.replace(barrier, ""), [np.zeros(64, "float32"), np.ones(64, "float32")], near=near,
-                 order=order)
+    arrays = [np.zeros(64, "float32"), np.ones(64, "float32")]
+    said = fault(name, source.replace(barrier, ""), arrays, group_bytes=group_bytes, order=order)
     assert said.startswith("k: a race in the group's memory: thread ") and said.endswith(", with no barrier between")
     if order == FORWARD:
         assert "thread 32 of group 0 writes what is read by thread 31" in said
@@ -253,15 +253,15 @@ def test_no_barrier_can_be_left_out(name: str, kind: str, shims: None) -> None:
     inputs = [Tensor(v) for v in values]
     ast: UOp = (inputs[0].sum(1) if kind == "rows" else inputs[0] @ inputs[1]).schedule()[-1].ast
     source, launch = device(name).source(ast), gpu_launch(device(name).loop_tree(ast))
-    [(function, groups, threads, near)] = launch.phases
+    [(function, groups, threads, group_bytes)] = launch.phases
     arrays = [np.zeros((5,) if kind == "rows" else (40, 40), "float32"), *values]
-    run(name, source, arrays, groups, threads, near, function_name=function)
+    run(name, source, arrays, groups, threads, group_bytes, function_name=function)
     barriers = [m.start() for m in re.finditer(re.escape(DIALECT_OF[name].wait), source)]
     assert len(barriers) >= 2
     for at in barriers:
         without = source[:at] + source[at + len(DIALECT_OF[name].wait):]
         assert "a race in the group's memory" in \
-            fault(name, without, arrays, groups, threads, near, function_name=function)
+            fault(name, without, arrays, groups, threads, group_bytes, function_name=function)
 
 
 @pytest.mark.parametrize("name", NAMES)

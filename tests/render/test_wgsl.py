@@ -342,9 +342,9 @@ def run_kernel(device: webgpu.WebgpuDevice, kernel: Kernel, *arrays: np.ndarray)
     blocks = [device.memory.allocate(size) for size in sizes]
     for block, array in zip(blocks, arrays):
         device.copy_in(block.address, array.tobytes())
-    for function, (_, groups, threads, near) in zip(functions, launch.phases):
+    for function, (_, groups, threads, group_bytes) in zip(functions, launch.phases):
         function.sizes, function.stores = sizes, (True,) * len(sizes)
-        started = device.prepare(function, groups, threads, near, [False] * len(sizes))
+        started = device.prepare(function, groups, threads, group_bytes, [False] * len(sizes))
         started.addresses[:] = [block.address for block in blocks]
         started.start()
     return [np.frombuffer(device.copy_out(b.address, a.nbytes), a.dtype) for b, a in zip(blocks, arrays)]

@@ -24,8 +24,8 @@ from glassgrad.runtime.host_memory import MemoryBlock
 __all__ = ["open_cuda"]
 
 _MAJOR, _MINOR = 75, 76                  # numbers of the driver's attributes: compute capability
-_DYNAMIC_NEAR = 8                        # a function's attribute: bytes that a group may share
-_USUAL_NEAR = 32 << 10                   # bytes that a group may share without saying so: 48 KB, some of them fixed
+_GROUP_BYTES_ATTRIBUTE = 8               # a function's attribute: bytes that a group may share
+_USUAL_GROUP_BYTES = 32 << 10            # bytes that a group may share without saying so: 48 KB, some of them fixed
 
 
 def open_cuda(name: str = "CUDA") -> CudaDevice:
@@ -42,7 +42,7 @@ def open_cuda(name: str = "CUDA") -> CudaDevice:
 class CudaKernel(ctypes.Structure):
     """A kernel of a graph as the driver takes it (CUDA_KERNEL_NODE_PARAMS of version 2)."""
     _fields_ = (("function", ctypes.c_void_p), ("groups", ctypes.c_uint * 3), ("threads", ctypes.c_uint * 3),
-                ("near", ctypes.c_uint), ("arguments", ctypes.c_void_p), ("extra", ctypes.c_void_p),
+                ("group_bytes", ctypes.c_uint), ("arguments", ctypes.c_void_p), ("extra", ctypes.c_void_p),
                 ("kernel", ctypes.c_void_p), ("context", ctypes.c_void_p))
 
 
@@ -95,14 +95,14 @@ class CudaDevice(DriverDevice):
     def compile_source(self, source: str) -> bytes:
         return compile_cuda(source, self.architecture)
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> DriverLaunch:
-        if near > _USUAL_NEAR:
-            self.call("cuFuncSetAttribute", function, _DYNAMIC_NEAR, near)
+        if group_bytes > _USUAL_GROUP_BYTES:
+            self.call("cuFuncSetAttribute", function, _GROUP_BYTES_ATTRIBUTE, group_bytes)
         if maps:
             self.enter()
-            return CudaLaunchWithMaps(self, function, groups, threads, near, scalars, maps)
-        return super().prepare(function, groups, threads, near, scalars)
+            return CudaLaunchWithMaps(self, function, groups, threads, group_bytes, scalars, maps)
+        return super().prepare(function, groups, threads, group_bytes, scalars)
 
 
 _MAP_BYTES, _MAP_ALIGNED, _COPY_ALIGNED = 128, 64, 16
@@ -115,7 +115,7 @@ class CudaLaunchWithMaps(DriverLaunch):
     where that has changed; a matrix that does not begin at a multiple of 16 bytes is copied to one first."""
     driver: CudaDevice
 
-    def __init__(self, device: CudaDevice, function: Any, groups: int, threads: int, near: int,
+    def __init__(self, device: CudaDevice, function: Any, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool], maps: Sequence[BoxMap]):
         self.maps = maps
         self.memory = ctypes.create_string_buffer(_MAP_BYTES * len(maps) + _MAP_ALIGNED)
@@ -123,7 +123,7 @@ class CudaLaunchWithMaps(DriverLaunch):
         self.map_addresses = [first + _MAP_BYTES * i for i in range(len(maps))]
         self.described = [0] * len(maps)             # the address that each map holds
         self.copies: dict[int, MemoryBlock] = {}     # argument: where it is copied to
-        super().__init__(device, function, groups, threads, near, scalars, self.map_addresses)
+        super().__init__(device, function, groups, threads, group_bytes, scalars, self.map_addresses)
         self._start, self.call = self.call, self.call_with_maps
 
     def settle(self) -> bool:

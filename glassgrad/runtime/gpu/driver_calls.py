@@ -44,7 +44,7 @@ class DriverNames(NamedTuple):
 class DriverCalls:
     """A driver that is called from several threads. A subclass provides the names, `make_current` and `reason`."""
     names: DriverNames
-    kernel_record: type[ctypes.Structure]      # what `add_kernel` takes: function, groups, threads, near, arguments
+    kernel_record: type[ctypes.Structure]      # what `add_kernel` takes: function, groups, threads, memory, arguments
 
     def __init__(self, library: ctypes.CDLL):
         self.library, self._entered = library, threading.local()

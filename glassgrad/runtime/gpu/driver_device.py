@@ -61,10 +61,10 @@ class DriverDevice(DriverCalls, GpuDevice):
         module = self.made(self.names.load, compiled)
         return [self.made(self.names.function, module, name.encode()) for name in names]
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> DriverLaunch:
         self.enter()
-        return DriverLaunch(self, function, groups, threads, near, scalars)
+        return DriverLaunch(self, function, groups, threads, group_bytes, scalars)
 
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> DriverPlan:
         return DriverPlan(self, self, programs, slots)

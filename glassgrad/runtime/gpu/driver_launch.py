@@ -28,10 +28,10 @@ FEW = 3                      # launches that are started one by one even in a re
 class DriverLaunch:
     """A function and its arguments as the driver takes them: of each, the address where its value lies."""
 
-    def __init__(self, driver: DriverCalls, function: Any, groups: int, threads: int, near: int,
+    def __init__(self, driver: DriverCalls, function: Any, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool], more: Sequence[int] = ()):
         self.driver, self.scalars, self.function = driver, scalars, function
-        self.groups, self.threads, self.near = groups, threads, near
+        self.groups, self.threads, self.group_bytes = groups, threads, group_bytes
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
         # the address of a number is where its value lies; that of memory is itself the value
@@ -39,7 +39,7 @@ class DriverLaunch:
             *[0 if scalar else first + 8 * i for i, scalar in enumerate(scalars)], *more)
         # starts it, and returns the driver's result; no Python function, because each costs as much as a driver's call
         self.call: Callable[[], int] = partial(getattr(driver.library, driver.names.launch), function, groups, 1, 1,
-                                               threads, 1, 1, near, None, self.pointers, None)
+                                               threads, 1, 1, group_bytes, None, self.pointers, None)
 
     def places(self, position: int) -> tuple[Any, int]:
         return (self.pointers if self.scalars[position] else self.values), position
@@ -98,7 +98,7 @@ class LaunchGraph:
         self._start = getattr(driver.library, names.launch_graph)
         self._graph, self._instance = ctypes.c_void_p(), ctypes.c_void_p()
         self._records = [driver.kernel_record(function=launch.function, groups=(launch.groups, 1, 1),
-                                              threads=(launch.threads, 1, 1), near=launch.near,
+                                              threads=(launch.threads, 1, 1), group_bytes=launch.group_bytes,
                                               arguments=ctypes.addressof(launch.pointers)) for launch in launches]
         self._nodes: list[ctypes.c_void_p] = []
         self._launches = list(launches)            # the records point at their arguments

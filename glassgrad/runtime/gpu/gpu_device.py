@@ -82,9 +82,9 @@ class GpuDevice(SearchedKernels, Backend):
         """The functions of a compiled kernel."""
         raise Bug(f"{type(self).__name__} has no load")
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> Launch:
-        """A launch of a function by so many groups of threads, each with `near` bytes of shared memory."""
+        """A launch of a function by so many groups of threads, each with `group_bytes` bytes of shared memory."""
         raise Bug(f"{type(self).__name__} has no prepare")
 
     def time(self, launches: Sequence[Launch]) -> int:
@@ -201,8 +201,8 @@ class GpuPlan(DevicePlan):
         self.launches: list[list[Launch]] = []
         self.wires: dict[int, list[tuple[Any, int]]] = {}          # slot: where its address is written
         for program, uses in zip(programs, slots):
-            made = [device.prepare(function, groups, threads, near, program.scalars, program.maps)
-                    for function, (_, groups, threads, near) in zip(program.functions, program.phases)]
+            made = [device.prepare(function, groups, threads, group_bytes, program.scalars, program.maps)
+                    for function, (_, groups, threads, group_bytes) in zip(program.functions, program.phases)]
             self.launches.append(made)
             for launch in made:
                 for position, slot in enumerate(uses):

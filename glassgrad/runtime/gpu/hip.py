@@ -68,7 +68,7 @@ def open_hip(name: str = "AMD") -> HipDevice:
 class HipKernel(ctypes.Structure):
     """A kernel of a graph as the runtime takes it (hipKernelNodeParams)."""
     _fields_ = (("threads", ctypes.c_uint * 3), ("extra", ctypes.c_void_p), ("function", ctypes.c_void_p),
-                ("groups", ctypes.c_uint * 3), ("arguments", ctypes.c_void_p), ("near", ctypes.c_uint))
+                ("groups", ctypes.c_uint * 3), ("arguments", ctypes.c_void_p), ("group_bytes", ctypes.c_uint))
 
 
 class HipDevice(DriverDevice):

@@ -243,9 +243,9 @@ class MetalDevice(GpuDevice):
                               fix="use another device: DEV=CPU")
         return made
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> MetalLaunch:
-        return MetalLaunch(self, function, groups, threads, near, scalars)
+        return MetalLaunch(self, function, groups, threads, group_bytes, scalars)
 
     # -- running ---------------------------------------------------------------------------------------------
     def commit(self, command_buffer: int) -> None:
@@ -289,10 +289,10 @@ class MetalDevice(GpuDevice):
 class MetalLaunch:
     """A pipeline and the addresses of its arguments."""
 
-    def __init__(self, device: MetalDevice, pipeline: int, groups: int, threads: int, near: int,
+    def __init__(self, device: MetalDevice, pipeline: int, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
         self.device, self.pipeline, self.scalars = device, pipeline, scalars
-        self.near = -(-near // 16) * 16
+        self.group_bytes = -(-group_bytes // 16) * 16
         self.groups, self.threads = Size(groups, 1, 1), Size(threads, 1, 1)
         self.addresses = [0] * len(scalars)
 
@@ -312,8 +312,8 @@ class MetalLaunch:
                 else:
                     # - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index;
                     send(encoder, "setBuffer:offset:atIndex:", *memory.find(address), number, returns=None)
-            if self.near:
-                send(encoder, "setThreadgroupMemoryLength:atIndex:", self.near, 0, returns=None)
+            if self.group_bytes:
+                send(encoder, "setThreadgroupMemoryLength:atIndex:", self.group_bytes, 0, returns=None)
             # - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads;
             send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", self.groups, self.threads, returns=None)
             send(encoder, "endEncoding", returns=None)

@@ -126,8 +126,8 @@ class OpenclDevice(GpuDevice):
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         super().__init__(name, OpenclMemory(cl, self.context, self.queue))
         self.has_float64 = "cl_khr_fp64" in device.extensions
-        near = min(GPU.group_bytes, device.local_mem_size - FOLD_BYTES)
-        self.target = replace(GPU, row_bytes=near, group_bytes=near)
+        group_bytes = min(GPU.group_bytes, device.local_mem_size - FOLD_BYTES)
+        self.target = replace(GPU, row_bytes=group_bytes, group_bytes=group_bytes)
         options = os.environ.get("PYOPENCL_BUILD_OPTIONS", "")        # pyopencl adds them to every build
         self.machine = f"{device.platform.name} {device.name} {device.driver_version} {options}"
         self.about = f"{device.name}, compiled by {device.platform.name} {device.driver_version}"
@@ -143,9 +143,9 @@ class OpenclDevice(GpuDevice):
         program = self.cl.Program(self.context, [self.device], [compiled]).build(cache_dir=False)
         return [self.cl.Kernel(program, name) for name in names]
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> OpenclLaunch:
-        return OpenclLaunch(self, function, groups, threads, near, scalars)
+        return OpenclLaunch(self, function, groups, threads, group_bytes, scalars)
 
     def time(self, launches: Sequence[Any]) -> int:
         self.synchronize()
@@ -164,9 +164,9 @@ class OpenclDevice(GpuDevice):
 class OpenclLaunch:
     """A kernel object of its own, and the addresses of its arguments."""
 
-    def __init__(self, device: OpenclDevice, function: Any, groups: int, threads: int, near: int,
+    def __init__(self, device: OpenclDevice, function: Any, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
-        self.device, self.near, self.scalars = device, near, scalars
+        self.device, self.group_bytes, self.scalars = device, group_bytes, scalars
         self.kernel = device.cl.Kernel(function.program, function.function_name)
         self.range, self.group = (groups * threads,), (threads,)
         self.addresses = [0] * len(scalars)
@@ -187,8 +187,8 @@ class OpenclLaunch:
                 set_arg(at, handle)
                 set_arg(at + 1, distance.to_bytes(8, "little"))
                 at += 2
-        if self.near:
-            set_arg(at, self.device.cl.LocalMemory(self.near))
+        if self.group_bytes:
+            set_arg(at, self.device.cl.LocalMemory(self.group_bytes))
         cl = self.device.cl
         try:
             self.event = cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.range, self.group)

@@ -155,8 +155,8 @@ class WebgpuDevice(GpuDevice):
         super().__init__(name, WebgpuMemory(self))
         self.target, self.clock = GPU, self.new_buffer(4)
         threads = min(GPU.vector_bytes, self.limits[USED[0]], self.limits[USED[1]])
-        near = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
-        self.target = replace(GPU, vector_bytes=threads, row_bytes=near, group_bytes=near,
+        group_bytes = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
+        self.target = replace(GPU, vector_bytes=threads, row_bytes=group_bytes, group_bytes=group_bytes,
                               buffers=self.limits["max-storage-buffers-per-shader-stage"], most_rounds=self.rounds())
         about = adapter.info
         self.machine = f"{about['device']} {about['description']} {about['backend_type']} {wgpu.__version__} " \
@@ -227,7 +227,7 @@ class WebgpuDevice(GpuDevice):
                 layout=whole, compute={"module": module, "entry_point": name}), layout) for name in names]
 
     # -- running ---------------------------------------------------------------------------------------------
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> WebgpuLaunch:
         return WebgpuLaunch(self, function, groups, scalars)
 

@@ -134,7 +134,7 @@ const char *where_is(uintptr_t address, unsigned bytes, bool &of_group) {
   auto inside = [&](const char *begin, const char *end) {
     return address >= (uintptr_t)begin && address + bytes <= (uintptr_t)end;
   };
-  of_group = inside(scratch, scratch + launch->near_bytes) || inside(group_begin, group_end);
+  of_group = inside(scratch, scratch + launch->group_bytes) || inside(group_begin, group_end);
   if (of_group) return "the group's memory";
   for (unsigned i = 0; i < launch->count; i++)
     if (inside(launch->ranges[i].begin, launch->ranges[i].end)) return "the device's memory";
@@ -232,7 +232,7 @@ void report_deadlock() {
 
 void run_group() {
   unsigned threads = launch->threads;
-  memset(scratch, 0xff, launch->near_bytes);                 // nothing is there: floats are not numbers
+  memset(scratch, 0xff, launch->group_bytes);                 // nothing is there: floats are not numbers
   memset(group_begin, 0xff, group_end - group_begin);
   for (unsigned t = 0; t < threads; t++) {
     fibers[t].state = READY;
@@ -302,7 +302,7 @@ const char *run(const Launch &what, void (*body)(void **), char *begin, char *en
     stacks = (char *)mmap(nullptr, MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   }
-  if (what.threads > MOST_THREADS || what.near_bytes > sizeof scratch) return "the group is larger than any GPU's";
+  if (what.threads > MOST_THREADS || what.group_bytes > sizeof scratch) return "the group is larger than any GPU's";
   launch = &what, kernel = body, group_begin = begin, group_end = end, failed = false;
   choose_order();
   if (pages.size() > MOST_PAGES) pages.clear();

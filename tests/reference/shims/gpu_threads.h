@@ -52,7 +52,7 @@ struct Range {
 struct Launch {
   void **args;                  // of each argument, the address where its value lies
   unsigned groups, threads;
-  unsigned near_bytes;          // of `scratch`, which a group shares
+  unsigned group_bytes;          // of `scratch`, which a group shares
   int order;                    // in which threads run: 0 forward, 1 backward, 2 at random
   const Range *ranges;          // what a kernel may read and write
   unsigned count;

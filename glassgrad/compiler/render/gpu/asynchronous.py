@@ -23,7 +23,7 @@ __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
 
 PRELUDE = r"""
 struct __align__(64) TensorMap { char bytes[128]; };
-static __device__ __forceinline__ unsigned near(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+static __device__ __forceinline__ unsigned shared_at(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 static __device__ __forceinline__ void rounds_begin(unsigned bar) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
 }
@@ -80,7 +80,7 @@ class Asynchronous:
     def begin(self) -> list[str]:
         if not self.stages:
             return []
-        first = f"if (thread == 0) {{ for (int s = 0; s < {self.stages}; s++) rounds_begin(near(rounds + s)); " \
+        first = f"if (thread == 0) {{ for (int s = 0; s < {self.stages}; s++) rounds_begin(shared_at(rounds + s)); " \
                 "rounds_visible(); }"
         return [f"__shared__ u64 rounds[{self.stages}];", first, self.wait,
                 "const unsigned warps = __shfl_sync(0xffffffffu, (unsigned)thread / 128, 0);"]
@@ -92,7 +92,7 @@ class Asynchronous:
             self.copy(s)
         elif isinstance(s, AwaitCopies):
             parity = f"(unsigned)({self.value(s.round)} / {s.stages}) & 1"
-            line(f"round_wait(near(rounds + {self.stage(s.round)}), {parity});")
+            line(f"round_wait(shared_at(rounds + {self.stage(s.round)}), {parity});")
         elif isinstance(s, Barrier):
             line(self.wait)
         else:
@@ -101,13 +101,14 @@ class Asynchronous:
     def copy(self, s: CopyBoxes) -> None:
         size, base = s.memory.dtype.itemsize, self.f.base(s.memory)
         bytes_ = sum(_count(box) for box in s.boxes) * size
-        lines = [f"const unsigned round = near(rounds + {self.stage(s.round)});", f"round_expect(round, {bytes_});"]
+        lines = [f"const unsigned round = shared_at(rounds + {self.stage(s.round)});",
+                 f"round_expect(round, {bytes_});"]
         for box in s.boxes:
             rank = len(box.axes)
             name = self.box_copy(rank)
             at = ", ".join(f"(int)({self.value(e)})" for e in box.first)
             which = self.maps.index(_box_map(box, self.slots))
-            lines.append(f"{name}(near({base} + {self.value(box.to)}), &map{which}, round, {at});")
+            lines.append(f"{name}(shared_at({base} + {self.value(box.to)}), &map{which}, round, {at});")
         self.f.line("if (thread == 0) {")
         for text in lines:
             self.f.line("  " + text)
@@ -157,8 +158,9 @@ class Asynchronous:
                                 right_across=int(right_across))
         above = unit.rows * lines.line_bytes
         self.f.line("{")
-        self.f.line(f"  const u64 left = {self.descriptor(f'near({left}) + warps * {above}', left_across, lines)};")
-        self.f.line(f"  const u64 right = {self.descriptor(f'near({right})', right_across, lines)};")
+        described = self.descriptor(f"shared_at({left}) + warps * {above}", left_across, lines)
+        self.f.line(f"  const u64 left = {described};")
+        self.f.line(f"  const u64 right = {self.descriptor(f'shared_at({right})', right_across, lines)};")
         self.f.line(f'  asm volatile("{text.before}" ::: "memory");')
         for at in range(0, depth.arg.size, unit.depth):
             ins = ", ".join(f'"l"({name} + {self.further(at, across, lines, unit.left.itemsize) // 16})'
@@ -173,11 +175,11 @@ class Asynchronous:
         memory, at = read.src[0], read.src[1]
         begin = substitute_index(at, {position: index(0), depth: index(0)}, {})
         there = substitute_index(at, {position: index(0), depth: index(1)}, {})
-        far, terms = linear(add(there, multiply(begin, -1)))
+        distance, terms = linear(add(there, multiply(begin, -1)))
         line = lines.line_bytes // memory.dtype.itemsize
-        if terms or far not in (1, line):
+        if terms or distance not in (1, line):
             raise Bug(f"a matrix in {memory.arg.name} does not lie in lines, along k or across it")
-        return f"({self.f.base(memory)} + {self.value(begin)})", far != 1
+        return f"({self.f.base(memory)} + {self.value(begin)})", distance != 1
 
     @staticmethod
     def descriptor(address: str, across: bool, lines: Swizzled) -> str:

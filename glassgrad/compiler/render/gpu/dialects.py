@@ -41,7 +41,7 @@ class Dialect:
     kernel: str                  # before a kernel, with its number of {threads}, and groups {at_once} on a processor
     helper: str                  # before any other function
     pointer: str                 # before the type of a pointer to the device's memory
-    near: str                    # before the type of a pointer to memory that a group shares
+    group_space: str             # before the type of a pointer to memory that a group shares
     thread: str                  # the number of this thread in its group
     group: str                   # the number of this group
     groups: str                  # the number of groups
@@ -53,7 +53,7 @@ class Dialect:
     exchange: str = ""           # x of the thread whose number differs by the bit `step`
     wide_access: bool = False    # up to 16 bytes are loaded and stored at once, through a pointer to words
     by_handle: bool = False      # memory is a handle and a distance
-    near_argument: str = ""      # the parameter for memory that a group shares; empty: it is declared inside
+    group_argument: str = ""     # the parameter for memory that a group shares; empty: it is declared inside
     scalar: str = "u64 {name}"   # the parameter for a number's cell of eight bytes,
     scalar_pointer: str = "const "           # and what comes before the type of a pointer to it
     binding: str = ""            # after the parameter with this {number}
@@ -72,7 +72,7 @@ CUDA = Dialect(
     kernel='extern "C" __global__ void __launch_bounds__({threads}, {at_once})',
     helper="static __device__ __forceinline__",
     pointer="",
-    near="",
+    group_space="",
     thread="threadIdx.x",
     group="blockIdx.x",
     groups="gridDim.x",
@@ -98,7 +98,7 @@ HIP = Dialect(
     kernel='extern "C" __global__ void __launch_bounds__({threads})',
     helper="static __device__ __forceinline__",
     pointer="",
-    near="",
+    group_space="",
     thread="threadIdx.x",
     group="blockIdx.x",
     groups="gridDim.x",
@@ -120,14 +120,14 @@ OPENCL = Dialect(
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void",
     helper="static inline",
     pointer="__global ",
-    near="__local ",
+    group_space="__local ",
     thread="get_local_id(0)",
     group="get_group_id(0)",
     groups="get_num_groups(0)",
     wait="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     types=(("bool", "bool"), ("i64", "long"), ("u64", "unsigned long")),
     by_handle=True,
-    near_argument="__local char *scratch",
+    group_argument="__local char *scratch",
     prelude=("#pragma OPENCL FP_CONTRACT OFF",),
 )
 
@@ -138,7 +138,7 @@ METAL = Dialect(
     kernel="[[kernel, max_total_threads_per_threadgroup({threads})]] void",
     helper="static inline",
     pointer="device ",
-    near="threadgroup ",
+    group_space="threadgroup ",
     thread="thread_number",
     group="group_number",
     groups="group_count",
@@ -147,7 +147,7 @@ METAL = Dialect(
     thread_name="t",             # `thread` is a word of the language: where variables of a thread lie
     warp=32,
     shuffle="shuffle_down(x, step)",
-    near_argument="threadgroup char *scratch [[threadgroup(0)]]",
+    group_argument="threadgroup char *scratch [[threadgroup(0)]]",
     scalar="constant u64 &{name}",
     scalar_pointer="constant ",
     binding=" [[buffer({number})]]",

@@ -60,17 +60,17 @@ class GpuLaunch:
     maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
 
 
-def gpu_launch(kernel: Kernel, near_bytes: int = GPU.group_bytes) -> GpuLaunch:
+def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
     """What running a kernel takes, on a device whose groups have so much memory of their own."""
     info = launch_info(kernel)
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
-    far = is_far(kernel, info.scratch_bytes, near_bytes)
-    near = [info.scratch_bytes if not far and has_scratch(phase) else 0 for phase in kernel.phases]
-    phases = tuple([(name, min(tasks, GROUPS) if far else tasks, t, n)
-                    for (name, tasks), t, n in zip(info.phases, threads, near)])
+    in_global = scratch_is_global(kernel, info.scratch_bytes, group_bytes)
+    in_group = [info.scratch_bytes if not in_global and has_scratch(phase) else 0 for phase in kernel.phases]
+    phases = tuple([(name, min(tasks, GROUPS) if in_global else tasks, t, n)
+                    for (name, tasks), t, n in zip(info.phases, threads, in_group)])
     most = max((groups for _, groups, _, _ in phases), default=1)
-    shared = (*info.shared, most * info.scratch_bytes) if far else info.shared
+    shared = (*info.shared, most * info.scratch_bytes) if in_global else info.shared
     return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, Places(kernel).slots)))
 
 
@@ -79,11 +79,11 @@ def has_scratch(phase: Phase) -> bool:
     return any(m.arg.home == "worker" for m in filled(phase))
 
 
-def is_far(kernel: Kernel, scratch_bytes: int, near_bytes: int) -> bool:
+def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:
     """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is, and
     a matrix unit reads there."""
     units = any(isinstance(s, For) and s.kind == UNIT for phase in kernel.phases for s in walk(phase.body))
-    return scratch_bytes > near_bytes and not has_copies(kernel) and not units
+    return scratch_bytes > group_bytes and not has_copies(kernel) and not units
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
@@ -103,9 +103,9 @@ class GpuFunction(CFunction):
     """One phase as one function that every thread of every group runs."""
 
     def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
-                 definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, near: int):
+                 definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, group_bytes: int):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
-        self.far, self.near_bytes = is_far(kernel, scratch, target.group_bytes), near
+        self.scratch_global, self.group_bytes = scratch_is_global(kernel, scratch, target.group_bytes), group_bytes
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
@@ -125,11 +125,11 @@ class GpuFunction(CFunction):
     # -- the function ----------------------------------------------------------------------------------------
     def text(self) -> str:
         self.type(dtypes.int64), self.type(dtypes.uint64)
-        d, far = self.dialect, self.far
+        d, in_global = self.dialect, self.scratch_global
         self.take_apart_task()
         self.run(self.body)
         lines = self.scopes[0].lines
-        if far:
+        if in_global:
             counted = f"{self.counts_in} task = {d.group}; task < {self.task_count}; task += {d.groups}"
             head, foot = [f"for ({counted}) {{"], ["}"]
             lines = [*["  " + line for line in lines], f"  {d.wait}"]
@@ -139,11 +139,11 @@ class GpuFunction(CFunction):
         for register, name in self.registers.items():
             variables.setdefault(self.type(register.dtype), []).append(name)
         declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
-        parameters = self._parameters(far)
-        near = self._near(far)
-        body = [f"{self.counts_in} {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers,
+        parameters = self._parameters(in_global)
+        scratch = self._scratch_lines(in_global)
+        body = [f"{self.counts_in} {self.thread} = {d.thread};", *scratch, *self.beside.begin(), *self.pointers,
                 *declared, *head, *lines, *foot]
-        at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
+        at_once = AT_ONCE if self.group_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
@@ -156,18 +156,18 @@ class GpuFunction(CFunction):
         each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
         return groups * (each + gpu.OTHER_REGISTERS * self.threads) <= gpu.REGISTERS
 
-    def _parameters(self, far: bool) -> str:
+    def _parameters(self, in_global: bool) -> str:
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
         d = self.dialect
         out = [d.scalar.format(name=f"cell{p.arg.slot}") if p.arg.scalar
                else self._memory(f"data{p.arg.slot}", self._unit(p))
                for p in sorted(self.kernel.params, key=lambda p: p.arg.slot)]
         out += [self._memory(f"shared{i}", "char") for i, _ in enumerate(shared_locals(self.kernel))]
-        if far:
+        if in_global:
             out.append(self._memory("all_scratch", "char"))
         out = [text + d.binding.format(number=number) for number, text in enumerate(out)]
-        if self.near_bytes and d.near_argument:
-            out.append(d.near_argument)
+        if self.group_bytes and d.group_argument:
+            out.append(d.group_argument)
         return ", ".join([*out, *self.beside.parameters(), *d.counters])
 
     def _memory(self, name: str, kind: str) -> str:
@@ -177,16 +177,16 @@ class GpuFunction(CFunction):
         self.pointers.insert(0, f"{d.pointer}{kind} *{name} = ({d.pointer}{kind} *)({name}_block + {name}_at);")
         return f"{d.pointer}char *{name}_block, u64 {name}_at"
 
-    def _near(self, far: bool) -> list[str]:
+    def _scratch_lines(self, in_global: bool) -> list[str]:
         """Declarations of the memory that a group shares."""
         d, out = self.dialect, []
-        if far:
+        if in_global:
             whole = "all_scratch_block + all_scratch_at" if d.by_handle else "all_scratch"
             out.append(f"{d.pointer}char *scratch = {whole} + {d.group} * {self.scratch_bytes};")
-        elif self.near_bytes and not d.near_argument:
+        elif self.group_bytes and not d.group_argument:
             out.append(f"extern __shared__ __align__({LINES_ALIGNED if self.beside.maps else 16}) char scratch[];")
         if self.folds:
-            kind = "__shared__" if not d.near else d.near.strip()
+            kind = "__shared__" if not d.group_space else d.group_space.strip()
             out.append(f"{kind} i64 area[{max(self.folds)}];")
         return out
 
@@ -195,7 +195,7 @@ class GpuFunction(CFunction):
             self.line(self.dialect.wait)
         if id(statement) in self.runs:
             values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
-            load_wide(self, values, self.is_near)
+            load_wide(self, values, self.is_group_memory)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
@@ -242,30 +242,31 @@ class GpuFunction(CFunction):
         """The helper that combines the values of all threads, in an order that never changes; all get the result."""
         d, kind, thread = self.dialect, self.type(dtype), self.thread
         name = f"fold_{combine.name.lower()}_{kind}_{self.threads}"
-        near = f"{d.near}i64 *area, i64 {thread}"
+        area = f"{d.group_space}i64 *area, i64 {thread}"
 
         def both(x: str, y: str) -> str:
             return self.apply(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
         if d.warp:
             self.folds.add(self.threads // d.warp)
             self.definitions.helpers.setdefault("shuffle", d.shuffle_prelude)
-            far = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
-                   f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}"]
+            shuffles = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
+                        f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}"]
             count, mine, place = self.threads // d.warp, f"{thread} % {d.warp} == 0", f"{thread} / {d.warp}"
         else:
             self.folds.add(self.threads)
-            far, count, mine, place = [], self.threads, "", thread
-        store = f"(({d.near}{kind} *)area)[{place}] = x;"
-        tree = [f"for (int i = 1; i < {count}; i++) x = {both('x', f'(({d.near}{kind} *)area)[i]')};"]
+            shuffles, count, mine, place = [], self.threads, "", thread
+        store = f"(({d.group_space}{kind} *)area)[{place}] = x;"
+        tree = [f"for (int i = 1; i < {count}; i++) x = {both('x', f'(({d.group_space}{kind} *)area)[i]')};"]
         if not d.warp:       # halve the number of values again and again
             half = 1 << (count - 1).bit_length() - 1
-            one = f"(({d.near}{kind} *)area)"
+            one = f"(({d.group_space}{kind} *)area)"
             tree = [f"for (int gap = {half}; gap; gap /= 2) {{",
                     f"  if ({thread} < gap && {thread} + gap < {count}) "
                     f"{one}[{thread}] = {both(f'{one}[{thread}]', f'{one}[{thread} + gap]')};", f"  {d.wait}", "}",
                     f"x = {one}[0];"]
-        return self.define(name, kind, f"{kind} x, {near}", *far, d.wait, f"if ({mine}) {store}" if mine else store,
-                           d.wait, *([f"x = (({d.near}{kind} *)area)[0];"] if d.warp else []), *tree, "return x;")
+        return self.define(name, kind, f"{kind} x, {area}", *shuffles, d.wait,
+                           f"if ({mine}) {store}" if mine else store, d.wait,
+                           *([f"x = (({d.group_space}{kind} *)area)[0];"] if d.warp else []), *tree, "return x;")
 
     # -- memory --------------------------------------------------------------------------------------------------
     def base(self, memory: UOp) -> str:
@@ -276,7 +277,7 @@ class GpuFunction(CFunction):
             return self.named(("base", memory), f"data{memory.arg.slot}")
         name = self.named(("base", memory), memory.arg.name)
         if memory in self.offsets:
-            space = d.pointer if self.far else d.near
+            space = d.pointer if self.scratch_global else d.group_space
             self.pointers.append(f"{space}{kind} *{name} = ({space}{kind} *)(scratch + {self.offsets[memory]});")
         elif memory in self.slots:
             which = self.slots[memory] - len(self.kernel.params)
@@ -293,24 +294,24 @@ class GpuFunction(CFunction):
             return CValue(f"{self.thread} == 0 ? {value.inside} : 0", node.dtype, 0, False)
         return value
 
-    def is_near(self, memory: UOp) -> bool:
+    def is_group_memory(self, memory: UOp) -> bool:
         """Whether a memory begins at a multiple of 16 bytes: that of a group does."""
-        return memory in self.offsets and not self.far
+        return memory in self.offsets and not self.scratch_global
 
     def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
         self.beside.write(statement)
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Neighbours, where they are loaded as well, or near, or few. (Registers of a large tile are better stored one
-        by one: measured, a product of float32 lost a tenth.)"""
+        """Neighbours, where they are loaded as well, or in group memory, or few. (Registers of a large tile are better
+        stored one by one: measured, a product of float32 lost a tenth.)"""
         first = body[at]
         assert isinstance(first, Store)
-        wide = len(body) <= FEW_STORES or self.is_near(first.memory) or \
+        wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
             any(n.op is o.LOAD for n in toposort([first.value]))
         return neighbours(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
-        store_wide(self, stores, self.store_test(stores[0]), self.is_near)
+        store_wide(self, stores, self.store_test(stores[0]), self.is_group_memory)
 
     def accumulate(self, statement: Accumulate) -> None:
         if self.is_matrix(statement.register):

@@ -20,7 +20,7 @@ from glassgrad.compiler.render.c.c_source import CFunction
 
 __all__ = ["load_wide", "neighbours", "runs_of_reads", "store_wide"]
 
-IsNear = Callable[[UOp], bool]                           # whether a memory begins at a multiple of 16 bytes
+IsGroupMemory = Callable[[UOp], bool]        # whether a group shares a memory: it begins at a multiple of 16 bytes
 MOST_BYTES = 16
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # what is moved at once, by its bytes
 
@@ -73,16 +73,16 @@ def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
     return {first: some for first, some in found.items() if len(some) > 1}
 
 
-def store_wide(f: CFunction, stores: list[Store], test: str, is_near: IsNear) -> None:
+def store_wide(f: CFunction, stores: list[Store], test: str, is_group_memory: IsGroupMemory) -> None:
     """Neighbouring stores as one, under a condition (empty: always)."""
-    load_wide(f, [s.value for s in stores], is_near)
+    load_wide(f, [s.value for s in stores], is_group_memory)
     first, count = stores[0], len(stores)
     values = [f.operand(s.value).text for s in stores]
     kind, nbytes = f.type(first.memory.dtype), count * first.memory.dtype.itemsize
     takes = ", ".join(f"{kind} v{i}" for i in range(count))
-    aligned = is_near(first.memory)
+    aligned = is_group_memory(first.memory)
     name = f.define(
-        f"store_{kind}_{count}{'_near' if aligned else ''}", "void", f"{kind} *p, {takes}",
+        f"store_{kind}_{count}{'_aligned' if aligned else ''}", "void", f"{kind} *p, {takes}",
         f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v = {{}};",
         *[f"v.each[{i}] = v{i};" for i in range(count)], *_moved(f"*({WORDS[nbytes]} *)p = v.all;",
                                                                   "p[i] = v.each[i];", count, nbytes, aligned))
@@ -96,7 +96,7 @@ def _moved(whole: str, single: str, count: int, nbytes: int, aligned: bool) -> l
     return [f"if ((unsigned long long)p % {nbytes} == 0) {whole}", f"else for (int i = 0; i < {count}; i++) {single}"]
 
 
-def load_wide(f: CFunction, values: list[UOp], is_near: IsNear) -> None:
+def load_wide(f: CFunction, values: list[UOp], is_group_memory: IsGroupMemory) -> None:
     """Reads what values load side by side, at once."""
     reads = [[n for n in toposort([value]) if n.op is o.LOAD] for value in values]
     if len({len(some) for some in reads}) > 1:
@@ -113,7 +113,7 @@ def load_wide(f: CFunction, values: list[UOp], is_near: IsNear) -> None:
                         for i, n in enumerate(loads)):
             continue
         for start in range(0, count, width):
-            _read(f, loads[start:start + width], is_near(memory))
+            _read(f, loads[start:start + width], is_group_memory(memory))
 
 
 def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
@@ -122,7 +122,7 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
     kind = f.type(memory.dtype)
     test = f.operand(first.src[2]).inside if len(first.src) == 3 else ""
     name = f.define(
-        f"load_{kind}_{count}{'_near' if aligned else ''}", "void", f"const {kind} *p, {kind} *to",
+        f"load_{kind}_{count}{'_aligned' if aligned else ''}", "void", f"const {kind} *p, {kind} *to",
         f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v;",
         *_moved(f"v.all = *(const {WORDS[nbytes]} *)p;", "v.each[i] = p[i];", count, nbytes, aligned),
         f"for (int i = 0; i < {count}; i++) to[i] = v.each[i];")

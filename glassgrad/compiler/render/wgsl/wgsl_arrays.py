@@ -22,7 +22,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, Store, shared_locals, walk
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import Definitions
-from glassgrad.compiler.render.gpu.gpu_source import is_far
+from glassgrad.compiler.render.gpu.gpu_source import scratch_is_global
 from glassgrad.compiler.render.launch import Places, packed_from
 
 __all__ = ["PAIR", "Cells", "KernelArrays"]
@@ -43,14 +43,14 @@ class KernelArrays:
 
     def __init__(self, kernel: Kernel, places: Places, target: Target, definitions: Definitions):
         self.definitions, self.offsets = definitions, places.offsets
-        self.far = is_far(kernel, places.scratch_bytes, target.group_bytes)
+        self.scratch_global = scratch_is_global(kernel, places.scratch_bytes, target.group_bytes)
         stores = {s.memory for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store)}
         self.in_parts = {m for m in stores if m.dtype.itemsize < 4}          # words written by several threads
         self.cells: dict[UOp, Cells] = {}
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         memories = [(p.arg.slot, p) for p in params if not p.arg.scalar]
         memories += [(len(params) + i, m) for i, m in enumerate(shared_locals(kernel))]
-        scratch = [m for m in places.offsets if self.far]
+        scratch = [m for m in places.offsets if self.scratch_global]
         last = packed_from(len(memories) + bool(scratch), target.buffers)
         self.arguments = len(params) + len(places.slots) + bool(scratch)
         definitions.types["args"] = f"@group(0) @binding(0) var<uniform> args: array<vec4<u32>, {self.arguments or 1}>;"
@@ -89,7 +89,7 @@ class KernelArrays:
         if memory not in self.cells:
             if memory not in self.offsets:
                 raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
-            name = f"{memory.arg.name}_near"
+            name = f"{memory.arg.name}_group"
             cells = self.cells[memory] = self._array(memory, name)
             count = -(-memory.arg.size * memory.dtype.itemsize // max(4, memory.dtype.itemsize))
             inner = "atomic<u32>" if cells.atomic else cells.kind

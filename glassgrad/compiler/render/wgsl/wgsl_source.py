@@ -60,7 +60,7 @@ class WgslFunction(WgslArithmetic, CFunction):
         self.run(self.body)
         lines, count = self.scopes[0].lines, self.task_count
         number = "i32(group.x)" if count <= MOST_GROUPS else "i32(group.y * groups.x + group.x)"
-        if self.memories.far:
+        if self.memories.scratch_global:
             head = [f"for (var task = {number}; task < {count}; task += i32(groups.x)) {{"]
             lines = [*["  " + line for line in lines], f"  {WAIT}", "}"]
         elif count > MOST_GROUPS:
