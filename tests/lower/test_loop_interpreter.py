@@ -419,8 +419,8 @@ def test_iterations_that_disagree_about_an_element():
 
 def test_memory_that_was_never_filled_shows_as_nan():
     out, i = param(0, 4), counter("i", 4)
-    for home in ("worker", "shared"):
-        memory = local("m", FLOAT, 4, home)
+    for scope in ("worker", "shared"):
+        memory = local("m", FLOAT, 4, scope)
         result = zeros(4)
         run_kernel(kernel([out], [For(i, LOOP, [Store(memory, i, const(1.0), gate=ix.less(i, ix.index(2))),
                                                 Store(out, i, load(memory, i))])]), result)

@@ -85,7 +85,7 @@ class _PhaseRun:
         self.kinds = {s.range: s.kind for kind in (LOOP, TASK, TILE, LANE, UNIT) for s in loops if s.kind == kind}
         self.stepped = {s.range for s in loops if s.kind not in WIDE}      # counters that are not always a whole axis
         self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, (Store, CopyBoxes))
-                                          and s.memory.op is o.LOCAL and s.memory.arg.home == "worker"))
+                                          and s.memory.op is o.LOCAL and s.memory.arg.scope == "worker"))
         self.waits = any(isinstance(s, WAITS) for s in walk(body))       # something runs beside the threads
         self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_apart(s)}
         self.plans: dict[UOp, list[tuple[UOp, bool]]] = {}      # what to compute in order, and what of it is fixed

@@ -110,7 +110,7 @@ class Range(NamedTuple):
 class Local(NamedTuple):
     name: str
     size: int
-    home: str                                # worker: private to a task; shared: seen by all tasks of the launch
+    scope: str                               # worker: private to a task; shared: seen by all tasks of the launch
     over: str = ""                           # another one, in whose memory it lies
 
 

@@ -180,10 +180,10 @@ def register(name: str, dtype: DType, wide: Iterable[UOp] = ()) -> UOp:
     return UOp(o.REGISTER, dtype, tuple(wide), name)
 
 
-def local(name: str, dtype: DType, size: int, home: str = "worker", over: str = "") -> UOp:
-    """Memory for one launch: home "worker" is private to the running task, "shared" is seen by all tasks. Where it lies
-    `over` another LOCAL, which is not used any more when this one is, both are one piece of memory."""
-    return UOp(o.LOCAL, dtype, (), Local(name, size, home, over))
+def local(name: str, dtype: DType, size: int, scope: str = "worker", over: str = "") -> UOp:
+    """Memory for one launch: scope "worker" is private to the running task, "shared" is seen by all tasks. Where it
+    lies `over` another LOCAL, which is not used any more when this one is, both are one piece of memory."""
+    return UOp(o.LOCAL, dtype, (), Local(name, size, scope, over))
 
 
 def fold(value: UOp, combine: Op, wide: Iterable[UOp]) -> UOp:
@@ -275,12 +275,12 @@ def _copied(statement: S) -> S:
 
 def shared_locals(kernel: Kernel) -> list[UOp]:
     """The shared LOCALs in order of first use: the launch's slots after the params."""
-    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.home == "shared"]
+    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.scope == "shared"]
 
 
 def worker_locals(kernel: Kernel) -> list[UOp]:
     """The private LOCALs in order of first use: laid one after another into the worker's scratch, 64-byte aligned."""
-    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.home == "worker"]
+    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.scope == "worker"]
 
 
 def filled(phase: Phase) -> list[UOp]:

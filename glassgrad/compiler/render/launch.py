@@ -43,7 +43,7 @@ def launch_info(kernel: Kernel) -> LaunchInfo:
     phases = tuple((function_name(kernel, p), math.prod(loop.range.arg.size for loop in task_loops(phase.body)[0]))
                    for p, phase in enumerate(kernel.phases))
     shared = tuple(_padded(m.arg.size * m.dtype.itemsize) for m in shared_locals(kernel))
-    return LaunchInfo(phases, shared, Places(kernel).scratch_bytes)
+    return LaunchInfo(phases, shared, LocalLayout(kernel).scratch_bytes)
 
 
 def packed_from(count: int, most: int) -> int:
@@ -55,7 +55,7 @@ def function_name(kernel: Kernel, phase: int) -> str:
     return f"{kernel.name}_{phase}"
 
 
-class Places:
+class LocalLayout:
     """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes."""
 
     def __init__(self, kernel: Kernel):

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, For, Statement
-from glassgrad.compiler.render.launch import Places
+from glassgrad.compiler.render.launch import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Scope, Walker
 
@@ -28,7 +28,7 @@ class LowLevelWalker(Walker):
     """Goes through a phase; subclasses have the instructions."""
     counter_type: DType                                     # of counters and addresses
 
-    def __init__(self, places: Places, jammed: Jammed, name: str):
+    def __init__(self, places: LocalLayout, jammed: Jammed, name: str):
         super().__init__(jammed)
         self.name, self.tasks = name, jammed.tasks
         self.offsets, self.slots = places.offsets, places.slots
@@ -152,7 +152,8 @@ class LowLevelWalker(Walker):
             return value
         if node.op is o.CONST:
             return self.wide(self.literal(node.arg, dtype), lanes)
-        return self.in_scope(self.home(node), (node, lanes, dtype), self.reads[node], self._fitted, value, lanes, dtype)
+        key = (node, lanes, dtype)
+        return self.in_scope(self.scope_of(node), key, self.reads[node], self._fitted, value, lanes, dtype)
 
     def _fitted(self, value: Value, lanes: int, dtype: DType) -> Value:
         """A value with so many lanes; an index in the one of int32 and int64 that is needed."""
@@ -206,7 +207,8 @@ class LowLevelWalker(Walker):
 
     def total(self, constant: int, terms: ix.Terms, dtype: DType) -> Value:
         """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
-        ranked = sorted([(self.home(a).depth, ix.order_key(a), a, k) for a, k in terms.items()], key=lambda t: t[:2])
+        ranked = sorted([(self.scope_of(a).depth, ix.order_key(a), a, k) for a, k in terms.items()],
+                        key=lambda t: t[:2])
         result: Value = None
         key: tuple[object, ...] = ("sum", dtype)
         reads, scope = NOTHING, self.scope
@@ -282,7 +284,7 @@ class LowLevelWalker(Walker):
         pointer = self.base(memory)
         levels: dict[int, ix.Terms] = {}
         for atom, k in terms.items():
-            levels.setdefault(self.home(atom).depth, {})[atom] = k
+            levels.setdefault(self.scope_of(atom).depth, {})[atom] = k
         key: tuple[Any, ...] = ("at", memory)
         reads = NOTHING
         for depth in sorted(levels):

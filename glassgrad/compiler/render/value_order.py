@@ -200,7 +200,7 @@ class Walker:
             scope.values.pop(key, None)
 
     # -- values --------------------------------------------------------------------------------------------------
-    def home(self, node: UOp) -> Scope:
+    def scope_of(self, node: UOp) -> Scope:
         """The scope in which a node is computed."""
         homes = self.scopes[-1].homes
         depth = homes.get(node)
@@ -239,10 +239,10 @@ class Walker:
 
     def value(self, node: UOp) -> Any:
         """A node's value, computed now if it is not there."""
-        found = self.home(node).values.get(node)
+        found = self.scope_of(node).values.get(node)
         if found is None:
             self.evaluate(node)
-            found = self.home(node).values[node]
+            found = self.scope_of(node).values[node]
         return found
 
     def index_parts(self, index: UOp) -> tuple[int, Terms, UOp | None, int | None]:
@@ -268,17 +268,16 @@ class Walker:
         resume = self.scope
         while stack:
             top = stack[-1]
-            if top.op in SETTLED or top in self.home(top).values:
+            if top.op in SETTLED or top in self.scope_of(top).values:
                 stack.pop()
                 continue
-            waiting = [s for s in self.needs(top) if s.op not in SETTLED and s not in self.home(s).values]
+            waiting = [s for s in self.needs(top) if s.op not in SETTLED and s not in self.scope_of(s).values]
             if waiting:
                 stack.extend(reversed(waiting))
                 continue
             stack.pop()
-            home = self.home(top)
-            self.scope = home
-            self.keep(home, top, self.reads[top], self.make(top))
+            self.scope = self.scope_of(top)
+            self.keep(self.scope, top, self.reads[top], self.make(top))
         self.scope = resume
 
     def keep(self, scope: Scope, key: Any, reads: frozenset[Any], value: Any) -> Any:

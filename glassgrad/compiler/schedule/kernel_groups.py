@@ -33,32 +33,32 @@ class KernelGroup:
 def group_results(reasons: dict[UOp, str], outputs: set[UOp]) -> list[KernelGroup]:
     """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done."""
     groups: list[KernelGroup] = []
-    home: dict[UOp, KernelGroup] = {}
+    group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
     for node in reasons:
         reads, reduces = _reads(node, reasons)
         bit = 1 << len(groups)
         needs = bit
         for r in reads:
-            if r in home:
-                needs |= home[r].needs
+            if r in group_of:
+                needs |= group_of[r].needs
         fresh = KernelGroup([node], reads, needs, reduces, bit)
         alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None)
         joined = None
         if not alone:
-            joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], home, groups, reasons)
+            joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], group_of, groups, reasons)
         if joined is None:
             groups.append(fresh)
-            home[node] = fresh
+            group_of[node] = fresh
             if not alone:
                 by_shape.setdefault(_squeezed(node), []).append(fresh)
         else:
-            home[node] = joined
-    return _in_memory_order(groups, home, outputs)
+            group_of[node] = joined
+    return _in_memory_order(groups, group_of, outputs)
 
 
-def _join(fresh: KernelGroup, candidates: list[KernelGroup], home: dict[UOp, KernelGroup], groups: list[KernelGroup],
-          reasons: dict[UOp, str]) -> KernelGroup | None:
+def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp, KernelGroup],
+          groups: list[KernelGroup], reasons: dict[UOp, str]) -> KernelGroup | None:
     """The group that a new result may share a kernel with, brought up to date; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
@@ -71,11 +71,11 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], home: dict[UOp, Ker
             continue                      # it was cut there on purpose
         outside_needs = 0
         for r in fresh.reads:
-            if r in home and r not in group.roots:
-                outside_needs |= home[r].needs
+            if r in group_of and r not in group.roots:
+                outside_needs |= group_of[r].needs
         if outside_needs & group.bit:
             continue                      # it waits for a third kernel that waits for this group
-        if any(home[r].needs & group.bit for r in fresh.reads if r in home and home[r] is not group):
+        if any(group_of[r].needs & group.bit for r in fresh.reads if r in group_of and group_of[r] is not group):
             continue                      # joining would close a circle: something it reads waits for the group
         together = all(fresh.reads[r] for r in inside) if inside else \
             not group.reduces and any(r in group.reads for r in fresh.reads)
@@ -127,17 +127,18 @@ def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
     return order
 
 
-def _in_memory_order(groups: list[KernelGroup], home: dict[UOp, KernelGroup], outputs: set[UOp]) -> list[KernelGroup]:
+def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup],
+                     outputs: set[UOp]) -> list[KernelGroup]:
     """The same groups, each after those it reads from, in an order that keeps fewer values at a time: one that is
     ready and lets go of as much memory as it takes runs at once. A gradient of a weight, say, ends the life of a
     layer's input. Each group and each value is looked at once: the time is that of sorting."""
-    reads = [{r for r in group.reads if r in home and home[r] is not group} for group in groups]
+    reads = [{r for r in group.reads if r in group_of and group_of[r] is not group} for group in groups]
     readers: dict[UOp, list[int]] = {}
     for i, values in enumerate(reads):
         for value in values:
             readers.setdefault(value, []).append(i)
     left = {value: len(waiting) for value, waiting in readers.items()}           # readers that have not run
-    missing = [len({home[value].bit for value in values}) for values in reads]   # groups to wait for
+    missing = [len({group_of[value].bit for value in values}) for values in reads]   # groups to wait for
     takes = [sum(_bytes(r) for r in group.roots if r not in outputs) for group in groups]
 
     def ends(value: UOp, reader: int) -> None:

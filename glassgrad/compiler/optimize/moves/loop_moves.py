@@ -60,7 +60,7 @@ def accumulated(body: Iterable[Statement]) -> dict[UOp, Op]:
 def _private_rows(body: list[Statement], lanes: int) -> Replace:
     """LOCAL memory written inside a wide loop becomes one copy per lane: element e of lane l at e * lanes + l."""
     memories = {s.memory for s in walk(body) if isinstance(s, Store) and s.memory.op is o.LOCAL
-                and s.memory.arg.home == "worker"}
+                and s.memory.arg.scope == "worker"}
     return {m: local(m.arg.name, m.dtype, m.arg.size * lanes) for m in memories}
 
 

@@ -77,8 +77,8 @@ class StepText:
 class MatrixUnit:
     """total[rows, columns] += left[rows, depth] * right[depth, columns], as one instruction.
 
-    Where nothing else is said, all three live in registers that hold a small matrix each (`home`), and come from memory
-    row by row, any distance apart: a row of `left` lies along k, and a row of `right` holds, for each column, one word
+    Where nothing else is said, all three live in registers that hold a small matrix each, and come from memory row by
+    row, any distance apart: a row of `left` lies along k, and a row of `right` holds, for each column, one word
     of `pieces` neighbours along k, the first in the lowest bits.
 
     >>> unit = AMX[0]
@@ -95,7 +95,6 @@ class MatrixUnit:
     words: int = 16           # of k, in one instruction
     registers: int = 8        # that hold a matrix each
     in_flight: int = 4        # products that must not wait for each other, or it waits for them
-    home: str = "tile"
     threads: int = 1          # that issue a step together
     sums: Fragments | None = None      # where the total lives, if not in registers of the unit's own
     lines: Swizzled | None = None      # how both factors lie in memory that a group shares, if they are read there
@@ -140,7 +139,7 @@ def _wgmma(columns: int, dtype: DType, letters: str) -> MatrixUnit:
         f"{letters} {{{{{{sums}}}}}}, {{left}}, {{right}}, more, 1, 1, {{left_across}}, {{right_across}}; }}}}",
         "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned {pending};")
     return MatrixUnit(f"wgmma_m64n{columns}k16_{letters}", frozenset(("sm_90a",)), dtype, dtype, dtypes.float32, 64,
-                      columns, words=8, registers=1, in_flight=2, home="thread", threads=128, sums=sums,
+                      columns, words=8, registers=1, in_flight=2, threads=128, sums=sums,
                       lines=Swizzled(), text=text)
 
 
@@ -161,7 +160,7 @@ def _mma_sync(dtype: DType, letters: str) -> MatrixUnit:
     text = StepText(f"mma.sync.aligned.m16n8k16.row.col.f32.{letters}.{letters}.f32 "
                     "{{{sums}}}, {{{left}}}, {{{right}}}, {{{sums}}};")
     return MatrixUnit(f"mma_m16n8k16_{letters}", frozenset(("sm_80",)), dtype, dtype, dtypes.float32, 16, 8, words=8,
-                      registers=1, in_flight=1, home="thread", threads=32, sums=QUARTER_ROWS, loads=LDMATRIX, text=text)
+                      registers=1, in_flight=1, threads=32, sums=QUARTER_ROWS, loads=LDMATRIX, text=text)
 
 
 MMA_SYNC = tuple([_mma_sync(dtype, letters) for dtype, letters in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))])

@@ -20,7 +20,7 @@ from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Pref
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_matrix_units import CMatrices
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions, width
-from glassgrad.compiler.render.launch import Places, function_name, slot_of
+from glassgrad.compiler.render.launch import LocalLayout, function_name, slot_of
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
 
@@ -29,7 +29,7 @@ LONGEST = 72       # characters of an expression before it gets a name
 
 def render_c(kernel: Kernel, target: Target, phases: list[Jammed], linkage: str = "") -> str:
     """A kernel as C, with one function per phase; `linkage` is a word before each of them ("static")."""
-    definitions, places = Definitions(), Places(kernel)
+    definitions, places = Definitions(), LocalLayout(kernel)
     functions = [linkage + CFunction(places, target, jammed, function_name(kernel, p), definitions).text()
                  for p, jammed in enumerate(phases)]
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
@@ -39,7 +39,7 @@ class CFunction(CMatrices):
     """One phase of a kernel as one C function."""
     counts_in = "i64"                # the type of counters
 
-    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, definitions: Definitions):
+    def __init__(self, places: LocalLayout, target: Target, jammed: Jammed, name: str, definitions: Definitions):
         Walker.__init__(self, jammed)
         self.definitions, self.name, self.tasks, self.matrix_units = definitions, name, jammed.tasks, target.units
         self.offsets, self.slots = places.offsets, places.slots
@@ -233,7 +233,7 @@ class CFunction(CMatrices):
     def sum(self, constant: int, terms: dict[UOp, int], lanes: int) -> CValue:
         """constant + sum of k * atom, as one would write it."""
         total: CValue | None = None
-        ranked = sorted(terms, key=lambda a: (self.widths[a], self.home(a).depth, ix.order_key(a)))
+        ranked = sorted(terms, key=lambda a: (self.widths[a], self.scope_of(a).depth, ix.order_key(a)))
         for atom, k in [(a, terms[a]) for a in ranked]:
             value = self.operand(atom)
             times = self.constant(wrapped(abs(k)), dtypes.index)

@@ -37,7 +37,7 @@ from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
 from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_reads, store_wide
-from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
+from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
@@ -71,12 +71,12 @@ def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
                     for (name, tasks), t, n in zip(info.phases, threads, in_group)])
     most = max((groups for _, groups, _, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if in_global else info.shared
-    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, Places(kernel).slots)))
+    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, LocalLayout(kernel).slots)))
 
 
 def has_scratch(phase: Phase) -> bool:
     """Whether the groups of a phase share memory of their own."""
-    return any(m.arg.home == "worker" for m in filled(phase))
+    return any(m.arg.scope == "worker" for m in filled(phase))
 
 
 def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:
@@ -88,7 +88,7 @@ def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> b
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, info, launch = Definitions(), Places(kernel), launch_info(kernel), \
+    definitions, places, info, launch = Definitions(), LocalLayout(kernel), launch_info(kernel), \
         gpu_launch(kernel, target.group_bytes)
     functions = []
     for number_, jammed in enumerate(phases):
@@ -102,7 +102,7 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
 class GpuFunction(CFunction):
     """One phase as one function that every thread of every group runs."""
 
-    def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
+    def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, group_bytes: int):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
         self.scratch_global, self.group_bytes = scratch_is_global(kernel, scratch, target.group_bytes), group_bytes

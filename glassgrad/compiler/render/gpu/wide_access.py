@@ -108,7 +108,7 @@ def load_wide(f: CFunction, values: list[UOp], is_group_memory: IsGroupMemory) -
         begin, terms = linear(first.src[1])
         if count % width or width * size not in WORDS or width == 1 or memory.dtype is dtypes.bool or \
                 any(n % width for n in (begin, *terms.values())) or \
-                any(f.home(n) is not f.scopes[-1] or n in f.home(n).values for n in loads) or \
+                any(f.scope_of(n) is not f.scopes[-1] or n in f.scope_of(n).values for n in loads) or \
                 not all(n.src[0] is memory and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
                         for i, n in enumerate(loads)):
             continue
@@ -132,4 +132,4 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
     f.line(f"{kind} {held}[{count}] = {{}};")
     f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {held});")
     for i, load in enumerate(loads):
-        f.keep(f.home(load), load, f.reads[load], CValue(f"{held}[{i}]", load.dtype))
+        f.keep(f.scope_of(load), load, f.reads[load], CValue(f"{held}[{i}]", load.dtype))

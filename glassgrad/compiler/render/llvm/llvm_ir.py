@@ -15,7 +15,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, walk
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch import Places, function_name
+from glassgrad.compiler.render.launch import LocalLayout, function_name
 from glassgrad.compiler.render.llvm.amx import Matrices
 from glassgrad.compiler.render.llvm.llvm_memory import NONTEMPORAL, LlvmMemory
 from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, literal
@@ -32,7 +32,7 @@ def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed], rows: Mapp
     """A kernel as the text of an LLVM module with one function per phase. Where `rows` gives the numbers of statements,
     each line ends with a comment that has the number of the one it was written for."""
     declarations: dict[str, str] = {}
-    places = Places(kernel)
+    places = LocalLayout(kernel)
     functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.streamed)
                  for p, jammed in enumerate(phases)]
     for function in functions:
@@ -46,7 +46,7 @@ class LlvmFunction(LlvmMemory):
     """One phase of a kernel as one LLVM function."""
     counter_type = dtypes.int64
 
-    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, declarations: dict[str, str],
+    def __init__(self, places: LocalLayout, target: Target, jammed: Jammed, name: str, declarations: dict[str, str],
                  streamed: tuple[int, ...]):
         super().__init__(places, jammed, name)
         self.target, self.declarations = target, declarations

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import For, Kernel, Statement
-from glassgrad.compiler.render.launch import Places, launch_info
+from glassgrad.compiler.render.launch import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 from glassgrad.compiler.render.wasm.encoding import (ARGS_AT, RUN, SCRATCH_AT, CodeBlock, CodeFunction, CodeModule,
@@ -28,7 +28,7 @@ REGISTER_MASK = 4          # bytes of a lane of a register that holds booleans
 
 def render_wasm(kernel: Kernel, phases: list[Jammed]) -> CodeModule:
     """A kernel as a module: a function for each phase, and one that runs them."""
-    places, info = Places(kernel), launch_info(kernel)
+    places, info = LocalLayout(kernel), launch_info(kernel)
     functions = [WasmFunction(places, jammed, name).function() for (name, _), jammed in zip(info.phases, phases)]
     return CodeModule([*functions, _run(info.phases)])
 
@@ -58,7 +58,7 @@ class WasmFunction(WasmMemory):
     """One phase of a kernel as one function."""
     counter_type = dtypes.int32
 
-    def __init__(self, places: Places, jammed: Jammed, name: str):
+    def __init__(self, places: LocalLayout, jammed: Jammed, name: str):
         super().__init__(places, jammed, name)
         self.names: dict[str, int] = {}
 

@@ -23,7 +23,7 @@ from glassgrad.compiler.lower.loops import Kernel, Store, shared_locals, walk
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import Definitions
 from glassgrad.compiler.render.gpu.gpu_source import scratch_is_global
-from glassgrad.compiler.render.launch import Places, packed_from
+from glassgrad.compiler.render.launch import LocalLayout, packed_from
 
 __all__ = ["PAIR", "Cells", "KernelArrays"]
 
@@ -41,7 +41,7 @@ class Cells(NamedTuple):
 class KernelArrays:
     """The arrays of a kernel, which all its phases share."""
 
-    def __init__(self, kernel: Kernel, places: Places, target: Target, definitions: Definitions):
+    def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, definitions: Definitions):
         self.definitions, self.offsets = definitions, places.offsets
         self.scratch_global = scratch_is_global(kernel, places.scratch_bytes, target.group_bytes)
         stores = {s.memory for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store)}

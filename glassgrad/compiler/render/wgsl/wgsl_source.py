@@ -18,7 +18,7 @@ from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
-from glassgrad.compiler.render.launch import Places, function_name, launch_info
+from glassgrad.compiler.render.launch import LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 from glassgrad.compiler.render.wgsl.loop_rounds import unrolled
@@ -33,7 +33,7 @@ WAIT = "workgroupBarrier(); storageBarrier();"
 
 def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, info = Definitions(), Places(kernel), launch_info(kernel)
+    definitions, places, info = Definitions(), LocalLayout(kernel), launch_info(kernel)
     launch = gpu_launch(kernel, target.group_bytes)
     memories = KernelArrays(kernel, places, target, definitions)
     functions = [WgslFunction(kernel, places, target, jammed, function_name(kernel, at), definitions, memories,
@@ -45,7 +45,7 @@ def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
 class WgslFunction(WgslArithmetic, CFunction):
     """One phase as one entry point, which every thread of every group runs."""
 
-    def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
+    def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, memories: KernelArrays, tasks: int, groups: int, threads: int):
         self.memories, self.task_count, self.threads = memories, tasks, threads
         self.thread_ranges, self.fences = frozenset(jammed.lanes), fences(jammed.body)
@@ -179,7 +179,7 @@ class WgslFunction(WgslArithmetic, CFunction):
 
     def _short_sum(self, constant: int, terms: ix.Terms, values: dict[UOp, CValue]) -> CValue:
         """The sum in 32 bits: right where the result fits them, whatever its parts do."""
-        ranked = sorted(terms, key=lambda a: (self.home(a).depth, ix.order_key(a)))
+        ranked = sorted(terms, key=lambda a: (self.scope_of(a).depth, ix.order_key(a)))
         parts = []
         for atom in ranked:
             value, k = self.short(values[atom]).inside, wrapped(terms[atom], dtypes.int32)
