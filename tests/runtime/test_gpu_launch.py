@@ -4,6 +4,7 @@ call is one graph, copies run beside kernels and in no other order than events k
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 import time
@@ -334,16 +335,21 @@ def test_source_that_the_compiler_refuses(opened: Opener, monkeypatch: pytest.Mo
 
 
 # -- searching ------------------------------------------------------------------------------------------------------
+def at_the_start(source: str, line: str) -> str:
+    """A kernel with one line more."""
+    return re.sub(r"^  (?=i(32|64) task = blockIdx.x;)", f"  {line}\n  ", source, flags=re.M)
+
+
 def loop(source: str) -> str:
-    return source.replace("  i64 task = blockIdx.x;", "  for (volatile int on = 1; on;);\n  i64 task = blockIdx.x;")
+    return at_the_start(source, "for (volatile int on = 1; on;);")
 
 
 def stray(source: str) -> str:
-    return source.replace("  i64 task = blockIdx.x;", "  data0[1 << 30] = 1;\n  i64 task = blockIdx.x;")
+    return at_the_start(source, "data0[1 << 30] = 1;")
 
 
 def wrong(source: str) -> str:
-    return source.replace("  i64 task = blockIdx.x;", "  i64 task = blockIdx.x;\n  return;")
+    return at_the_start(source, "return;")
 
 
 def test_a_search_measures_on_the_gpu_and_survives_its_candidates(opened: Opener) -> None:
