@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-collect_ignore = ["compat/programs"]                # scripts that compat/test_programs.py runs
+collect_ignore = ["compat/programs", "reference/shim_devices.py"]        # scripts, which tests run
 
 if "PYTEST_XDIST_WORKER" in os.environ:             # one worker per core: each must not start a thread per core
     for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

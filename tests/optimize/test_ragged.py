@@ -138,8 +138,11 @@ def test_every_decision_keeps_the_answer(kind: str, how: str, lowered: None, rng
         assert kind in log, f"nothing here decides {kind}: {sorted(set(log))}"
 
 
+ELSEWHERE = {"held": "test_group_nests.py::test_trees_are_right"}      # decided on nests, which these graphs have not
+
+
 def test_every_kind_of_decision_is_here() -> None:
-    assert set(GRAPHS) == set(Choice.kinds), "each kind of decision needs an expression in GRAPHS that makes it"
+    assert {*GRAPHS, *ELSEWHERE} == set(Choice.kinds), "each kind of decision needs an expression in GRAPHS"
 
 
 # functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
@@ -157,6 +160,7 @@ REWRITES = {
     "loop_moves.share_out": "test_optimize.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
     "nests.nests": "test_online_softmax.py::test_any_sizes",
+    "group_nests.in_registers": "test_group_nests.py::test_trees_are_right",
     "loop_moves.tasks": "test_optimize.py::test_tasks",
     "reduction_moves.group": "test_optimize.py::test_group",
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",

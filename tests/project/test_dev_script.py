@@ -153,8 +153,9 @@ def test_the_status_of_the_tests_is_the_status_of_the_script(checkout):
 
 def test_setup_installs_what_every_command_needs_and_runs_nothing(checkout):
     assert checkout.run("setup").returncode == 0
-    extras = [f"-m pip install --quiet --progress-bar off -e .[{extra}]" for extra in ("dev", "docs", "wheel", "test")]
-    assert checkout.calls()[1:] == [*extras, "-m pip install --quiet --progress-bar off torch==2.13.0"]
+    assert checkout.calls()[1:] == ["-m pip install --quiet --progress-bar off -e .[dev,docs,wheel,test]",
+                                    "-m pip install --quiet --progress-bar off torch==2.13.0"]
+    assert checkout.run("lint").returncode == 0 and not [call for call in checkout.calls() if "pip" in call]
 
 
 @pytest.mark.parametrize("fails, status", [("-m ruff", 1), ("-m mypy", 1), ("nothing", 0)])
