@@ -1,4 +1,4 @@
-"""The parts of benchmarks.gpu_session: each measures one side of how a GPU is driven. In: a device, rounds. Out: rows.
+"""The parts of benchmarks.gpu_driving: each measures one side of how a GPU is driven. In: a device, rounds. Out: rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How a GPU is driven, beside PyTorch: launches, graphs, copies, training steps, first steps, a search. In about 6
 minutes, with numpy and torch alone.
 
-    python -m benchmarks.gpu_session                       on CUDA: a table, and JSON to the file that --json names
-    python -m benchmarks.gpu_session --only launch,steps   parts: smoke, launch, copies, steps, first, beam, hang
-    python -m benchmarks.gpu_session --device CPU --quick  to try the script itself without a GPU
+    python -m benchmarks.gpu_driving                       on CUDA: a table, and JSON to the file that --json names
+    python -m benchmarks.gpu_driving --only launch,steps   parts: smoke, launch, copies, steps, first, beam, hang
+    python -m benchmarks.gpu_driving --device CPU --quick  to try the script itself without a GPU
 
 Each part is a process of its own with a limit of time, so one that fails or hangs costs no other. Times are medians of
 rounds in which both libraries take turns. `host` is until the call returns, `whole` until the device is done.
@@ -39,7 +39,7 @@ def run_part(part: str, device: str, rounds: int, limit: float) -> list[Row]:
     """A part in a process of its own; what it found until its end."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows"
-        command = [sys.executable, "-m", "benchmarks.gpu_session", "--part", part, "--device", device,
+        command = [sys.executable, "-m", "benchmarks.gpu_driving", "--part", part, "--device", device,
                    "--rows", str(out), "--rounds", str(rounds)]
         began = time.perf_counter()
         try:
