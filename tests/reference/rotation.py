@@ -38,14 +38,14 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "test_results.md"
 CHANGED = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/test_results.md")
 PARTS = 4
-FAMILIES = ("tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py",
-            "tests/optimize/test_decisions.py", "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py",
-            "tests/render/test_render_ops.py", "tests/render/test_render_fuzz.py", "tests/lower/test_online_softmax.py",
-            "tests/engine/test_changing_sizes.py", "tests/optimize/test_group_nests.py", "tests/optimize/test_ragged.py",
-            "tests/optimize/test_group_unit.py", "tests/render/test_gpu.py", "tests/tensor/test_fuzz.py",
-            "tests/tensor/test_resampling.py", "tests/tensor_api/test_api_linalg.py", "tests/nn/test_nn_training.py",
-            "tests/nn/test_nn_layers.py", "tests/nn/test_nn_recurrent.py", "tests/nn/test_nn_transformer.py",
-            "tests/nn/test_optim_steps.py")
+FAMILIES = (
+    "tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py", "tests/optimize/test_decisions.py",
+    "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py", "tests/render/test_render_ops.py",
+    "tests/render/test_render_fuzz.py", "tests/lower/test_online_softmax.py", "tests/engine/test_changing_sizes.py",
+    "tests/optimize/test_group_nests.py", "tests/optimize/test_ragged.py", "tests/optimize/test_group_unit.py",
+    "tests/render/test_gpu.py", "tests/tensor/test_fuzz.py", "tests/tensor/test_resampling.py",
+    "tests/tensor_api/test_api_linalg.py", "tests/nn/test_nn_training.py", "tests/nn/test_nn_layers.py",
+    "tests/nn/test_nn_recurrent.py", "tests/nn/test_nn_transformer.py", "tests/nn/test_optim_steps.py")
 
 
 T = TypeVar("T")
