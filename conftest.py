@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
@@ -61,6 +62,8 @@ if os.environ.get("DEVICE", "").endswith("_SHIM"):           # kernels for proce
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.monotonic()
     config.stash[PART] = chosen_part(config)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:    # as a shell starts what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def chosen_part(config: pytest.Config) -> rotation.Part | None:
