@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
@@ -127,10 +128,10 @@ class HeldNests:
                       for number, (key, p) in enumerate(plan.products.items())}
         self.lefts: dict[UOp, CopiedTile] = {}
 
-    def named(self, memory: UOp, name: str, dtype: object) -> UOp:
+    def named(self, memory: UOp, name: str, dtype: DType) -> UOp:
         """The register in place of LOCAL memory."""
         wide = (self.row, self.column[memory]) if memory in self.column else (self.row,)
-        return register(name, dtype, wide)  # type: ignore[arg-type]
+        return register(name, dtype, wide)
 
     # -- statements ----------------------------------------------------------------------------------------------
     def statements(self, body: list[Statement], block: UOp | None = None) -> list[Statement]:

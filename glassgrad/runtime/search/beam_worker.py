@@ -98,9 +98,9 @@ class Gpu:
         phases, shared, maps = order["info"]
         functions = self.device.load(self.device.compile_source(order["source"]), [phase[0] for phase in phases])
         own = [self.memory.allocate(nbytes) for nbytes in shared]
-        launches = [self.device.prepare(function, groups, threads, near, [*self.scalars, *[False] * len(own)],
+        launches = [self.device.prepare(function, groups, threads, group_bytes, [*self.scalars, *[False] * len(own)],
                                         [BoxMap(*box) for box in maps])
-                    for function, (_, groups, threads, near) in zip(functions, phases)]
+                    for function, (_, groups, threads, group_bytes) in zip(functions, phases)]
         for launch in launches:
             for position, block in enumerate((*blocks, *own)):
                 array, at = launch.places(position)

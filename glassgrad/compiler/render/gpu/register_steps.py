@@ -50,6 +50,7 @@ class RegisterSteps:
             self.f.line(f"  const u32 {name} = {address};")
         self.f.line(f"  u32 {', '.join([f'l{i}' for i in range(WORDS)] + [f'r{i}' for i in range(WORDS)])};")
         per_left = unit.rows * unit.depth // unit.threads            # elements of a step that a thread has
+        per_sum = unit.rows * unit.columns // unit.threads           # and sums
         for k in range(0, depth.arg.size, unit.depth):
             if left.op is o.LOAD:
                 self.fetch("l", f"left_at + {k * _step(left.src[1], depth) * unit.left.itemsize}", False)
@@ -61,8 +62,8 @@ class RegisterSteps:
                 further = at * _step(right.src[1], column) + k * _step(right.src[1], depth)
                 self.fetch("r", f"right_at + {further * unit.right.itemsize}", across)
                 for half in range(2):
-                    first = (at // unit.columns + half) * unit.sums.registers  # type: ignore[union-attr]
-                    self.multiply(sums[first:first + unit.sums.registers], half)  # type: ignore[union-attr]
+                    first = (at // unit.columns + half) * per_sum
+                    self.multiply(sums[first:first + per_sum], half)
         self.f.line("}")
 
     def begin(self, factor: UOp, position: UOp, depth: UOp, lines: Lines, lane: UOp, first: UOp | None = None) -> str:
