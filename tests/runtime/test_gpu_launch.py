@@ -324,7 +324,7 @@ def test_kernels_of_a_schedule_are_compiled_at_the_same_time(opened: Opener, mon
     assert calls_of(again)["load"] == calls_of(device)["load"] == known
 
 
-def test_kernels_are_compiled_while_python_ends(opened: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kernels_compile_while_python_ends(opened: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     opened()
     monkeypatch.setenv("CACHE_DIR", str(tmp_path))
     x = Tensor(np.arange(12, dtype="float32"), device="CUDA").realize()
