@@ -337,8 +337,9 @@ class TracedCall:
         for tensor in self.hidden:
             yield f"the function puts a new tensor of shape {tensor.shape} where the jit does not look"
         yield from self.unseen
+        arguments = {id(t) for t in self.arguments}
         for tensor, _, _, wanted, _ in self.reached.values():
-            if tensor.requires_grad is not wanted and self.was_there(tensor):
+            if tensor.requires_grad is not wanted and (id(tensor) in arguments or self.was_there(tensor)):
                 yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {tensor.requires_grad}"
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
