@@ -26,6 +26,7 @@ from glassgrad.compiler.render.gpu.dialects import CUDA, HIP
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.nn import optim
+from glassgrad.runtime.backend import Stopwatch
 from glassgrad.runtime.gpu import cuda, driver_device, driver_memory, hip
 from glassgrad.runtime.gpu.driver_device import DriverDevice
 from glassgrad.runtime.gpu.gpu_device import Rejected
@@ -414,3 +415,18 @@ def test_what_a_search_found_is_what_runs(opened: Opener, monkeypatch: pytest.Mo
         assert device.loop_tree(ast).moves == list(tuned.moves)
     assert asked == [("cuda", "A GPU, sm_75, compiled by nvrtc 0.0", "CUDA")]
     assert recipe.speedup == 0.0 and device.moves(ast) == ()
+
+
+def test_the_first_timed_run_stands_for_itself_alone() -> None:
+    times = iter([9000, 10, 20, 30])
+
+    class Plan:
+        programs, runner = [None], lambda self: lambda: 0
+        ends_before = staticmethod(lambda number: False)
+        run_one = staticmethod(lambda number: next(times))
+    watch = Stopwatch(Plan())                    # type: ignore[arg-type]
+    watch.run(every=False)
+    assert (watch.totals, watch.timed_runs) == ([9000], 1)
+    for _ in range(4):
+        watch.run(every=False)
+    assert (watch.totals, watch.timed_runs, watch.runs) == ([60], 3, 5)
