@@ -131,6 +131,7 @@ class AwaitCopies:
 class AwaitSteps:
     """Every thread waits until at most so many of the matrix unit's steps that it started are unfinished."""
     pending: int
+    ready: tuple[UOp, ...] = ()     # matrices in registers that are used only after it; none, at 0: all sums
 
 
 @dataclass(eq=False)

@@ -74,6 +74,7 @@ class ScoreBlocks(NamedTuple):
 
 SCORE_BLOCKS = ScoreBlocks()
 GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True)
+BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True)
 
 
 class OnlineSoftmax(Values):
