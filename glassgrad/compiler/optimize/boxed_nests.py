@@ -170,12 +170,11 @@ class BoxedNests(HeldNests):
         early, late = self.weights(zero)
         sums = parts_of(self.second(zero))
         out += [self.await_copies(0, zero), *begins, *steps, AwaitSteps(0, (register_of(steps),)), *made, *early, *late,
-                *sums.begins]
+                *sums.begins, self.await_copies(1, zero)]
         if several:
             out += [Barrier(), *self.where_there(index(2), [self.copies(0, index(2))])]
             out.append(self.blocks())
-        out += [self.await_copies(1, last), *parts_of(self.second(last)).steps,
-                AwaitSteps(0, (register_of(sums.steps),)), Barrier()]
+        out += [*parts_of(self.second(last)).steps, AwaitSteps(0, (register_of(sums.steps),)), Barrier()]
         self.block = {}
         return out + [s for nest in parts.after for s in self.nest(nest)]
 
@@ -185,14 +184,15 @@ class BoxedNests(HeldNests):
         loop = counter("kn", self.most_blocks - 1)
         now = one(loop)
         later, sums = add(now, index(1)), parts_of(self.second(now))
-        begins, steps, made = self.scores(later)
+        begins, steps, scaled = self.scores(later)
         early, late = self.weights(later)
-        read = {n for s in walk(late) for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER
-                and len(n.src) == 2}
-        ready = (register_of(sums.steps), *sorted(read, key=lambda r: str(r.arg)))
+        assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
+        read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
+        made = tuple([r for r in assigned if r in read])
         body: list[Statement] = [
-            self.await_copies(0, later), *begins, *steps, self.await_copies(1, now), *sums.steps,
-            AwaitSteps(1, (register_of(steps),)), *made, *early, AwaitSteps(0, ready), *late, *sums.begins, Barrier(),
+            self.await_copies(0, later), *begins, *steps, *sums.steps, AwaitSteps(1, (register_of(steps),)), *scaled,
+            *early, self.await_copies(1, later), AwaitSteps(0, (register_of(sums.steps),), made), *late, *sums.begins,
+            Barrier(),
             *self.where_there(add(now, index(2)), [self.copies(1, add(now, index(2)))]),
             *self.where_there(add(now, index(3)), [self.copies(0, add(now, index(3)))])]
         stop = None if parts.count.op is o.CONST else add(parts.count, index(-1))

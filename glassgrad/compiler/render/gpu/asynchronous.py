@@ -7,6 +7,7 @@ which the launch makes on the host (`box_maps`). What a matrix unit is called is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from glassgrad.base.errors import Bug
@@ -166,13 +167,18 @@ class Asynchronous:
             f'[%0], [%1, {{{places}}}], [%2];" :: "r"(to), "l"(map), "r"(round), {given} : "memory");')
 
     def await_steps(self, s: AwaitSteps) -> None:
-        """The wait. Matrices that are used after it only are named, so that no use of them moves up before it."""
+        """The wait. Registers are named where they must be computed before it, or used only after it, so that nothing
+        of that moves over it."""
         steps = [a for a in walk(self.f.body) if isinstance(a, Accumulate) and self.f.is_matrix(a.register)]
         unit = self.unit_of(steps[0])
         assert unit.text is not None
-        self.f.line(f'asm volatile("{unit.text.wait.format(pending=s.pending)}" ::: "memory");')
         ready = s.ready or (() if s.pending else tuple(dict.fromkeys(a.register for a in steps)))
-        for matrix in ready:
+        self.name(s.made, unit)
+        self.f.line(f'asm volatile("{unit.text.wait.format(pending=s.pending)}" ::: "memory");')
+        self.name([*ready, *s.made], unit)
+
+    def name(self, matrices: Iterable[UOp], unit: MatrixUnit) -> None:
+        for matrix in matrices:
             for register in registers_of(matrix, unit, self.f.units):
                 self.f.line(f'asm volatile("" : "+f"({self.f.register(register).text}) :: "memory");')
 
@@ -195,13 +201,16 @@ class Asynchronous:
         names = [self.f.register(r).text for r in registers_of(s.register, unit, self.f.units)]
         outs, count = ", ".join(f'"+f"({name})' for name in names), len(names)
         sums = ", ".join(f"%{i}" for i in range(count))
-        self.f.line("{")
         right_matrix = SharedMatrix.of(right, column, depth, lines)
-        self.f.line(f"  const u64 right = {self.descriptor(right_matrix, lines)};")
+        described = [f"  const u64 right = {self.descriptor(right_matrix, lines)};"]
         if left.op is o.LOAD:
             left_matrix = SharedMatrix.of(left, row, depth, lines)
             above = f" + warps * {unit.rows * lines.line_bytes}"
-            self.f.line(f"  const u64 left = {self.descriptor(left_matrix, lines, above)};")
+            described.append(f"  const u64 left = {self.descriptor(left_matrix, lines, above)};")
+        self.f.line("{")
+        for line in described:
+            self.f.line(line)
+        if left.op is o.LOAD:
             step = text.step.format(sums=sums, left=f"%{count}", right=f"%{count + 1}",
                                     left_across=int(left_matrix.across), right_across=int(right_matrix.across))
         else:

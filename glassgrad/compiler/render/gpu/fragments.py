@@ -91,9 +91,10 @@ class FragmentLayout:
 
 
 def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[UOp]:
-    """The variables of each thread that hold its part of a matrix."""
-    _, column = matrix_axes(matrix, ranges)
-    return [register(matrix.arg, matrix.dtype, (index(r),)) for r in range(per_thread(column.arg.size, unit))]
+    """The variables of each thread that hold its part of a matrix, or of a number for each row."""
+    row, *columns = [r for r in matrix.src if r in ranges]
+    count = per_thread(columns[0].arg.size, unit) if columns else len(FragmentLayout(unit, row.arg.size).row_numbers)
+    return [register(matrix.arg, matrix.dtype, (index(r),)) for r in range(count)]
 
 
 def per_thread(columns: int, unit: MatrixUnit) -> int:

@@ -375,6 +375,12 @@ class GpuFunction(CFunction):
             return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
         return self.function("exp2", dtype, x)
 
+    def maximum(self, dtype: DType, x: CValue, y: CValue) -> CValue:
+        if self.dialect.maximum and dtype is dtypes.float32 and self.native_floats:
+            name = self.define("maximum", "f32", "f32 x, f32 y", *self.dialect.maximum)
+            return self.call(name, dtype, 0, x, y)
+        return C_OPS[o.MAX](self, dtype, x, y)
+
     @property
     def ops(self) -> Mapping[Op, COp]:
         return GPU_OPS
@@ -459,6 +465,7 @@ def wrapping(sign: str, of_bools: str = "") -> COp:
 # All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
 GPU_OPS: ChainMap[Op, COp] = ChainMap({
     o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
+    o.MAX: lambda c, dtype, x, y: c.maximum(dtype, x, y),
     o.ADD: wrapping("+", of_bools="|"),
     o.SUB: wrapping("-"),
     o.MUL: wrapping("*", of_bools="&"),
