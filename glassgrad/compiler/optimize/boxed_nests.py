@@ -27,6 +27,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Axis,
                                             Barrier, Box, CopyBoxes, For, If, Statement, Store, counter, expressions,
                                             load, local, ranges_of, task_loops, walk)
+from glassgrad.compiler.lower.masks import something_masked
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -210,8 +211,14 @@ class BoxedNests(HeldNests):
         return [If(condition, body)]
 
     def scores(self, block: UOp) -> tuple[list[Statement], list[Statement], list[Statement]]:
+        """The first product. What only masks its sums is left out in blocks where nothing is masked."""
         self.block = self.at_block(block)
-        return self.product(self.parts.first, self.tile(0, block))
+        begins, steps, made = self.product(self.parts.first, self.tile(0, block))
+        if made:
+            [mask] = [s for s in walk(made) if isinstance(s, Assign)]
+            condition = something_masked(mask.value, mask.register, list(mask.register.src))
+            made = made if condition is None else [If(condition, made)]
+        return begins, steps, made
 
     def second(self, block: UOp) -> tuple[list[Statement], list[Statement], list[Statement]]:
         self.block = self.at_block(block)

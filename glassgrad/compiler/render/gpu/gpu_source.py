@@ -151,7 +151,7 @@ class GpuFunction(CFunction):
     def fits_registers(self, groups: int) -> bool:
         """Whether so many groups leave each thread the registers that its matrices take."""
         sums = {s.register for s in walk(self.body) if isinstance(s, Accumulate) and self.is_matrix(s.register)}
-        if not sums or self.beside.stages:
+        if not sums or self.beside.stages and len(sums) == 1:
             return True
         each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
         return groups * (each + gpu.OTHER_REGISTERS * self.threads) <= gpu.REGISTERS
