@@ -53,7 +53,9 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
     if nests is None:
         return None
     decisions.ask(nests.tiling(), lambda c: None)
-    return nested([f.range for f in loops], nests.statements_of_task(), TASK)
+    tasks = [f.range for f in loops]
+    turned = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if r in ranges_of(nests.parts.count)}
+    return nested(tasks, moves.rebuild(nests.statements_of_task(), turned), TASK)       # the longest tasks first
 
 
 @dataclass

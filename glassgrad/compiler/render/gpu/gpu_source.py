@@ -148,9 +148,13 @@ class GpuFunction(CFunction):
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
 
+    def sums(self) -> set[UOp]:
+        """The matrices in registers that a unit adds to."""
+        return {s.register for s in walk(self.body) if isinstance(s, Accumulate) and self.is_matrix(s.register)}
+
     def fits_registers(self, groups: int) -> bool:
         """Whether so many groups leave each thread the registers that its matrices take."""
-        sums = {s.register for s in walk(self.body) if isinstance(s, Accumulate) and self.is_matrix(s.register)}
+        sums = self.sums()
         if not sums or self.beside.stages and len(sums) == 1:
             return True
         each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
@@ -198,7 +202,10 @@ class GpuFunction(CFunction):
             load_wide(self, values, self.is_group_memory)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
-        """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
+        """Innermost loops that only sum run four iterations at a time, so that their loads overlap. Those with several
+        products of a unit are long enough: written out again and again they leave the instruction cache."""
+        if self.beside.stages and len([m for m in self.sums() if m in flow.writes]) > 1:
+            return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
         return [f"#pragma unroll {UNROLL}"] if range_.arg.size >= UNROLL and sums else []
 
