@@ -164,13 +164,13 @@ class HeldNests:
 
     @staticmethod
     def next_tile(steps: list[CopiedTile], at: int, block: UOp | None) -> list[Statement]:
-        """Read what the next product needs, in this round or in the one after it."""
+        """Read what the next product needs, in this round or in the one after it. The last round reads its own again: a
+        branch would wait for each of its loads."""
         if at + 1 < len(steps):
             return steps[at + 1].read({})
         if block is None:
             return []
-        later = add(block, index(1))
-        return steps[0].read({block: later}, moves.below(later, block.arg.size))
+        return steps[0].read({block: add(block, index(1)).minimum(block.arg.size - 1)})
 
     def product(self, product: Product, tile: FactorTile) -> tuple[list[Statement], list[Statement], list[Statement]]:
         """What sums begin with, the steps of the unit, and what is made of the sums."""
@@ -315,25 +315,25 @@ class CopiedTile:
         line, inner = (position, k) if self.along_k else (k, position)
         return load(self.memory, add(multiply(line, self.pitch), inner))
 
-    def element(self, replace: dict[UOp, UOp], gate: UOp | None) -> UOp:
+    def element(self, replace: dict[UOp, UOp]) -> UOp:
         """What a thread copies: zeros past the edges."""
         inner = add(self.first, self.each)
         lines, along = (self.axis, self.k) if self.along_k else (self.k, self.axis)
         edge = self.first if along.size % LINE == 0 else inner        # the same for a whole line where it can be
-        gate = both(gate, both(self.inside, both(moves.below(self.line, lines.size), moves.below(edge, along.size))))
+        gate = both(self.inside, both(moves.below(self.line, lines.size), moves.below(edge, along.size)))
         value = substitute_index(self.value, {**replace, **lines.apart(self.line), **along.apart(inner)}, {})
         return moves.zero_outside(value, gate)
 
-    def read(self, replace: dict[UOp, UOp], gate: UOp | None = None) -> list[Statement]:
+    def read(self, replace: dict[UOp, UOp]) -> list[Statement]:
         """Read the elements into registers."""
-        return self.for_all(Assign(self.next, self.element(replace, gate)))
+        return self.for_all(Assign(self.next, self.element(replace)))
 
     def kept(self) -> list[Statement]:
         """Store the registers to memory."""
         return self.for_all(self.store(self.next))
 
     def copied(self) -> list[Statement]:
-        return self.for_all(self.store(self.element({}, None)))
+        return self.for_all(self.store(self.element({})))
 
     def store(self, value: UOp) -> Store:
         at = add(multiply(self.line, self.pitch), add(self.first, self.each))
