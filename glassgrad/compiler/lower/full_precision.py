@@ -50,7 +50,15 @@ def without_factor(scores: UOp) -> tuple[UOp, float]:
             if factor.op is o.CONST and 0 < factor.arg < math.inf:
                 inner, more = without_factor(other)
                 return inner, more * factor.arg
-    if scores.op is o.WHERE and scores.src[2].op is o.CONST and scores.src[2].arg == -math.inf:
-        inner, factor_ = without_factor(scores.src[1])
-        return UOp(o.WHERE, scores.dtype, (scores.src[0], inner, scores.src[2]), scores.arg, scores.place), factor_
+    if scores.op is o.WHERE:
+        condition, chosen, other = scores.src
+        if _is_least(chosen):
+            condition, chosen, other = UOp(o.NOT, condition.dtype, (condition,)), other, chosen
+        if _is_least(other):
+            inner, of_chosen = without_factor(chosen)
+            return UOp(o.WHERE, scores.dtype, (condition, inner, other), scores.arg, scores.place), of_chosen
     return scores, 1.0
+
+
+def _is_least(node: UOp) -> bool:
+    return node.op is o.CONST and node.arg == -math.inf
