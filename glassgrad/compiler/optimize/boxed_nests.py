@@ -32,6 +32,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.product.group_unit import packed
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
 from glassgrad.compiler.optimize.product.tiling import Tiling
@@ -42,20 +43,20 @@ from glassgrad.compiler.optimize.targets.target import Target
 STAGES = 4           # factors of a block that are in memory or on their way: those of two blocks
 
 
-def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
-    """for tasks: nests  ->  TASK ..: copies, steps and nests      refuses (None): no unit for it, or other factors"""
+def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+    """for tasks: nests  ->  phases that store factors; TASK ..: copies, steps and nests      refuses (None): no unit"""
     loops, inner = task_loops(body)
     plan = HeldPlan.of(inner, target, beside=True)
     if plan is None or any(f.stop is not None for f in loops):
         return None
-    parts = BlockParts.of(plan, inner)
-    nests = None if parts is None else BoxedNests.of(plan, parts, target)
+    parts, tasks = BlockParts.of(plan, inner), [f.range for f in loops]
+    nests = None if parts is None else BoxedNests.of(plan, parts, tasks, target)
     if nests is None:
         return None
     decisions.ask(nests.tiling(), lambda c: None)
-    tasks = [f.range for f in loops]
-    turned = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if r in ranges_of(nests.parts.count)}
-    return nested(tasks, moves.rebuild(nests.statements_of_task(), turned), TASK)       # the longest tasks first
+    last_first = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if r in ranges_of(nests.parts.count)}
+    main = moves.rebuild(nests.statements_of_task(), last_first)                # the longest tasks begin first
+    return [*[tile.before for tile in nests.tiles_used() if tile.before], nested(tasks, main, TASK)]
 
 
 @dataclass
@@ -99,28 +100,39 @@ class BoxedNests(HeldNests):
     right: tuple[BoxedTile, BoxedTile]     # of both products
 
     @staticmethod
-    def of(plan: HeldPlan, parts: BlockParts, target: Target) -> BoxedNests | None:
-        unit = plan.unit
+    def of(plan: HeldPlan, parts: BlockParts, tasks: list[UOp], target: Target) -> BoxedNests | None:
+        unit, outer = plan.unit, [*tasks, *([] if parts.block is None else [parts.block])]
         store = plan.copied[parts.first.left.src[0]]
         steps = [r for r in ranges_of(store.index) if r is not plan.row]
-        left = BoxedTile.of(narrowed(store.value, unit.left), FlatAxis.of([plan.row]), FlatAxis.of(steps), unit)
-        right = [BoxedTile.of(narrowed(p.right, unit.right), FlatAxis.of(p.n), FlatAxis.of(p.k), unit)
-                 for p in (parts.first, parts.second)]
-        if left is None or right[0] is None or right[1] is None or not left.along_k:
-            return None
+
+        def tile(name: str, value: UOp, axis: list[UOp], k: list[UOp]) -> BoxedTile:
+            small = narrowed(value, unit.left)
+            assert small is not None
+            is_left = name == "left"
+            found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), unit)
+            if found is not None and (found.along_k or not is_left):
+                return found
+            return BoxedTile.stored(name, small, FlatAxis.of(axis), FlatAxis.of(k), outer, unit, is_left)
+
         nests = BoxedNests(plan, False)
-        nests.parts, nests.left, nests.right = parts, left, (right[0], right[1])
+        nests.parts, nests.left = parts, tile("left", store.value, [plan.row], steps)
+        nests.right = (tile("right0", parts.first.right, parts.first.n, parts.first.k),
+                       tile("right1", parts.second.right, parts.second.n, parts.second.k))
         widths = [nests.column[m].arg.size for m in plan.matrices]
         known = [u.columns for u in target.units if u.text is not None and u.text.held and u.left is unit.left]
-        fits = (left.size + STAGES * nests.stage) * unit.left.itemsize <= gpu.SHARED_BYTES
+        fits = (nests.left.size + STAGES * nests.stage) * unit.left.itemsize <= gpu.SHARED_BYTES
         return nests if fits and all(w in known for w in widths) else None
+
+    def tiles_used(self) -> list[BoxedTile]:
+        return [self.left, *self.right]
 
     def right_tiles(self) -> dict[int, CopiedTile]:
         return {}
 
     def tiling(self) -> Tiling:
+        left, right = ("packed" if any(t.before for t in tiles) else "shared" for tiles in ([self.left], self.right))
         return Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
-                      left="shared", right="shared", stages=STAGES)
+                      left=left, right=right, stages=STAGES)
 
     # -- memory --------------------------------------------------------------------------------------------------
     @property
@@ -191,7 +203,7 @@ class BoxedNests(HeldNests):
         early, late = self.weights(later)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
-        made = tuple([r for r in assigned if r in read])
+        made = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
             self.await_copies(0, later), *begins, *steps, *sums.steps, AwaitSteps(1, (register_of(steps),)), *scaled,
             *early, self.await_copies(1, later), AwaitSteps(0, (register_of(sums.steps),), made), *late, *sums.begins,
@@ -292,13 +304,22 @@ class BoxedTile:
     pitch: int                            # from line to line
     outer: list[tuple[UOp, int]]          # what else the index depends on, with its stride
     depth: int                            # of k, in steps of the unit
+    before: list[Statement]               # the loops that store it there, where it did not lie so
 
     @staticmethod
-    def of(value: UOp | None, axis: FlatAxis, k: FlatAxis, unit: MatrixUnit) -> BoxedTile | None:
+    def stored(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: list[UOp], unit: MatrixUnit,
+               along_k: bool) -> BoxedTile:
+        """A factor that is stored first."""
+        line, depth = line_of(unit), -(-k.size // unit.depth) * unit.depth
+        factor = packed(name, value, axis, k, outer, unit.right, line, along_k)
+        inner, other = (k, axis) if factor.along_k else (axis, k)
+        return BoxedTile(factor.memory, 0, factor.along_k, line, (inner.size, None, inner.size),
+                         (other.size, None, other.size), factor.pitch, factor.outer, depth, factor.before)
+
+    @staticmethod
+    def of(value: UOp, axis: FlatAxis, k: FlatAxis, unit: MatrixUnit) -> BoxedTile | None:
         """A factor that boxes can bring; None: it is computed, or does not lie so."""
-        assert unit.lines is not None
-        line = unit.lines.line_bytes // unit.left.itemsize
-        if value is None or value.op is not o.LOAD or value.src[0].op is not o.PARAM:
+        if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
             return None
         position, step = counter("position", axis.size), counter("step", k.size)
         apart = {**axis.apart(position), **k.apart(step)}
@@ -320,7 +341,7 @@ class BoxedTile:
                 len(outer) > gpu.COPY_AXES - 2 or any(bounds(atom)[0] < 0 for atom, _ in outer):
             return None
         depth = -(-k.size // unit.depth) * unit.depth
-        return BoxedTile(value.src[0], offset, along_k, line, ends[inner], ends[other], pitch, outer, depth)
+        return BoxedTile(value.src[0], offset, along_k, line_of(unit), ends[inner], ends[other], pitch, outer, depth, [])
 
     @property
     def rows(self) -> int:
@@ -363,6 +384,12 @@ class PlacedTile:
 
     def at(self, position: UOp, k: UOp) -> UOp:
         return load(self.memory, add(self.begin, self.tile.place(position, k)))
+
+
+def line_of(unit: MatrixUnit) -> int:
+    """Elements of one line of memory that the unit reads."""
+    assert unit.lines is not None
+    return unit.lines.line_bytes // unit.left.itemsize
 
 
 def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, tuple[int, UOp | None, int]] | None:

@@ -33,14 +33,17 @@ def is_nests(body: list[Statement]) -> bool:
     return len(inner) > 1 and all(isinstance(s, (For, If)) for s in inner)
 
 
-def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
     """for tasks: nests  ->  TASK ..: nests, each with tiles or lanes, or on a GPU with matrices in registers"""
     if target.groups:
-        held = in_boxes(body, target, decisions) or in_registers(body, target, decisions)
+        boxed = in_boxes(body, target, decisions)
+        if boxed is not None:
+            return boxed
+        held = in_registers(body, target, decisions)
         if held is not None:
-            return held
+            return [held]
     loops, inner = task_loops(body)
-    return moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions))
+    return [moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions))]
 
 
 def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
