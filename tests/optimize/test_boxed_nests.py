@@ -22,8 +22,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (Assign, AwaitCopies, AwaitSteps, Barrier, For, If, Kernel, Phase, Statement,
-                                            counter, register, walk)
+from glassgrad.compiler.lower.loops import (Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, If, Kernel,
+                                            Phase, Statement, counter, register, walk)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.lower.masks import something_masked
 from glassgrad.compiler.optimize.recipes import optimize
@@ -186,20 +186,28 @@ def test_none_of_the_waits_can_be_left_out() -> None:
     body = kernel.phases[0].body
     waits = [s for s in walk(body) if isinstance(s, (AwaitCopies, AwaitSteps, Barrier))]
     kinds = [type(s).__name__ for s in waits]
-    assert (kinds.count("AwaitCopies"), kinds.count("AwaitSteps"), kinds.count("Barrier")) == (4, 4, 3)
-    last = waits[-1]                              # of threads before results go where factors were, not of copies
-    for wait in waits:
-        changed = replace(kernel, phases=[Phase(without(body, wait))])
-        if wait is last:
-            assert isinstance(wait, Barrier)
-            continue
-        with pytest.raises(Bug, match="a wait for|a barrier|which was not waited for"):
-            run(changed, values, 64 * 16)
+    assert (kinds.count("AwaitCopies"), kinds.count("AwaitSteps"), kinds.count("Barrier")) == (4, 4, 1)
+    for wait in waits[:-1]:                       # the last is for threads: results go where factors were
+        with pytest.raises(Bug, match="a wait for|which was not waited for"):
+            run(replace(kernel, phases=[Phase(without(body, wait))]), values, 64 * 16)
+
+
+def test_copies_start_when_the_last_thread_is_done_with_the_stage() -> None:
+    shapes = shapes_of(1, 64, 600, 16, 16)
+    kernel = made(plain, shapes)
+    copies = [s for s in walk(kernel.phases[0].body) if isinstance(s, CopyBoxes)]
+    assert [s.by_last for s in copies] == [False] * 4 + [True] * 3
+    for copy in copies[4:]:
+        copy.by_last = False
+        with pytest.raises(Bug, match="a barrier is missing between them"):
+            run(kernel, numbers(shapes, BF16), 64 * 16)
+        copy.by_last = True
+    run(kernel, numbers(shapes, BF16), 64 * 16)
 
 
 def test_weights_are_not_overwritten_while_a_step_reads_them() -> None:
     """The wait between the steps that read the weights of one block and the next weights."""
-    shapes = shapes_of(1, 64, 600, 16, 16)
+    shapes = shapes_of(1, 64, 200, 16, 16)
     kernel = made(plain, shapes)
     body = kernel.phases[0].body
     [loop] = [s for s in walk(body) if isinstance(s, For) and s.range.arg.name == "kn"]

@@ -64,6 +64,7 @@ class InFlight:
         self.finished = max(self.finished, self.started - pending)
 
     def barrier(self) -> None:
+        """All threads have arrived, so what is over for each is over for all."""
         self.agreed = self.finished
 
     def assign(self, name: str) -> None:

@@ -213,6 +213,8 @@ class _PhaseRun:
                       f"from a wait of all")
         if isinstance(s, CopyBoxes):
             round_ = self._value(s.round, mask).array.item()
+            if s.by_last:
+                self.in_flight.barrier()
             for box in s.boxes:
                 self._copy_box(s.memory, box, round_, mask)
         elif isinstance(s, AwaitCopies):

@@ -117,6 +117,7 @@ class CopyBoxes:
     memory: UOp
     round: UOp
     boxes: tuple[Box, ...]
+    by_last: bool = False     # it starts when the last thread has come here; none waits for that
 
 
 @dataclass(eq=False)

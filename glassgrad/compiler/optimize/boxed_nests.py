@@ -26,8 +26,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Axis,
                                             Barrier, Box, CopyBoxes, For, If, Statement, Store, counter, expressions,
-                                            load, local, ranges_of, task_loops, walk)
-from glassgrad.compiler.lower.masks import something_masked
+                                            load, local, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -147,14 +146,14 @@ class BoxedNests(HeldNests):
     def stage_at(self, round_: UOp) -> UOp:
         return add(index(self.left.size), multiply(modulo(round_, STAGES), self.stage))
 
-    def copies(self, which: int, block: UOp) -> CopyBoxes:
+    def copies(self, which: int, block: UOp, by_last: bool = False) -> CopyBoxes:
         """Start to copy a block of the right factor of the first (0) or second (1) product; the left one comes along
         with the first block."""
         round_ = self.round(which, block)
         boxes = self.right[which].boxes(self.stage_at(round_), self.at_block(block))
         if which == 0 and block.op is o.CONST and block.arg == 0:
             boxes = [*self.left.boxes(index(0), {}), *boxes]
-        return CopyBoxes(self.memory, round_, tuple(boxes))
+        return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
 
     @staticmethod
     def round(which: int, block: UOp) -> UOp:
@@ -182,12 +181,13 @@ class BoxedNests(HeldNests):
             out += self.where_there(first, [self.copies(0, first), self.copies(1, first)])
         out += [s for nest in parts.before for s in self.nest(nest)]
         begins, steps, made = self.scores(zero)
+        reads, made = read_first(made)
         early, late = self.weights(zero)
         sums = parts_of(self.second(zero))
-        out += [self.await_copies(0, zero), *begins, *steps, AwaitSteps(0, (register_of(steps),)), *made, *early, *late,
+        out += [self.await_copies(0, zero), *begins, *steps, *reads, AwaitSteps(0, (register_of(steps),)), *made, *early, *late,
                 *sums.begins, self.await_copies(1, zero)]
         if several:
-            out += [Barrier(), *self.where_there(index(2), [self.copies(0, index(2))])]
+            out += self.refill(0, index(2))
             out.append(self.blocks())
         out += [*parts_of(self.second(last)).steps, AwaitSteps(0, (register_of(sums.steps),)), Barrier()]
         self.block = {}
@@ -200,18 +200,21 @@ class BoxedNests(HeldNests):
         now = one(loop)
         later, sums = add(now, index(1)), parts_of(self.second(now))
         begins, steps, scaled = self.scores(later)
+        reads, scaled = read_first(scaled)
         early, late = self.weights(later)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
         made = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
-            self.await_copies(0, later), *begins, *steps, *sums.steps, AwaitSteps(1, (register_of(steps),)), *scaled,
-            *early, self.await_copies(1, later), AwaitSteps(0, (register_of(sums.steps),), made), *late, *sums.begins,
-            Barrier(),
-            *self.where_there(add(now, index(2)), [self.copies(1, add(now, index(2)))]),
-            *self.where_there(add(now, index(3)), [self.copies(0, add(now, index(3)))])]
+            self.await_copies(0, later), *begins, *steps, *sums.steps, *reads, AwaitSteps(1, (register_of(steps),)),
+            *self.refill(0, add(now, index(3))), *scaled, *early, self.await_copies(1, later),
+            AwaitSteps(0, (register_of(sums.steps),), made), *self.refill(1, add(now, index(2))), *late, *sums.begins]
         stop = None if parts.count.op is o.CONST else add(parts.count, index(-1))
         return For(loop, LOOP, body, stop)
+
+    def refill(self, which: int, block: UOp) -> list[Statement]:
+        """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
+        return self.where_there(block, [self.copies(which, block, by_last=True)])
 
     @property
     def most_blocks(self) -> int:
@@ -225,14 +228,8 @@ class BoxedNests(HeldNests):
         return [If(condition, body)]
 
     def scores(self, block: UOp) -> tuple[list[Statement], list[Statement], list[Statement]]:
-        """The first product. What only masks its sums is left out in blocks where nothing is masked."""
         self.block = self.at_block(block)
-        begins, steps, made = self.product(self.parts.first, self.tile(0, block))
-        if made:
-            [mask] = [s for s in walk(made) if isinstance(s, Assign)]
-            condition = something_masked(mask.value, mask.register, list(mask.register.src))
-            made = made if condition is None else [If(condition, made)]
-        return begins, steps, made
+        return self.product(self.parts.first, self.tile(0, block))
 
     def second(self, block: UOp) -> tuple[list[Statement], list[Statement], list[Statement]]:
         self.block = self.at_block(block)
@@ -289,6 +286,19 @@ def register_of(steps: list[Statement]) -> UOp:
     """The sums of a product's steps."""
     [step] = [s for s in walk(steps) if isinstance(s, Accumulate)]
     return step.register
+
+
+def read_first(made: list[Statement]) -> tuple[list[Statement], list[Statement]]:
+    """What is made of sums, with what it reads from memory in registers: it can be read while the steps run."""
+    if len(made) != 1 or not isinstance(made[0], For):
+        return [], made
+    [assign] = [s for s in walk(made) if isinstance(s, Assign)]
+    row, column = assign.register.src
+    loads = [n for n in toposort([assign.value]) if n.op is o.LOAD and not ranges_of(n).isdisjoint((row, column))]
+    held = {n: register(f"read{i}", n.dtype, (row, column) if column in ranges_of(n) else (row,))
+            for i, n in enumerate(loads)}
+    reads = [s for n, to in held.items() for s in HeldNests.over(list(to.src), Assign(to, n))]
+    return reads, moves.rebuild(made, held)
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, load, local, register, task_loops, walk)
+from glassgrad.compiler.lower.masks import something_masked
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
@@ -173,7 +174,8 @@ class HeldNests:
         return steps[0].read({block: add(block, index(1)).minimum(block.arg.size - 1)})
 
     def product(self, product: Product, tile: FactorTile) -> tuple[list[Statement], list[Statement], list[Statement]]:
-        """What sums begin with, the steps of the unit, and what is made of the sums."""
+        """What sums begin with, the steps of the unit, and what is made of the sums. What only masks them is left out in
+        blocks where nothing is masked."""
         [store] = product.epilogue
         assert isinstance(store, Store)
         memory, value, total = store.memory, store.value, product.total
@@ -192,8 +194,12 @@ class HeldNests:
         else:
             depth, left = self.column[left_memory], self.rounded[left_memory]
         step = Accumulate(sums, o.ADD, left.cast(sums.dtype) * tile.at(column, depth).cast(sums.dtype))
-        made = [] if rest is total else \
-            self.over([self.row, column], Assign(sums, self.new(rest, {**replace, total: sums})))
+        made: list[Statement] = []
+        if rest is not total:
+            finished = self.new(rest, {**replace, total: sums})
+            made = self.over([self.row, column], Assign(sums, finished))
+            condition = something_masked(finished, sums, [self.row, column])
+            made = made if condition is None else [If(condition, made)]
         self.now[memory] = sums
         return self.over([self.row, column], Assign(sums, begins)), self.over([self.row, column, depth], step), made
 
