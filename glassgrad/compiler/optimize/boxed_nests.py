@@ -5,8 +5,8 @@ nests between them, a block at a time. Out: the same for one thread group, or No
     tile = left right[j]                         copies of the first blocks; tile = left right[0]; weights = f(tile)
     weights = f(tile)                            for j: tile = left right[j + 1]        both products are steps that
     out = out * shrink + weights values[j]              out += weights values[j]        run beside f
-                                                        wait for tile; f(tile); wait for out; weights; out *= shrink
-                                                        a barrier; copies of later blocks
+                                                        wait for tile; copy right[j + 3]; f(tile)
+                                                        wait for out; copy values[j + 2]; weights; out *= shrink
                                                  out += weights values[last]
 
 Both right factors, and the left one of the first product, are matrices in memory that copies bring as they lie; what
@@ -20,23 +20,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, divide, index, less, linear,
-                                                    modulo, multiply, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Axis,
-                                            Barrier, Box, CopyBoxes, For, If, Statement, Store, counter, expressions,
-                                            load, local, ranges_of, register, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
+                                            Barrier, CopyBoxes, For, If, Statement, Store, counter, expressions, load,
+                                            local, ranges_of, register, task_loops, walk)
+from glassgrad.compiler.optimize.boxed_tiles import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
-from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan
+from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
-from glassgrad.compiler.optimize.product.group_unit import packed
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
-from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
 STAGES = 4           # factors of a block that are in memory or on their way: those of two blocks
@@ -49,13 +48,13 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
     if plan is None or any(f.stop is not None for f in loops):
         return None
     parts, tasks = BlockParts.of(plan, inner), [f.range for f in loops]
-    nests = None if parts is None else BoxedNests.of(plan, parts, tasks, target)
-    if nests is None:
+    nests = None if parts is None else BoxedNests(plan, parts, tasks)
+    if nests is None or not nests.fits(target):
         return None
-    decisions.ask(nests.tiling(), lambda c: None)
+    decisions.ask(nests.tiling(), lambda c: None if c.ahead else "copies run ahead of the steps here")
     last_first = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if r in ranges_of(nests.parts.count)}
     main = moves.rebuild(nests.statements_of_task(), last_first)                # the longest tasks begin first
-    return [*[tile.before for tile in nests.tiles_used() if tile.before], nested(tasks, main, TASK)]
+    return [*[tile.before for tile in (nests.left, *nests.right) if tile.before], nested(tasks, main, TASK)]
 
 
 @dataclass
@@ -94,36 +93,30 @@ class BlockParts:
 
 class BoxedNests(HeldNests):
     """The nests of a task, for a group of threads."""
-    parts: BlockParts
-    left: BoxedTile
-    right: tuple[BoxedTile, BoxedTile]     # of both products
 
-    @staticmethod
-    def of(plan: HeldPlan, parts: BlockParts, tasks: list[UOp], target: Target) -> BoxedNests | None:
-        unit, outer = plan.unit, [*tasks, *([] if parts.block is None else [parts.block])]
+    def __init__(self, plan: HeldPlan, parts: BlockParts, tasks: list[UOp]):
+        super().__init__(plan, ahead=False)
+        self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
         store = plan.copied[parts.first.left.src[0]]
         steps = [r for r in ranges_of(store.index) if r is not plan.row]
+        self.left = self.boxed("left", store.value, [plan.row], steps)
+        self.right = (self.boxed("right0", parts.first.right, parts.first.n, parts.first.k),
+                      self.boxed("right1", parts.second.right, parts.second.n, parts.second.k))
 
-        def tile(name: str, value: UOp, axis: list[UOp], k: list[UOp]) -> BoxedTile:
-            small = narrowed(value, unit.left)
-            assert small is not None
-            is_left = name == "left"
-            found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), unit)
-            if found is not None and (found.along_k or not is_left):
-                return found
-            return BoxedTile.stored(name, small, FlatAxis.of(axis), FlatAxis.of(k), outer, unit, is_left)
+    def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp]) -> BoxedTile:
+        """A factor, as it lies where boxes can bring it so; the left one lies along k."""
+        small, is_left = narrowed(value, self.unit.left), name == "left"
+        assert small is not None
+        found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), self.unit)
+        if found is not None and (found.along_k or not is_left):
+            return found
+        return BoxedTile.stored(name, small, FlatAxis.of(axis), FlatAxis.of(k), self.outer, self.unit, is_left)
 
-        nests = BoxedNests(plan, False)
-        nests.parts, nests.left = parts, tile("left", store.value, [plan.row], steps)
-        nests.right = (tile("right0", parts.first.right, parts.first.n, parts.first.k),
-                       tile("right1", parts.second.right, parts.second.n, parts.second.k))
-        widths = [nests.column[m].arg.size for m in plan.matrices]
-        known = [u.columns for u in target.units if u.text is not None and u.text.held and u.left is unit.left]
-        fits = (nests.left.size + STAGES * nests.stage) * unit.left.itemsize <= gpu.SHARED_BYTES
-        return nests if fits and all(w in known for w in widths) else None
-
-    def tiles_used(self) -> list[BoxedTile]:
-        return [self.left, *self.right]
+    def fits(self, target: Target) -> bool:
+        """Whether the stages fit the memory of a group, and units have these columns."""
+        known = {u.columns for u in target.units if u.text is not None and u.text.held and u.left is self.unit.left}
+        fits = self.memory.arg.size * self.unit.left.itemsize <= gpu.SHARED_BYTES
+        return fits and all(self.column[m].arg.size in known for m in self.plan.matrices)
 
     def right_tiles(self) -> dict[int, CopiedTile]:
         return {}
@@ -183,13 +176,13 @@ class BoxedNests(HeldNests):
         begins, steps, made = self.scores(zero)
         reads, made = read_first(made)
         early, late = self.weights(zero)
-        sums = parts_of(self.second(zero))
+        sums = self.second(zero)
         out += [self.await_copies(0, zero), *begins, *steps, *reads, AwaitSteps(0, (register_of(steps),)), *made, *early, *late,
                 *sums.begins, self.await_copies(1, zero)]
         if several:
             out += self.refill(0, index(2))
             out.append(self.blocks())
-        out += [*parts_of(self.second(last)).steps, AwaitSteps(0, (register_of(sums.steps),)), Barrier()]
+        out += [*self.second(last).steps, AwaitSteps(0, (register_of(sums.steps),)), Barrier()]
         self.block = {}
         return out + [s for nest in parts.after for s in self.nest(nest)]
 
@@ -198,7 +191,7 @@ class BoxedNests(HeldNests):
         parts = self.parts
         loop = counter("kn", self.most_blocks - 1)
         now = one(loop)
-        later, sums = add(now, index(1)), parts_of(self.second(now))
+        later, sums = add(now, index(1)), self.second(now)
         begins, steps, scaled = self.scores(later)
         reads, scaled = read_first(scaled)
         early, late = self.weights(later)
@@ -227,11 +220,11 @@ class BoxedNests(HeldNests):
             return body if condition.arg else []
         return [If(condition, body)]
 
-    def scores(self, block: UOp) -> tuple[list[Statement], list[Statement], list[Statement]]:
+    def scores(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
         return self.product(self.parts.first, self.tile(0, block))
 
-    def second(self, block: UOp) -> tuple[list[Statement], list[Statement], list[Statement]]:
+    def second(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
         return self.product(self.parts.second, self.tile(1, block))
 
@@ -271,17 +264,6 @@ class BoxedNests(HeldNests):
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
 
 
-@dataclass
-class ProductParts:
-    begins: list[Statement]
-    steps: list[Statement]
-    made: list[Statement]
-
-
-def parts_of(parts: tuple[list[Statement], list[Statement], list[Statement]]) -> ProductParts:
-    return ProductParts(*parts)
-
-
 def register_of(steps: list[Statement]) -> UOp:
     """The sums of a product's steps."""
     [step] = [s for s in walk(steps) if isinstance(s, Accumulate)]
@@ -299,122 +281,3 @@ def read_first(made: list[Statement]) -> tuple[list[Statement], list[Statement]]
             for i, n in enumerate(loads)}
     reads = [s for n, to in held.items() for s in HeldNests.over(list(to.src), Assign(to, n))]
     return reads, moves.rebuild(made, held)
-
-
-# -- factors -----------------------------------------------------------------------------------------------------------
-@dataclass
-class BoxedTile:
-    """A factor's part of a block as boxes of a matrix in memory: lines along k, or across it."""
-    source: UOp
-    offset: int
-    along_k: bool
-    line: int                             # elements of a line in memory of the group
-    inside: tuple[int, UOp | None, int]   # along a line: elements of a block, its number where gates count, all elements
-    lines: tuple[int, UOp | None, int]    # and across lines
-    pitch: int                            # from line to line
-    outer: list[tuple[UOp, int]]          # what else the index depends on, with its stride
-    depth: int                            # of k, in steps of the unit
-    before: list[Statement]               # the loops that store it there, where it did not lie so
-
-    @staticmethod
-    def stored(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: list[UOp], unit: MatrixUnit,
-               along_k: bool) -> BoxedTile:
-        """A factor that is stored first."""
-        line, depth = line_of(unit), -(-k.size // unit.depth) * unit.depth
-        factor = packed(name, value, axis, k, outer, unit.right, line, along_k)
-        inner, other = (k, axis) if factor.along_k else (axis, k)
-        return BoxedTile(factor.memory, 0, factor.along_k, line, (inner.size, None, inner.size),
-                         (other.size, None, other.size), factor.pitch, factor.outer, depth, factor.before)
-
-    @staticmethod
-    def of(value: UOp, axis: FlatAxis, k: FlatAxis, unit: MatrixUnit) -> BoxedTile | None:
-        """A factor that boxes can bring; None: it is computed, or does not lie so."""
-        if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
-            return None
-        position, step = counter("position", axis.size), counter("step", k.size)
-        apart = {**axis.apart(position), **k.apart(step)}
-        offset, terms = linear(substitute_index(value.src[1], apart, {}))
-        ends: dict[UOp, tuple[int, UOp | None, int]] = {c: (c.arg.size, None, c.arg.size) for c in (position, step)}
-        for gate in all_of(value.src[2]) if len(value.src) > 2 else []:
-            found = _end(substitute_index(gate, apart, {}), terms, position, step)
-            if found is None:
-                return None
-            ends[found[0]] = found[1]
-        along_k = terms.get(step) == 1
-        inner, other = (step, position) if along_k else (position, step)
-        joined = {block for _, block, _ in ends.values()}
-        outer = [(atom, stride) for atom, stride in terms.items() if atom not in (position, step) and atom not in joined]
-        whole = gpu.COPY_BYTES // value.dtype.itemsize
-        pitch = terms.get(other, 0)
-        strides = [pitch, *[stride for _, stride in outer]]
-        if terms.get(inner) != 1 or offset % whole or any(s <= 0 or s % whole for s in strides) or \
-                len(outer) > gpu.COPY_AXES - 2 or any(bounds(atom)[0] < 0 for atom, _ in outer):
-            return None
-        depth = -(-k.size // unit.depth) * unit.depth
-        return BoxedTile(value.src[0], offset, along_k, line_of(unit), ends[inner], ends[other], pitch, outer, depth, [])
-
-    @property
-    def rows(self) -> int:
-        """Lines of one box."""
-        return self.lines[0] if self.along_k else self.depth
-
-    @property
-    def size(self) -> int:
-        """Elements in memory of the group."""
-        return -(-self.inside[0] // self.line) * self.line * self.rows
-
-    def boxes(self, to: UOp, block: dict[UOp, UOp]) -> list[Box]:
-        """The copies of a block."""
-        around = tuple([Axis(bounds(atom)[1] + 1, stride) for atom, stride in self.outer])
-        at = tuple([substitute_index(atom, block, {}) for atom, _ in self.outer])
-        axes = (Axis(self.inside[2], 1), Axis(self.lines[2], self.pitch), *around)
-        along, across = (index(0) if number is None else multiply(substitute_index(number, block, {}), size)
-                         for size, number, _ in (self.inside, self.lines))
-        counts = (self.line, self.rows, *[1] * len(around))
-        return [Box(self.source, self.offset, axes, counts, (add(along, index(i)), across, *at),
-                    add(to, index(i * self.rows))) for i in range(0, self.inside[0], self.line)]
-
-    def place(self, position: UOp, k: UOp) -> UOp:
-        """Where the boxes have put a position and a k of the block."""
-        inner, other = (k, position) if self.along_k else (position, k)
-        within = add(multiply(other, self.line), modulo(inner, self.line))
-        return add(multiply(divide(inner, self.line), self.line * self.rows), within)
-
-
-@dataclass
-class PlacedTile:
-    """A boxed tile at a place in memory."""
-    tile: BoxedTile
-    memory: UOp
-    begin: UOp
-
-    @property
-    def depth(self) -> int:
-        return self.tile.depth
-
-    def at(self, position: UOp, k: UOp) -> UOp:
-        return load(self.memory, add(self.begin, self.tile.place(position, k)))
-
-
-def line_of(unit: MatrixUnit) -> int:
-    """Elements of one line of memory that the unit reads."""
-    assert unit.lines is not None
-    return unit.lines.line_bytes // unit.left.itemsize
-
-
-def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, tuple[int, UOp | None, int]] | None:
-    """A gate that says where an axis ends: the axis, its elements in a block, the block's number, and all elements."""
-    found = below_limit(gate)
-    if found is None:
-        return None
-    inside, limit = found
-    [axis] = [c for c in (position, step) if c in inside] or [None]
-    others = [atom for atom in inside if atom is not axis]
-    if axis is None or inside[axis] != 1 or len(others) > 1:
-        return None
-    size = axis.arg.size
-    if not others:
-        return axis, (size, None, limit)
-    [block] = others
-    even = inside[block] == size and terms.get(block) == terms.get(axis, 0) * size
-    return (axis, (size, block, limit)) if even else None

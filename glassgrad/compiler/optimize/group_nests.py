@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
@@ -157,8 +157,8 @@ class HeldNests:
                 else:
                     out += [*([] if at or block is not None else tile.read({})), *tile.kept()]
                     out += self.next_tile(steps, at, block)
-                begins, steps_, rest = self.product(self.plan.products[id(s)], tile)
-                out += [*begins, *steps_, *rest]
+                done = self.product(self.plan.products[id(s)], tile)
+                out += [*done.begins, *done.steps, *done.made]
             else:
                 out += self.nest(s)
         return out
@@ -173,9 +173,9 @@ class HeldNests:
             return []
         return steps[0].read({block: add(block, index(1)).minimum(block.arg.size - 1)})
 
-    def product(self, product: Product, tile: FactorTile) -> tuple[list[Statement], list[Statement], list[Statement]]:
-        """What sums begin with, the steps of the unit, and what is made of the sums. What only masks them is left out in
-        blocks where nothing is masked."""
+    def product(self, product: Product, tile: FactorTile) -> ProductSteps:
+        """The steps of the unit, between what sums begin with and what is made of them. What only masks them is left out
+        in blocks where nothing is masked."""
         [store] = product.epilogue
         assert isinstance(store, Store)
         memory, value, total = store.memory, store.value, product.total
@@ -201,7 +201,8 @@ class HeldNests:
             condition = something_masked(finished, sums, [self.row, column])
             made = made if condition is None else [If(condition, made)]
         self.now[memory] = sums
-        return self.over([self.row, column], Assign(sums, begins)), self.over([self.row, column, depth], step), made
+        return ProductSteps(self.over([self.row, column], Assign(sums, begins)),
+                            self.over([self.row, column, depth], step), made)
 
     def left_tile(self, memory: UOp) -> FactorTile:
         return self.lefts[memory]
@@ -283,6 +284,13 @@ class HeldNests:
     @staticmethod
     def over(wide: list[UOp], statement: Statement) -> list[Statement]:
         return nested(wide, [statement], UNIT)
+
+
+class ProductSteps(NamedTuple):
+    """A product as statements about matrices."""
+    begins: list[Statement]       # what its sums begin with
+    steps: list[Statement]
+    made: list[Statement]         # what is made of the sums
 
 
 class FactorTile(Protocol):
