@@ -166,52 +166,43 @@ class BoxedNests(HeldNests):
 
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
+        """The first block as far as its weights, the loop over the others, and the last product."""
         parts, zero, first = self.parts, index(0), index(1)
-        several = self.most_blocks > 1
-        last = add(parts.count, index(-1))
-        out = [self.copies(0, zero), self.copies(1, zero)]
-        if several:
-            out += self.where_there(first, [self.copies(0, first), self.copies(1, first)])
-        out += [s for nest in parts.before for s in self.nest(nest)]
-        begins, steps, made = self.scores(zero)
-        reads, made = read_first(made)
+        out: list[Statement] = [self.copies(0, zero), self.copies(1, zero),
+                                *self.where_there(first, [self.copies(0, first), self.copies(1, first)]),
+                                *[s for nest in parts.before for s in self.nest(nest)]]
+        scores = self.scores(zero)
+        reads, made = read_first(scores.made)
         early, late = self.weights(zero)
         sums = self.second(zero)
-        out += [self.await_copies(0, zero), *begins, *steps, *reads, AwaitSteps(0, (register_of(steps),)), *made, *early, *late,
-                *sums.begins, self.await_copies(1, zero)]
-        if several:
-            out += self.refill(0, index(2))
-            out.append(self.blocks())
-        out += [*self.second(last).steps, AwaitSteps(0, (register_of(sums.steps),)), Barrier()]
+        out += [self.await_copies(0, zero), *scores.begins, *scores.steps, *reads,
+                AwaitSteps(0, (register_of(scores.steps),)), *made, *early, *late, *sums.begins,
+                self.await_copies(1, zero)]
+        if self.most_blocks > 1:
+            out += [*self.refill(0, index(2)), self.other_blocks()]
+        last = self.second(add(parts.count, index(-1)))
+        out += [*last.steps, AwaitSteps(0, (register_of(last.steps),)), Barrier()]
         self.block = {}
         return out + [s for nest in parts.after for s in self.nest(nest)]
 
-    def blocks(self) -> For:
-        """All blocks but the first and the last product: the steps of two products run beside what makes weights."""
-        parts = self.parts
+    def other_blocks(self) -> For:
+        """for blocks: scores of the next one and the second product of this one, and beside them the next weights"""
         loop = counter("kn", self.most_blocks - 1)
         now = one(loop)
-        later, sums = add(now, index(1)), self.second(now)
-        begins, steps, scaled = self.scores(later)
-        reads, scaled = read_first(scaled)
+        later = add(now, index(1))
+        sums, scores = self.second(now), self.scores(later)
+        reads, made = read_first(scores.made)
         early, late = self.weights(later)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
-        made = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
+        beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
-            self.await_copies(0, later), *begins, *steps, *sums.steps, *reads, AwaitSteps(1, (register_of(steps),)),
-            *self.refill(0, add(now, index(3))), *scaled, *early, self.await_copies(1, later),
-            AwaitSteps(0, (register_of(sums.steps),), made), *self.refill(1, add(now, index(2))), *late, *sums.begins]
-        stop = None if parts.count.op is o.CONST else add(parts.count, index(-1))
-        return For(loop, LOOP, body, stop)
-
-    def refill(self, which: int, block: UOp) -> list[Statement]:
-        """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
-        return self.where_there(block, [self.copies(which, block, by_last=True)])
-
-    @property
-    def most_blocks(self) -> int:
-        return bounds(self.parts.count)[1]
+            self.await_copies(0, later), *scores.begins, *scores.steps, *sums.steps, *reads,
+            AwaitSteps(1, (register_of(scores.steps),)), *self.refill(0, add(now, index(3))), *made, *early,
+            self.await_copies(1, later),       # a loop that waits: no compiler moves what is above it below
+            AwaitSteps(0, (register_of(sums.steps),), beside), *self.refill(1, add(now, index(2))), *late, *sums.begins]
+        count = self.parts.count
+        return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
     def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
         """Statements about a block, where there is one."""

@@ -1,5 +1,5 @@
-"""Factors that copies bring as boxes, into lines that a matrix unit reads. In: a factor of one block. Out: its boxes, and
-where they put each element; the loops that store it first, where it does not lie so that a copy could bring it.
+"""Factors that copies bring as boxes, into lines that a matrix unit reads. In: a factor of one block. Out: its boxes,
+and where they put each element; the loops that store it first, where it does not lie so that a copy could bring it.
 
 A box is a part of a matrix in memory with one contiguous axis, whose other strides and whose beginning are multiples of
 16 bytes. What lies outside the matrix comes as zeros, so a gate that says where rows or keys end is the matrix's size.
@@ -69,7 +69,7 @@ class BoxedTile:
         along_k = terms.get(step) == 1
         inner, other = (step, position) if along_k else (position, step)
         joined = {extent.number for extent in ends.values()}
-        outer = [(atom, stride) for atom, stride in terms.items() if atom not in (position, step) and atom not in joined]
+        outer = [(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}]
         whole = gpu.COPY_BYTES // value.dtype.itemsize
         pitch = terms.get(other, 0)
         strides = [pitch, *[stride for _, stride in outer]]
@@ -77,7 +77,8 @@ class BoxedTile:
                 len(outer) > gpu.COPY_AXES - 2 or any(bounds(atom)[0] < 0 for atom, _ in outer):
             return None
         depth = -(-k.size // unit.depth) * unit.depth
-        return BoxedTile(value.src[0], offset, along_k, line_of(unit), ends[inner], ends[other], pitch, outer, depth, [])
+        return BoxedTile(value.src[0], offset, along_k, line_of(unit), ends[inner], ends[other], pitch, outer, depth,
+                         [])
 
     @property
     def rows(self) -> int:

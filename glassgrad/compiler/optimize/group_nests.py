@@ -165,8 +165,8 @@ class HeldNests:
 
     @staticmethod
     def next_tile(steps: list[CopiedTile], at: int, block: UOp | None) -> list[Statement]:
-        """Read what the next product needs, in this round or in the one after it. The last round reads its own again: a
-        branch would wait for each of its loads."""
+        """Read what the next product needs, in this round or in the one after it. The last round reads its own again:
+        a branch would wait for each of its loads."""
         if at + 1 < len(steps):
             return steps[at + 1].read({})
         if block is None:

@@ -49,7 +49,8 @@ static __device__ __forceinline__ void round_wait(unsigned bar, unsigned parity)
 static __device__ __forceinline__ bool comes_last(unsigned arrived, unsigned warps, unsigned thread) {
   unsigned before = 0;
   if (thread % 32 == 0)
-    asm volatile("atom.shared.acq_rel.cta.inc.u32 %0, [%1], %2;" : "=r"(before) : "r"(arrived), "r"(warps - 1) : "memory");
+    asm volatile("atom.shared.acq_rel.cta.inc.u32 %0, [%1], %2;"
+                 : "=r"(before) : "r"(arrived), "r"(warps - 1) : "memory");
   return thread % 32 == 0 && before == warps - 1;
 }
 // A matrix in shared memory as the unit is told of it: where it is, two strides in bytes, the permutation of its lines.
@@ -163,7 +164,8 @@ class Asynchronous:
             which = self.maps.index(_box_map(box, self.slots))
             lines.append(f"{name}(shared_at({base} + {self.value(box.to)}), &map{which}, round, {at});")
         if s.by_last:
-            self.f.line(f"if (comes_last(shared_at(arrived + {self.stage(s.round)}), {self.f.threads // WARP}, thread)) {{")
+            stage, warps = self.stage(s.round), self.f.threads // WARP
+            self.f.line(f"if (comes_last(shared_at(arrived + {stage}), {warps}, thread)) {{")
         else:
             self.f.line("if (thread == 0) {")
         for text in lines:
