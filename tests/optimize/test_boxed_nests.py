@@ -98,7 +98,8 @@ def distance(got: np.ndarray, wanted: np.ndarray) -> float:
 
 # -- trees -----------------------------------------------------------------------------------------------------------
 SHAPES = {"one block": (2, 128, 128, 64, 64), "two blocks": (1, 130, 200, 128, 128),
-          "many blocks": (1, 300, 700, 64, 64), "odd": (1, 40, 70, 40, 24), "sizes between": (2, 70, 300, 72, 40), "narrow": (1, 300, 130, 16, 8)}
+          "many blocks": (1, 300, 700, 64, 64),
+          "odd": (1, 40, 70, 40, 24), "sizes between": (2, 70, 300, 72, 40), "narrow": (1, 300, 130, 16, 8)}
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

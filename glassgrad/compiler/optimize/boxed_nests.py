@@ -204,6 +204,14 @@ class BoxedNests(HeldNests):
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
+    @property
+    def most_blocks(self) -> int:
+        return bounds(self.parts.count)[1]
+
+    def refill(self, which: int, block: UOp) -> list[Statement]:
+        """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
+        return self.where_there(block, [self.copies(which, block, by_last=True)])
+
     def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
         """Statements about a block, where there is one."""
         condition = less(block, self.parts.count)

@@ -174,8 +174,8 @@ class HeldNests:
         return steps[0].read({block: add(block, index(1)).minimum(block.arg.size - 1)})
 
     def product(self, product: Product, tile: FactorTile) -> ProductSteps:
-        """The steps of the unit, between what sums begin with and what is made of them. What only masks them is left out
-        in blocks where nothing is masked."""
+        """The steps of the unit, between what sums begin with and what is made of them. What only masks them is left
+        out in blocks where nothing is masked."""
         [store] = product.epilogue
         assert isinstance(store, Store)
         memory, value, total = store.memory, store.value, product.total
