@@ -102,18 +102,30 @@ def load_wide(f: CFunction, values: list[UOp], is_group_memory: IsGroupMemory) -
     if len({len(some) for some in reads}) > 1:
         return
     for loads in zip(*reads):
-        first, count = loads[0], len(loads)
-        memory, size = first.src[0], first.dtype.itemsize
-        width = min(count, MOST_BYTES // size)
-        begin, terms = linear(first.src[1])
-        if count % width or width * size not in WORDS or width == 1 or memory.dtype is dtypes.bool or \
-                any(n % width for n in (begin, *terms.values())) or \
-                any(f.scope_of(n) is not f.scopes[-1] or n in f.scope_of(n).values for n in loads) or \
-                not all(n.src[0] is memory and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
-                        for i, n in enumerate(loads)):
+        if any(f.scope_of(n) is not f.scopes[-1] or n in f.scope_of(n).values for n in loads):
             continue
-        for start in range(0, count, width):
-            _read(f, loads[start:start + width], is_group_memory(memory))
+        width = _width(loads)
+        for start in range(0, len(loads), width) if width > 1 else ():
+            _read(f, loads[start:start + width], is_group_memory(loads[start].src[0]))
+
+
+def _width(loads: tuple[UOp, ...]) -> int:
+    """How many of some loads at a time are of neighbours that one access can bring."""
+    size = loads[0].dtype.itemsize
+    for nbytes in WORDS:
+        width = nbytes // size
+        if 1 < width <= len(loads) and len(loads) % width == 0 and \
+                all(_side_by_side(loads[start:start + width]) for start in range(0, len(loads), width)):
+            return width
+    return 1
+
+
+def _side_by_side(loads: tuple[UOp, ...]) -> bool:
+    first, width = loads[0], len(loads)
+    begin, terms = linear(first.src[1])
+    return first.src[0].dtype is not dtypes.bool and all(n % width == 0 for n in (begin, *terms.values())) and \
+        all(n.src[0] is first.src[0] and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
+            for i, n in enumerate(loads))
 
 
 def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:

@@ -1,0 +1,282 @@
+"""Nests whose factors come as boxes, for a unit whose steps run beside the threads. In: tasks of two products and the
+nests between them, a block at a time. Out: the same for one thread group, or None.
+
+    nests, for each block j (group_nests.py)     written so that the unit works while threads compute
+    tile = left right[j]                         copies of the first blocks; tile = left right[0]; weights = f(tile)
+    weights = f(tile)                            for j: tile = left right[j + 1]        both products are steps that
+    out = out * shrink + weights values[j]              out += weights values[j]        run beside f
+                                                        wait for tile; copy right[j + 3]; f(tile)
+                                                        wait for out; copy values[j + 2]; weights; out *= shrink
+                                                 out += weights values[last]
+
+Both right factors, and the left one of the first product, are matrices in memory that copies bring as they lie; what
+lies past their edges comes as zeros. The weights stay in registers, where the unit takes them as its left factor. The
+results go to memory of the group, so that neighbouring threads store neighbouring pieces of a line. Does not know what
+nests compute, nor which unit it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
+                                                    substitute_index)
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
+                                            Barrier, CopyBoxes, For, If, Statement, Store, counter, expressions, load,
+                                            local, ranges_of, register, task_loops, walk)
+from glassgrad.compiler.optimize.boxed_tiles import BoxedTile, PlacedTile
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.product.packing import narrowed
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
+from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+STAGES = 4           # factors of a block that are in memory or on their way: those of two blocks
+
+
+def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+    """for tasks: nests  ->  phases that store factors; TASK ..: copies, steps and nests      refuses (None): no unit"""
+    loops, inner = task_loops(body)
+    plan = HeldPlan.of(inner, target, beside=True)
+    if plan is None or any(f.stop is not None for f in loops):
+        return None
+    parts, tasks = BlockParts.of(plan, inner), [f.range for f in loops]
+    nests = None if parts is None else BoxedNests(plan, parts, tasks)
+    if nests is None or not nests.fits(target):
+        return None
+    decisions.ask(nests.tiling(), lambda c: None if c.ahead else "copies run ahead of the steps here")
+    last_first = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if r in ranges_of(nests.parts.count)}
+    main = moves.rebuild(nests.statements_of_task(), last_first)                # the longest tasks begin first
+    return [*[tile.before for tile in (nests.left, *nests.right) if tile.before], nested(tasks, main, TASK)]
+
+
+@dataclass
+class BlockParts:
+    """The nests of a task, in order."""
+    before: list[Statement]
+    first: Product               # its left factor is copied: sums of one block
+    between: list[Statement]     # what makes the weights of them
+    second: Product              # its left factor are the weights: sums of all blocks
+    after: list[Statement]
+    block: UOp | None            # the counter of blocks, where there are several
+    count: UOp                   # and how many there are
+
+    @staticmethod
+    def of(plan: HeldPlan, body: list[Statement]) -> BlockParts | None:
+        loops = [s for s in body if isinstance(s, For) and s.kind == LOOP]
+        if len(loops) > 1:
+            return None
+        inner, at = (loops[0].body, body.index(loops[0])) if loops else (body, 0)
+        products = [i for i, s in enumerate(inner) if id(s) in plan.products]
+        if len(products) != 2 or loops and (products[0] != 0 or products[1] != len(inner) - 1):
+            return None
+        begin, end = products
+        before, after = (body[:at], body[at + 1:]) if loops else (body[:begin], body[end + 1:])
+        first, second = (plan.products[id(inner[i])] for i in products)
+        if first.left.src[0] not in plan.copied or second.left.src[0] not in plan.matrices:
+            return None
+        count = index(1)
+        if loops:
+            size, stop = loops[0].range.arg.size, loops[0].stop
+            count = index(size) if stop is None else stop
+            count = count if bounds(count)[1] <= size else count.minimum(size)
+            count = count if bounds(count)[0] >= 1 else count.maximum(1)      # of no block nothing is kept
+        return BlockParts(before, first, inner[begin + 1:end], second, after, loops[0].range if loops else None, count)
+
+
+class BoxedNests(HeldNests):
+    """The nests of a task, for a group of threads."""
+
+    def __init__(self, plan: HeldPlan, parts: BlockParts, tasks: list[UOp]):
+        super().__init__(plan, ahead=False)
+        self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
+        store = plan.copied[parts.first.left.src[0]]
+        steps = [r for r in ranges_of(store.index) if r is not plan.row]
+        self.left = self.boxed("left", store.value, [plan.row], steps)
+        self.right = (self.boxed("right0", parts.first.right, parts.first.n, parts.first.k),
+                      self.boxed("right1", parts.second.right, parts.second.n, parts.second.k))
+
+    def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp]) -> BoxedTile:
+        """A factor, as it lies where boxes can bring it so; the left one lies along k."""
+        small, is_left = narrowed(value, self.unit.left), name == "left"
+        assert small is not None
+        found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), self.unit)
+        if found is not None and (found.along_k or not is_left):
+            return found
+        return BoxedTile.stored(name, small, FlatAxis.of(axis), FlatAxis.of(k), self.outer, self.unit, is_left)
+
+    def fits(self, target: Target) -> bool:
+        """Whether the stages fit the memory of a group, and units have these columns."""
+        known = {u.columns for u in target.units if u.text is not None and u.text.held and u.left is self.unit.left}
+        fits = self.memory.arg.size * self.unit.left.itemsize <= gpu.SHARED_BYTES
+        return fits and all(self.column[m].arg.size in known for m in self.plan.matrices)
+
+    def right_tiles(self) -> dict[int, CopiedTile]:
+        return {}
+
+    def tiling(self) -> Tiling:
+        left, right = ("packed" if any(t.before for t in tiles) else "shared" for tiles in ([self.left], self.right))
+        return Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
+                      left=left, right=right, stages=STAGES)
+
+    # -- memory --------------------------------------------------------------------------------------------------
+    @property
+    def stage(self) -> int:
+        """Elements of one stage."""
+        return max(tile.size for tile in self.right)
+
+    @property
+    def memory(self) -> UOp:
+        return local("stages", self.unit.left, self.left.size + STAGES * self.stage)
+
+    def stage_at(self, round_: UOp) -> UOp:
+        return add(index(self.left.size), multiply(modulo(round_, STAGES), self.stage))
+
+    def copies(self, which: int, block: UOp, by_last: bool = False) -> CopyBoxes:
+        """Start to copy a block of the right factor of the first (0) or second (1) product; the left one comes along
+        with the first block."""
+        round_ = self.round(which, block)
+        boxes = self.right[which].boxes(self.stage_at(round_), self.at_block(block))
+        if which == 0 and block.op is o.CONST and block.arg == 0:
+            boxes = [*self.left.boxes(index(0), {}), *boxes]
+        return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
+
+    @staticmethod
+    def round(which: int, block: UOp) -> UOp:
+        return add(multiply(block, 2), index(which))
+
+    def await_copies(self, which: int, block: UOp) -> AwaitCopies:
+        return AwaitCopies(self.memory, self.round(which, block), STAGES)
+
+    def tile(self, which: int, block: UOp) -> FactorTile:
+        return PlacedTile(self.right[which], self.memory, self.stage_at(self.round(which, block)))
+
+    def left_tile(self, memory: UOp) -> FactorTile:
+        return PlacedTile(self.left, self.memory, index(0))
+
+    def at_block(self, block: UOp) -> dict[UOp, UOp]:
+        return {} if self.parts.block is None else {self.parts.block: block}
+
+    # -- statements ----------------------------------------------------------------------------------------------
+    def statements_of_task(self) -> list[Statement]:
+        """The first block as far as its weights, the loop over the others, and the last product."""
+        parts, zero, first = self.parts, index(0), index(1)
+        out: list[Statement] = [self.copies(0, zero), self.copies(1, zero),
+                                *self.where_there(first, [self.copies(0, first), self.copies(1, first)]),
+                                *[s for nest in parts.before for s in self.nest(nest)]]
+        scores = self.scores(zero)
+        reads, made = read_first(scores.made)
+        early, late = self.weights(zero)
+        sums = self.second(zero)
+        out += [self.await_copies(0, zero), *scores.begins, *scores.steps, *reads,
+                AwaitSteps(0, (register_of(scores.steps),)), *made, *early, *late, *sums.begins,
+                self.await_copies(1, zero)]
+        if self.most_blocks > 1:
+            out += [*self.refill(0, index(2)), self.other_blocks()]
+        last = self.second(add(parts.count, index(-1)))
+        out += [*last.steps, AwaitSteps(0, (register_of(last.steps),)), Barrier()]
+        self.block = {}
+        return out + [s for nest in parts.after for s in self.nest(nest)]
+
+    def other_blocks(self) -> For:
+        """for blocks: scores of the next one and the second product of this one, and beside them the next weights"""
+        loop = counter("kn", self.most_blocks - 1)
+        now = one(loop)
+        later = add(now, index(1))
+        sums, scores = self.second(now), self.scores(later)
+        reads, made = read_first(scores.made)
+        early, late = self.weights(later)
+        assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
+        read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
+        beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
+        body: list[Statement] = [
+            self.await_copies(0, later), *scores.begins, *scores.steps, *sums.steps, *reads,
+            AwaitSteps(1, (register_of(scores.steps),)), *self.refill(0, add(now, index(3))), *made, *early,
+            self.await_copies(1, later),       # a loop that waits: no compiler moves what is above it below
+            AwaitSteps(0, (register_of(sums.steps),), beside), *self.refill(1, add(now, index(2))), *late, *sums.begins]
+        count = self.parts.count
+        return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
+
+    @property
+    def most_blocks(self) -> int:
+        return bounds(self.parts.count)[1]
+
+    def refill(self, which: int, block: UOp) -> list[Statement]:
+        """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
+        return self.where_there(block, [self.copies(which, block, by_last=True)])
+
+    def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
+        """Statements about a block, where there is one."""
+        condition = less(block, self.parts.count)
+        if condition.op is o.CONST:
+            return body if condition.arg else []
+        return [If(condition, body)]
+
+    def scores(self, block: UOp) -> ProductSteps:
+        self.block = self.at_block(block)
+        return self.product(self.parts.first, self.tile(0, block))
+
+    def second(self, block: UOp) -> ProductSteps:
+        self.block = self.at_block(block)
+        return self.product(self.parts.second, self.tile(1, block))
+
+    def weights(self, block: UOp) -> tuple[list[Statement], list[Statement]]:
+        """What is made of a block's sums: what may run beside the steps that read the last weights, and the rest."""
+        self.block = self.at_block(block)
+        made = [s for nest in self.parts.between for s in self.nest(nest)]
+        held = set(self.rounded.values())
+        first = next(i for i, s in enumerate(made) if any(isinstance(a, Assign) and a.register in held
+                                                          for a in walk([s])))
+        return made[:first], made[first:]
+
+    def nest(self, nest: Statement) -> list[Statement]:
+        _, body = task_loops([nest])
+        copies = isinstance(body[0], Store) and body[0].memory in self.plan.copied
+        return [] if copies else super().nest(nest)
+
+    def stored(self, s: Store, wide: list[UOp], replace: dict[UOp, UOp], matrices: list[UOp]) -> list[Statement]:
+        """A store to a result, by way of memory of the group."""
+        [matrix] = matrices
+        columns, width = self.plan.matrices[matrix], self.column[matrix].arg.size
+        rows = self.row.arg.size
+        size = s.memory.dtype.itemsize
+        piece = next(n for n in (gpu.COPY_BYTES // size, 4, 2, 1) if columns.size % n == 0)
+        pitch = width + gpu.COPY_BYTES // size
+        tile = local("result", s.memory.dtype, rows * pitch, over="stages")
+        keep = Store(tile, add(multiply(self.row, pitch), self.column[matrix]), self.new(s.value, replace))
+        along = width // piece
+        each, lane = counter("e", piece), counter("l", self.plan.threads)
+        times = counter("i", rows * along // self.plan.threads)
+        at = add(multiply(one(times), self.plan.threads), lane)
+        row, begin = divide(at, along), multiply(modulo(at, along), piece)
+        there = {self.plan.row: row, **columns.apart(add(begin, one(each)))}
+        gate = both(None if s.gate is None else substitute_index(s.gate, there, {}), moves.below(begin, columns.size))
+        value = load(tile, add(add(multiply(row, pitch), begin), one(each)))
+        store = Store(s.memory, substitute_index(s.index, there, {}), value, None, gate)
+        return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
+
+
+def register_of(steps: list[Statement]) -> UOp:
+    """The sums of a product's steps."""
+    [step] = [s for s in walk(steps) if isinstance(s, Accumulate)]
+    return step.register
+
+
+def read_first(made: list[Statement]) -> tuple[list[Statement], list[Statement]]:
+    """What is made of sums, with what it reads from memory in registers: it can be read while the steps run."""
+    if len(made) != 1 or not isinstance(made[0], For):
+        return [], made
+    [assign] = [s for s in walk(made) if isinstance(s, Assign)]
+    row, column = assign.register.src
+    loads = [n for n in toposort([assign.value]) if n.op is o.LOAD and not ranges_of(n).isdisjoint((row, column))]
+    held = {n: register(f"read{i}", n.dtype, (row, column) if column in ranges_of(n) else (row,))
+            for i, n in enumerate(loads)}
+    reads = [s for n, to in held.items() for s in HeldNests.over(list(to.src), Assign(to, n))]
+    return reads, moves.rebuild(made, held)
