@@ -14,6 +14,8 @@ lie side by side with its neighbours', so that threads read different banks. Edg
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
@@ -23,6 +25,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, 
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.product.group_unit import Factor, packed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
@@ -40,16 +43,44 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
     n, outside_n = flat_axis(product.n, product.epilogue, "n")
     outer, k = [*product.batch, *outside_m, *outside_n], FlatAxis.of(product.k)
+    before: list[list[Statement]] = []
     if min(m.size, n.size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
         return None
-    around = count(outer)
-    rows, columns = min(((r, c) for r in (8, 4, 2) for c in (8, 4, 2)),
-                        key=lambda tile: gpu.tile_time(m.size, n.size, around, tile, target.few_tasks // 2))
-    groups = around * -(-m.size // (SIDE * rows)) * -(-n.size // (SIDE * columns))
-    parts = max(1, min(target.few_tasks // (2 * groups), k.size // gpu.PART))
+    around, processors = count(outer), target.few_tasks // 2
+    rows, columns, parts = min(
+        ((r, c, parts) for r in (8, 4, 2) for c in (8, 4, 2)
+         for parts in gpu.part_counts(m.size, n.size, k.size, around, (r, c), processors)),
+        key=lambda way: gpu.tile_time(m.size, n.size, k.size, around, way[:2], way[2], processors))
     own = Tiling("staged", rows, columns, SIDE * SIDE, block_m=SIDE, block_n=SIDE, left="shared", right="shared",
                  k_block=gpu.STEP, k_parts=parts)
-    return GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
+    in_steps = _steps_of_one_loop(product, m, n)
+    if in_steps is not None:
+        k = FlatAxis.of(in_steps)
+        left = packed("weights", product.left, m, k, outer, product.left.dtype, gpu.STEP)
+        before, product = [left.before], replace(product, left=_read_back(left))
+    phases, rest = GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
+    return [*before, *phases], rest
+
+
+def _steps_of_one_loop(p: Product, m: FlatAxis, n: FlatAxis) -> list[UOp] | None:
+    """The loops of K in an order in which all of a step belongs to one iteration of the others: channels last, after
+    the taps of a window. What divides and compares is the same for a step then. Refuses (None): no loop is made of whole
+    steps; or the left factor is too large to be stored in that order first."""
+    reads = {node.src[0]: node.src[1] for node in toposort([p.right]) if node.op is o.LOAD}
+    if len(p.k) < 2 or any(stride_along(at, n.parts[-1]) != 1 for at in reads.values()):
+        return None
+    whole = [r for r in p.k if r.arg.size % gpu.STEP == 0 and all(stride_along(at, r) for at in reads.values())]
+    small = gpu.SMALL_FACTOR * count(dict.fromkeys([*ranges_of(p.left)])) <= sum(memory.size for memory in reads)
+    return [*[r for r in p.k if r is not whole[-1]], whole[-1]] if whole and small else None
+
+
+def _read_back(factor: Factor) -> UOp:
+    """A factor that was stored first, as it is read."""
+    line, inner = (factor.axis, factor.k) if factor.along_k else (factor.k, factor.axis)
+    at = add(multiply(flat_index(line.parts), factor.pitch), flat_index(inner.parts))
+    for r, stride in factor.outer:
+        at = add(at, multiply(r, stride))
+    return load(factor.memory, at)
 
 
 def _refuses(c: Tiling) -> str | None:

@@ -13,15 +13,33 @@ PIECE = 4                # neighbouring positions of a thread: one access of 16 
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
 LEAST_SIDE = 16          # positions of M and of N below which a tile would be mostly edge
 STEP = 16                # of K that are copied at once
+WARP = 32                # threads that read and store at once
+MEMORY_PIECE = 32        # bytes that are read at least
+WARP_PIECES = 4          # of them, where each thread has four bytes and all are in order
+SMALL_FACTOR = 8         # times the elements of a factor that the other one has: then it is stored first in any order
 PART = 512               # of K that are worth a part of their own
 EFFICIENCY = {64: 1.0, 32: 0.8, 16: 0.6, 8: 0.4, 4: 0.25}     # of a thread's tile: products for each value read
 
 
-def tile_time(m: int, n: int, around: int, tile: tuple[int, int], at_once: int) -> float:
-    """How long tiles of a size take: rounds of groups that run at once, each with its work and its efficiency."""
+ONE_GROUP = 1.3          # times as long, where a processor has one group alone: none works while it waits
+JOIN_PARTS = 1 / 1200    # of the time of one product of each thread: to store a sum of a part, and to add it
+JOIN_BEGINS = 800        # likewise: for a phase that adds up parts
+
+
+def tile_time(m: int, n: int, k: int, around: int, tile: tuple[int, int], parts: int, processors: int) -> float:
+    """How long tiles of a size take, with K in so many parts: rounds of groups that run at once, each with its work and
+    its efficiency; and what adds up the parts."""
     rows, columns = tile
-    blocks = around * -(-m // (SIDE * rows)) * -(-n // (SIDE * columns))
-    return -(-blocks // at_once) * rows * columns / EFFICIENCY[rows * columns]
+    groups = parts * around * -(-m // (SIDE * rows)) * -(-n // (SIDE * columns))
+    alone = ONE_GROUP if groups <= processors else 1.0
+    join = JOIN_BEGINS + parts * around * m * n * JOIN_PARTS if parts > 1 else 0.0
+    return -(-groups // processors) * -(-k // parts) * rows * columns / EFFICIENCY[rows * columns] * alone + join
+
+
+def part_counts(m: int, n: int, k: int, around: int, tile: tuple[int, int], processors: int) -> list[int]:
+    """Into how many parts K may be cut: one, or as many as fill one round of groups, or several."""
+    groups = around * -(-m // (SIDE * tile[0])) * -(-n // (SIDE * tile[1]))
+    return sorted({max(1, min(rounds * processors // groups, k // PART)) for rounds in (0, 1, 2, 4)})
 
 
 # -- a matrix unit of a group ------------------------------------------------------------------------------------------
