@@ -8,8 +8,9 @@
             for k of the step: every thread multiplies its rows by its columns, in registers
         the epilogue
 
-A group's threads form a square of 16 x 16, and each has `rows` x `vectors` results of the block: in pieces of four that
-lie side by side with its neighbours', so that threads read different banks. Edges are copied as zeros and not stored.
+A group's threads form a square of 16 x 16 (8 x 32 for few rows, 32 x 8 for few columns), and each has `rows` x
+`vectors` results of the block: in pieces of four that lie side by side with its neighbours', so that threads read
+different banks. Edges are copied as zeros and not stored.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     if min(m.size, n.size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
         return None
     around, processors = count(outer), target.few_tasks // 2
-    rows, columns, parts = min(
-        ((r, c, parts) for r in (8, 4, 2) for c in (8, 4, 2)
-         for parts in gpu.part_counts(m.size, n.size, k.size, around, (r, c), processors)),
-        key=lambda way: gpu.tile_time(m.size, n.size, k.size, around, way[:2], way[2], processors))
-    own = Tiling("staged", rows, columns, SIDE * SIDE, block_m=SIDE, block_n=SIDE, left="shared", right="shared",
-                 k_block=gpu.STEP, k_parts=parts)
+    tile, parts = min(
+        ((tile, parts) for tile in gpu.EFFICIENCY
+         for parts in gpu.part_counts(m.size, n.size, k.size, around, tile, processors)),
+        key=lambda way: gpu.tile_time(m.size, n.size, k.size, around, *way, processors))
+    rows, columns, side = tile
+    own = Tiling("staged", rows, columns, gpu.THREADS, block_m=side, block_n=gpu.THREADS // side, left="shared",
+                 right="shared", k_block=gpu.STEP, k_parts=parts)
     in_steps = _steps_of_one_loop(product, m, n)
     if in_steps is not None:
         k = FlatAxis.of(in_steps)
@@ -64,10 +66,10 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
 
 def _steps_of_one_loop(p: Product, m: FlatAxis, n: FlatAxis) -> list[UOp] | None:
     """The loops of K in an order in which all of a step belongs to one iteration of the others: channels last, after
-    the taps of a window. What divides and compares is the same for a step then. Refuses (None): no loop is made of whole
-    steps; or the left factor is too large to be stored in that order first."""
+    the taps of a window. What divides and compares is the same for a step then. Refuses (None): no loop is made of
+    whole steps; or the left factor is too large to be stored in that order first."""
     reads = {node.src[0]: node.src[1] for node in toposort([p.right]) if node.op is o.LOAD}
-    if len(p.k) < 2 or any(stride_along(at, n.parts[-1]) != 1 for at in reads.values()):
+    if len(p.k) < 2 or any(stride_along(at, n.parts[-1]) not in gpu.NEAR_STRIDES for at in reads.values()):
         return None
     whole = [r for r in p.k if r.arg.size % gpu.STEP == 0 and all(stride_along(at, r) for at in reads.values())]
     small = gpu.SMALL_FACTOR * count(dict.fromkeys([*ranges_of(p.left)])) <= sum(memory.size for memory in reads)
@@ -94,14 +96,15 @@ class GroupTile:
 
     def __init__(self, product: Product, m: FlatAxis, n: FlatAxis, k: FlatAxis, outer: list[UOp], c: Tiling):
         self.product, self.m, self.n, self.k, self.outer, self.c = product, m, n, k, outer, c
-        self.lane = counter("l", SIDE * SIDE)
+        self.lane = counter("l", gpu.THREADS)
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
-        self.height, self.width = SIDE * c.rows, SIDE * c.vectors
+        self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
         self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
         steps = -(-k.size // c.k_block)
         self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-steps // c.k_parts))
-        self.in_m = self.position(one(self.row), c.rows, divide(self.lane, SIDE))
-        self.in_n = self.position(one(self.column), c.vectors, modulo(self.lane, SIDE))
+        thread_m, thread_n = self.thread()
+        self.in_m = self.position(one(self.row), c.rows, thread_m, c.block_m)
+        self.in_n = self.position(one(self.column), c.vectors, thread_n, c.block_n)
         self.at_m = add(multiply(one(self.task_m), self.height), self.in_m)
         self.at_n = add(multiply(one(self.task_n), self.width), self.in_n)
         self.first_k = multiply(multiply(one(self.part), self.step.arg.size), c.k_block)
@@ -109,11 +112,20 @@ class GroupTile:
         wide = tuple(r for r in (self.row, self.column, self.lane) if r.arg.size > 1)
         self.total = register(product.total.arg, product.total.dtype, wide)
 
+    def thread(self) -> tuple[UOp, UOp]:
+        """A thread's place among those of the group, along M and along N."""
+        if self.c.block_m == SIDE:
+            return divide(self.lane, SIDE), modulo(self.lane, SIDE)
+        high, wide = gpu.WARP_SIDES
+        warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide
+        return (add(multiply(divide(warp, across), high), divide(inside, wide)),
+                add(multiply(modulo(warp, across), wide), modulo(inside, wide)))
+
     @staticmethod
-    def position(own: UOp, of: int, thread: UOp) -> UOp:
+    def position(own: UOp, of: int, thread: UOp, threads: int) -> UOp:
         """Where a thread's own-th position lies in the block."""
         piece = min(of, gpu.PIECE)
-        return add(multiply(divide(own, piece), SIDE * piece), add(multiply(thread, piece), modulo(own, piece)))
+        return add(multiply(divide(own, piece), threads * piece), add(multiply(thread, piece), modulo(own, piece)))
 
     def tiled(self) -> tuple[list[list[Statement]], list[Statement]]:
         """The phases, and the loops that add up the parts of K."""
