@@ -42,20 +42,26 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         return None
     product = product.with_lanes_right()
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
-    n, outside_n = flat_axis(product.n, product.epilogue, "n")
-    outer, k = [*product.batch, *outside_m, *outside_n], FlatAxis.of(product.k)
-    before: list[list[Statement]] = []
-    if min(m.size, n.size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
+    in_order, outside_n = flat_axis(product.n, product.epilogue, "n")
+    k = FlatAxis.of(product.k)
+    # columns of one image, where they are stored in order; or of all, where one would leave much of a tile empty
+    columns_of = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
+    if outside_n:
+        columns_of.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
+    processors = target.few_tasks // 2
+
+    def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
+        n, outer, factor, tile, parts = way
+        return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors)
+    if min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
         return None
-    around, processors = count(outer), target.few_tasks // 2
-    tile, parts = min(
-        ((tile, parts) for tile in gpu.EFFICIENCY
-         for parts in gpu.part_counts(m.size, n.size, k.size, around, tile, processors)),
-        key=lambda way: gpu.tile_time(m.size, n.size, k.size, around, *way, processors))
+    n, outer, _, tile, parts = min(
+        ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.EFFICIENCY
+         for parts in gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors)), key=time)
     rows, columns, side = tile
     own = Tiling("staged", rows, columns, gpu.THREADS, block_m=side, block_n=gpu.THREADS // side, left="shared",
                  right="shared", k_block=gpu.STEP, k_parts=parts)
-    in_steps = _steps_of_one_loop(product, m, n)
+    in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
     if in_steps is not None:
         k = FlatAxis.of(in_steps)
         left = packed("weights", product.left, m, k, outer, product.left.dtype, gpu.STEP)

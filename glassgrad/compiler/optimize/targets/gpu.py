@@ -20,6 +20,7 @@ MEMORY_PIECE = 32        # bytes that are read at least
 WARP_PIECES = 4          # of them, where each thread has four bytes and all are in order
 SMALL_FACTOR = 8         # times the elements of a factor that the other one has: then it is stored first in any order
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
+OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 PART = 512               # of K that are worth a part of their own
 # Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate.
 EFFICIENCY = {(8, 8, 16): 1.0, (8, 4, 16): 0.8, (4, 8, 16): 0.8, (4, 4, 16): 0.6, (8, 2, 16): 0.6, (2, 8, 16): 0.5,
