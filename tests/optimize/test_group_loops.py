@@ -11,12 +11,11 @@ from cuda_compiler import needs_nvrtc
 from loop_kernels import HOPPER, Inputs, check
 
 from glassgrad import Tensor
+from glassgrad.compiler.graph.index_algebra import add, divide, modulo, multiply
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LANE, For, Kernel, walk
+from glassgrad.compiler.lower.loops import Kernel, counter
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.plain.group_loops import pieces
-from glassgrad.compiler.lower.loops import counter
-from glassgrad.compiler.graph.index_algebra import add, divide, modulo, multiply
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
@@ -58,10 +57,60 @@ def tree(ast: UOp, target: Target) -> Kernel:
     return optimize(lower(ast, keep_bytes=target.row_bytes), target, products=False)
 
 
-@pytest.mark.parametrize("target", [SMALL, replace(SMALL, cut_steps=256), GPU], ids=["small", "cut", "gpu"])
+@pytest.mark.parametrize("target", [SMALL, replace(SMALL, few_tasks=60), GPU], ids=["small", "more groups", "gpu"])
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_threads_along_short_loops_compute_the_same(name: str, target: Target) -> None:
     make, shape = EXPRESSIONS[name]
     values = Inputs()
     x = Tensor(values.leaf(np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32)))
     check([make(x).uop], values, lambda ast: tree(ast, target), name)
+
+
+def kernel(make: Make, *shape: int) -> Kernel:
+    """The one kernel of an expression, for an H200."""
+    [item] = make(Tensor.zeros(*shape).contiguous().realize()).schedule()
+    return tree(item.ast, HOPPER)
+
+
+def groups(made: Kernel) -> list[int]:
+    return [tasks for _, tasks in launch_info(made).phases]
+
+
+def test_a_long_sum_for_each_of_few_channels_is_cut_and_folded() -> None:
+    """The mean of a batch: threads go along all pixels of a channel, and parts of them keep the processors busy."""
+    made = kernel(lambda x: x.sum((0, 2, 3)), 512, 32, 20, 20)
+    assert made.moves == ["group(loop=k0, chunk=6400)", "fold(loop=k0, tile=4, lanes=256)",
+                          "fold(loop=k0g, tile=4, lanes=256)"]
+    assert groups(made) == [1024, 32]
+
+
+def test_a_pooling_window_belongs_to_one_thread() -> None:
+    made = kernel(lambda x: x.max_pool2d((2, 2)), 512, 32, 20, 20)
+    assert made.moves[0] == "lanes(loop=i0, tile=4, lanes=256)" and groups(made) == [512 * 32 * 100 // 1024]
+
+
+def test_two_sums_of_few_channels_are_cut_one_by_one() -> None:
+    made = kernel(lambda x: (x.sum((0, 2, 3)) / (x * x).sum((0, 2, 3))), 512, 32, 20, 20)
+    assert groups(made) == [1024, 32, 1024, 32]
+
+
+def test_long_loops_stay_as_they_are() -> None:
+    rows, columns = kernel(lambda x: x.sum(1), 4096, 8192), kernel(lambda x: x.sum(0), 4096, 8192)
+    assert rows.moves[0] == "fold(loop=k0, tile=4, lanes=256)"
+    assert columns.moves[:2] == ["group(loop=k0, chunk=64)", "lanes(loop=i1, tile=4, lanes=256)"]
+
+
+def test_pieces_of_memory_that_a_warp_touches() -> None:
+    lane = counter("lane", 1024)
+    assert pieces(lane, lane, 4) == 4 and pieces(lane, lane, 2) == 2
+    assert pieces(multiply(lane, 2), lane, 4) == 8 and pieces(multiply(lane, 100), lane, 4) == 32
+    assert pieces(divide(lane, 8), lane, 4) == 1 and pieces(counter("other", 9), lane, 4) == 1
+    assert pieces(add(multiply(divide(lane, 4), 400), modulo(lane, 4)), lane, 4) == 8
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["normalized, pooled, by the input", "a sum of a sum"])
+def test_the_sources_compile(name: str) -> None:
+    make, shape = EXPRESSIONS[name]
+    for item in make(Tensor.zeros(64, *shape[1:]).contiguous().realize()).schedule():
+        assert nvrtc.compile_cuda(make_source(tree(item.ast, HOPPER), HOPPER, "cuda"), "sm_90a")
