@@ -27,6 +27,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
 from glassgrad.compiler.optimize.product.group_unit import Factor, packed
+from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
@@ -152,28 +153,13 @@ class GroupTile:
         if self.c.k_parts == 1:
             finish = p.stores(self.total, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
             return [nested([*self.outer, *blocks], [*start, *loop, *self.for_all(finish)], TASK)], []
-        parts = local("parts", self.total.dtype,
-                      self.c.k_parts * count(self.outer) * self.m.size * self.n.size, "shared")
-        kept = self.for_all([Store(parts, self.part_at(one(self.part), self.at_m, self.at_n), self.total, None, gate)])
-        return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], self.joined(parts)
+        parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n)
+        kept = self.for_all([parts.store(one(self.part), self.at_m, self.at_n, self.total, gate)])
+        return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], parts.joined(p)
 
     def for_all(self, body: list[Statement]) -> list[Statement]:
         """For every position of the block: its rows and columns in each thread, in all threads."""
         return nested([self.row, self.column], nested([self.lane], body, LANE), TILE)
-
-    # -- parts of K --------------------------------------------------------------------------------------------
-    def part_at(self, part: UOp, m: UOp, n: UOp) -> UOp:
-        at = flat_index(self.outer, part)
-        return add(multiply(add(multiply(at, self.m.size), m), self.n.size), n)
-
-    def joined(self, parts: UOp) -> list[Statement]:
-        """The sums of the parts, as plain loops: for all results: for the parts: add."""
-        total, part = register(self.product.total.arg, self.product.total.dtype), counter("kp", self.c.k_parts)
-        at = load(parts, self.part_at(part, flat_index(self.m.parts), flat_index(self.n.parts)))
-        body: list[Statement] = [Assign(total, identity(o.ADD, total.dtype)),
-                                 For(part, LOOP, [Accumulate(total, o.ADD, at)]),
-                                 *moves.rebuild(self.product.epilogue, {self.product.total: total})]
-        return nested([*self.outer, *self.m.parts, *self.n.parts], body, TASK)
 
 
 class _SharedTile:

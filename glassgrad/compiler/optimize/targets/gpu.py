@@ -65,6 +65,7 @@ OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices
 MOST_STAGES = 8          # of copies that are on their way
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
+MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stores
 COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of
 CACHE_LINE = 128         # bytes
 COPY_AXES = 5            # of a copied box
@@ -72,6 +73,7 @@ PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
 UNIT_RATES = {(128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9, (128, 64, 1): 0.72,
               (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48, (64, 64, 2): 0.47}
+UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
 UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
@@ -89,3 +91,8 @@ def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processor
     steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
     ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
     return -(-tiles // processors) * (steps_take + ends * (1 if at_once == 1 else UNIT_ENDS_SEEN))
+
+
+def unit_join_time(sums: int) -> float:
+    """About how many cycles it takes to start one more phase, and to store and add up so many sums of parts of K."""
+    return 6000 + sums * 8 / MEMORY_RATE
