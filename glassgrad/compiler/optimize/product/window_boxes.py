@@ -25,13 +25,14 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
                                             local, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu
 
 MOST_PADDED = 1.6          # positions of a row for each column of it, that are worth it
 LEAST_COLUMNS = 8          # of a row in a box: lines of memory are permuted in eights
-SQUARE = 64                # channels, and columns, that a group exchanges at once where it stores an image
+SQUARE = 64                # channels, and columns, that a group exchanges at once where it stores an image; of short
+MOST_CHANNELS = 256        # rows more channels
 
 
 @dataclass
@@ -148,16 +149,17 @@ class StoredImage:
         outer = [counter(f"a{a}", last - least + 1) for a, (least, last) in enumerate(self.ends[:-1])]
         least, last = self.ends[-1]
         columns, channels = last - least + 1, self.channels.size
-        block_c, block_x = counter("cb", -(-channels // SQUARE)), counter("xb", -(-columns // SQUARE))
-        lane = counter("l", gpu.PACK_LANES)
-        times = counter("u", SQUARE * SQUARE // gpu.PACK_LANES)
-        element = add(multiply(times, gpu.PACK_LANES), lane)
-        square = local(f"{self.name}_square", self.memory.dtype, SQUARE * (SQUARE + 2))
-        first_c, first_x = multiply(one(block_c), SQUARE), multiply(one(block_x), SQUARE)
+        wide = min(SQUARE, 1 << (columns - 1).bit_length())
+        tall = min(SQUARE * SQUARE // wide, MOST_CHANNELS, max(SQUARE, 1 << (channels - 1).bit_length()))
+        block_c, block_x = counter("cb", -(-channels // tall)), counter("xb", -(-columns // wide))
+        lane, times = counter("l", gpu.PACK_LANES), counter("u", -(-tall * wide // gpu.PACK_LANES))
+        element = add(multiply(one(times), gpu.PACK_LANES), lane)
+        square = local(f"{self.name}_square", self.memory.dtype, tall * (wide + 2))
+        first_c, first_x = multiply(one(block_c), tall), multiply(one(block_x), wide)
 
-        def for_all(*body: Statement) -> Statement:
-            return For(times, TILE, [For(lane, LANE, list(body))])
-        c, x = divide(element, SQUARE), modulo(element, SQUARE)
+        def for_all(*body: Statement) -> list[Statement]:
+            return nested([times], [For(lane, LANE, list(body))], TILE)
+        c, x = divide(element, wide), modulo(element, wide)
         at_c, at_x = add(first_c, c), add(first_x, x)
         gate, at = both(moves.below(at_c, channels), moves.below(at_x, columns)), multiply(at_c, self.channels.stride)
         for place, axis, (low, high) in zip([*[one(r) for r in outer], at_x], self.axes, self.ends):
@@ -165,15 +167,18 @@ class StoredImage:
             at = add(at, multiply(position, axis.stride))
             inside = None if low >= 0 else less(index(-1), position)
             gate = both(gate, both(inside, None if high < axis.size else less(position, index(axis.size))))
-        held = register(f"{self.name}_next", self.memory.dtype, (times, lane))
-        read = [for_all(Assign(held, load(self.memory, at) if gate is None else load(self.memory, at, gate))),
-                for_all(Store(square, add(multiply(c, SQUARE + 2), x), held))]
-        x, c = divide(element, SQUARE), modulo(element, SQUARE)
+        held = register(f"{self.name}_next", self.memory.dtype, tuple(r for r in (times, lane) if r.arg.size > 1))
+        read = [*for_all(Assign(held, load(self.memory, at, gate))),
+                *for_all(Store(square, add(multiply(c, wide + 2), x), held))]
+        x, c = divide(element, tall), modulo(element, tall)
         at_c, at_x = add(first_c, c), add(first_x, x)
-        to = add(multiply(add(multiply(flat_index([one(r) for r in outer]), columns), at_x), channels), at_c)
+        row = index(0)
+        for r in outer:
+            row = add(multiply(row, r.arg.size), one(r))
+        to = add(multiply(add(multiply(row, columns), at_x), channels), at_c)
         gate = both(moves.below(at_c, channels), moves.below(at_x, columns))
-        write = for_all(Store(self.to, to, load(square, add(multiply(c, SQUARE + 2), x)), None, gate))
-        return nested([*outer, block_x, block_c], [*read, write], TASK)
+        write = for_all(Store(self.to, to, load(square, add(multiply(c, wide + 2), x)), None, gate))
+        return nested([*outer, block_x, block_c], [*read, *write], TASK)
 
 
 def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> BoxFactor | None:
