@@ -60,11 +60,6 @@ class Sums:
     def depth(self) -> int:
         return int(self.loop.range.arg.size)
 
-    def folds(self) -> bool:
-        """Whether threads can go along the loop: what is summed is not read in it."""
-        totals = moves.accumulated(self.loop.body)
-        return not any(n in totals for s in walk(self.loop.body) for n in toposort(expressions(s)))
-
 
 @dataclass
 class GroupNest:
@@ -143,7 +138,7 @@ class Plan:
         each = pieces_touched(part.loop.body, part.loop.range)
         plan = Plan.best(found.results, lambda parts: -(-vectors // parts) * each + FOLD_STEPS,
                          vectors // LEAST_FOLDED, target)
-        return plan if part.folds() else Plan(float("inf"), 1)
+        return plan if sum_moves.folds(part.loop) else Plan(float("inf"), 1)
 
     @staticmethod
     def best(groups: int, steps: Callable[[int], float], most: int, target: Target) -> Plan:
