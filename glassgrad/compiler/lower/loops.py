@@ -281,11 +281,6 @@ def shared_locals(kernel: Kernel) -> list[UOp]:
     return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.scope == "shared"]
 
 
-def worker_locals(kernel: Kernel) -> list[UOp]:
-    """The private LOCALs in order of first use: laid one after another into the worker's scratch, 64-byte aligned."""
-    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.scope == "worker"]
-
-
 def filled(phase: Phase) -> list[UOp]:
     """The LOCALs that a phase writes, once for each statement."""
     writes = [s.memory for s in walk(phase.body) if isinstance(s, (Store, CopyBoxes))]

@@ -41,7 +41,7 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
         return None
     if target.groups:
         on_unit = on_group_unit(product, target, decisions)
-        return group_tiles(product, target, decisions) if on_unit is None else (on_unit, [])
+        return group_tiles(product, target, decisions) if on_unit is None else on_unit
     phases = on_matrix_unit(product, target, decisions) or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
 

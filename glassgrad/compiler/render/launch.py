@@ -13,7 +13,7 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Kernel, shared_locals, task_loops, worker_locals
+from glassgrad.compiler.lower.loops import Kernel, filled, shared_locals, task_loops
 
 ALIGNMENT = 64
 
@@ -42,7 +42,7 @@ def launch_info(kernel: Kernel) -> LaunchInfo:
     """What running a kernel takes: each phase with its number of tasks, shared slots and scratch."""
     phases = tuple((function_name(kernel, p), math.prod(loop.range.arg.size for loop in task_loops(phase.body)[0]))
                    for p, phase in enumerate(kernel.phases))
-    shared = tuple(_padded(m.arg.size * m.dtype.itemsize) for m in shared_locals(kernel))
+    shared = tuple(_nbytes(m) for m in shared_locals(kernel))
     return LaunchInfo(phases, shared, LocalLayout(kernel).scratch_bytes)
 
 
@@ -56,17 +56,26 @@ def function_name(kernel: Kernel, phase: int) -> str:
 
 
 class LocalLayout:
-    """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes."""
+    """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes. What a phase
+    does not use may lie under what it does: nothing of a task is left after it."""
 
     def __init__(self, kernel: Kernel):
         self.slots: dict[UOp, int] = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
         self.offsets: dict[UOp, int] = {}
-        self.scratch_bytes = 0
-        begins: dict[str, int] = {}
-        for memory in worker_locals(kernel):
-            begin = begins[memory.arg.over] if memory.arg.over else self.scratch_bytes
-            self.offsets[memory] = begins[memory.arg.name] = begin
-            self.scratch_bytes = max(self.scratch_bytes, begin + _padded(memory.arg.size * memory.dtype.itemsize))
+        self.phase_bytes: list[int] = []
+        for phase in kernel.phases:
+            used = [m for m in dict.fromkeys(filled(phase)) if m.arg.scope == "worker"]
+            end = max([self.offsets[m] + _nbytes(m) for m in used if m in self.offsets], default=0)
+            for memory in used:
+                if memory not in self.offsets:
+                    under = [m for m in used if memory.arg.over and m.arg.name == memory.arg.over]
+                    self.offsets[memory] = self.offsets[under[0]] if under else end
+                end = max(end, self.offsets[memory] + _nbytes(memory))
+            self.phase_bytes.append(end)
+
+    @property
+    def scratch_bytes(self) -> int:
+        return max(self.phase_bytes, default=0)
 
 
 def slot_of(memory: UOp, shared: dict[UOp, int]) -> int:
@@ -78,5 +87,5 @@ def slot_of(memory: UOp, shared: dict[UOp, int]) -> int:
     return shared[memory]
 
 
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def _nbytes(memory: UOp) -> int:
+    return -(-memory.arg.size * memory.dtype.itemsize // ALIGNMENT) * ALIGNMENT

@@ -25,14 +25,11 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
     """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); rest
 
     With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate.
-    refuses: loops inside, or a register accumulated here is read here
+    refuses: a branch inside, or a register accumulated here is read here, or accumulated in a loop inside
     """
-    if any(isinstance(s, (For, If)) for s in loop.body):
+    if not folds(loop):
         return None
     totals = accumulated(loop.body)
-    reads = {n for s in loop.body for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
-    if reads & set(totals):
-        return None
     if chunk and loop.range.arg.size > chunk:
         return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes) or [part])
     out: list[Statement] = []
@@ -42,6 +39,14 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
         out += step.loop(step.tiled(_into(step.of(loop), parts)), LOOP)
         out += [Accumulate(r, combine, fold(parts[r], combine, step.axes)) for r, combine in totals.items()]
     return out
+
+
+def folds(loop: For) -> bool:
+    """Whether the iterations of a loop can be summed apart, and their sums combined."""
+    totals, inside = accumulated(loop.body), list(walk(loop.body))
+    reads = {n for s in inside for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
+    deeper = {r for s in inside if isinstance(s, For) for r in accumulated(s.body)}
+    return not any(isinstance(s, If) for s in inside) and not (reads | deeper) & set(totals)
 
 
 def _in_chunks(loop: For, chunk: int, inside: Callable[[For], list[Statement]]) -> list[Statement]:

@@ -4,7 +4,7 @@
                multiples of 16 bytes): [line][k or position], lines padded
     TASK tiles of M and N:
         start to copy the first steps of both factors into stages of memory that the group shares
-        for steps of K:
+        for steps of K (or of a part of it, where tiles are few):
             wait for its copies; one step of the unit; wait for the step before it; refill the stage that it read
         put the sums into that memory, line by line; the epilogue reads them there
 
@@ -31,15 +31,18 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
+from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.product.window_boxes import WindowFactor, window_factor
+from glassgrad.compiler.optimize.product.window_boxes import BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
 
-def on_group_unit(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases; refuses (None) what has no unit for its types, or is too small to repay it."""
+def on_group_unit(product: Product, target: Target, decisions: Decisions) \
+        -> tuple[list[list[Statement]], list[Statement]] | None:
+    """The phases, and the loops that add up parts of K; refuses (None) what has no unit for its types, or is too small
+    to repay it."""
     if not target.units or product.stops or not product.n:
         return None
     plan = GroupUnitPlan.of(product.with_lanes_right(), target)
@@ -97,7 +100,7 @@ class GroupUnitPlan:
     outer: list[UOp]
     left: UOp
     right: UOp
-    windows: WindowFactor | None = None   # the right factor, where it is read as windows of an image
+    images: tuple[BoxFactor | None, BoxFactor | None] = (None, None)       # factors that are read as boxes of an image
 
     @staticmethod
     def of(p: Product, target: Target) -> GroupUnitPlan | None:
@@ -115,21 +118,27 @@ class GroupUnitPlan:
         small = min(m.size, n.size) < gpu.LEAST_SIDE or p.depth < gpu.UNIT_LIMITS.least_k
         if small or p.work < gpu.UNIT_LIMITS.least_work:
             return None
-        plan = plan.with_windows()
-        stored = swells(left, p.m + p.k) or plan.windows is None and swells(right, p.n + p.k)
+        plan = plan.with_images()
+        stored = any(image is None and swells(factor, loops + p.k)
+                     for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
         return None if stored else plan
 
-    def with_windows(self) -> GroupUnitPlan:
-        """The same, with windows of an image read from the image, where the right factor is that."""
-        right = self.right
-        found = window_factor(right, self.n.parts, self.product.k, self.line(self.units[0])) \
-            if in_place(*self.factors()[1]) is None else None
-        return self if found is None else replace(self, n=found.axis, k=found.k, windows=found)
+    def with_images(self) -> GroupUnitPlan:
+        """The same, with windows of an image read from the image, where a factor is that."""
+        p, line = self.product, self.line(self.units[0])
+        if in_place(*self.factors()[1]) is not None:
+            return self
+        found = window_factor(self.right, self.n.parts, p.k, line)
+        if found is not None:
+            return replace(self, n=found.axis, k=found.k, images=(None, found))
+        both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) if not self.outer else None
+        if both_ is None:
+            return self
+        return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
 
-    def placed(self) -> list[Factor | WindowFactor | None]:
+    def placed(self) -> list[Factor | BoxFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
-        left, right = (in_place(*of) for of in self.factors())
-        return [left, self.windows or right]
+        return [image or in_place(*of) for image, of in zip(self.images, self.factors())]
 
     def own(self) -> Tiling:
         """The recipe's own choice: the tile with which the whole product takes least time."""
@@ -138,17 +147,27 @@ class GroupUnitPlan:
 
         def time(c: Tiling) -> tuple[float, int]:
             unit = self.unit(c)
-            tiles = count(self.outer) * -(-self.m.size // (c.rows * unit.rows)) * -(-self.n.size // unit.columns)
             tile = (c.rows * unit.rows, unit.columns, 2 if c.stages <= self.stages(c.rows, unit, 2) else 1)
             tile = tile if tile in gpu.UNIT_RATES else (*tile[:2], 1)
-            steps = -(-self.k.size // self.line(unit))
-            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2, in_two), -c.stages
+            steps = -(-self.k.size // self.line(unit)) // c.k_parts
+            tiles = self.tiles(c.rows, unit) * c.k_parts
+            joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
+            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2, in_two) + joined, -c.stages
         return min(self.others(), key=time)
 
     def others(self) -> list[Tiling]:
         found = [self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
                  for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns]
         return list(dict.fromkeys(found))
+
+    def tiles(self, groups: int, unit: MatrixUnit) -> int:
+        return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
+
+    def parts(self, groups: int, unit: MatrixUnit) -> int:
+        """Parts of K, each of as many steps, where tiles alone would leave most processors idle."""
+        steps, processors = -(-self.k.size // self.line(unit)), self.target.few_tasks // 2
+        most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART)
+        return next((p for p in range(most, 1, -1) if steps % p == 0), 1) if most >= gpu.UNIT_PARTS else 1
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
         """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
@@ -160,7 +179,8 @@ class GroupUnitPlan:
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
         line, stages = self.line(unit), self.stages(groups, unit, at_once)
         left, right = ("shared" if factor else "packed" for factor in self.placed())
-        return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line, stages=stages)
+        return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line, k_parts=self.parts(groups, unit),
+                      stages=stages)
 
     def factors(self) -> list[tuple[UOp, FlatAxis, FlatAxis, list[UOp]]]:
         return [(self.left, self.m, self.k, self.outer), (self.right, self.n, self.k, self.outer)]
@@ -202,7 +222,7 @@ class GroupUnitTile:
         self.task_n, self.tiles_m = counter("nb", -(-self.n.size // self.width)), tiles_m
         self.first_m = multiply(add(multiply(one(self.group), together), one(self.in_group)), self.height)
         self.first_n = multiply(one(self.task_n), self.width)
-        self.steps = -(-plan.k.size // self.line)
+        self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // self.line) // c.k_parts
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
         self.left_size = self.height * self.line
@@ -210,15 +230,18 @@ class GroupUnitTile:
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
         self.pitch = self.width + gpu.UNIT_PAD
         self.tile = local("tile", self.unit.total, self.height * self.pitch, over="stages")
+        self.parts = Parts(self.unit.total, c.k_parts, self.outer, self.m, self.n)
 
-    def phases(self) -> list[list[Statement]]:
+    def phases(self) -> tuple[list[list[Statement]], list[Statement]]:
+        """The phases, and the loops that add up the parts of K."""
         body: list[Statement] = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]), *self.sums(),
                                  AwaitSteps(0), Barrier(), *self.epilogue()]
         stop = left_of(self.tiles_m, self.in_group.arg.size, self.group)
         if self.in_group.arg.size > 1:
             body = [For(self.in_group, TASK, body, stop)]
-        tasks = nested([*self.outer, self.group, self.task_n], body, TASK)
-        return [*[f.before for f in (self.left, self.right) if f.before], tasks]
+        tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
+        joined = self.parts.joined(self.product) if self.part.arg.size > 1 else []
+        return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
     def in_unit(self, body: list[Statement]) -> list[Statement]:
         return nested([self.row, self.column], body, UNIT)
@@ -241,7 +264,8 @@ class GroupUnitTile:
 
     def copies(self, step: UOp) -> CopyBoxes:
         """The copies of both factors for a step of K, into its stage."""
-        to, k = multiply(modulo(step, self.stages), self.stage_size), multiply(step, self.line)
+        to = multiply(modulo(step, self.stages), self.stage_size)
+        k = multiply(add(multiply(one(self.part), self.steps), step), self.line)
         return CopyBoxes(self.memory, step, (
             *self.left.boxes(self.line, to, self.first_m, self.height, k),
             *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)))
@@ -261,7 +285,10 @@ class GroupUnitTile:
                     moves.below(at_n, self.n.size) if self.n.size % self.width else None)
         gate = both(gate, self.n.gate(at_n))
         result = load(self.tile, add(add(multiply(row, self.pitch), begin), one(each)))
-        stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(add(at_n, one(each)))}, gate)
+        if self.part.arg.size > 1:
+            stores: list[Statement] = [self.parts.store(one(self.part), at_m, add(at_n, one(each)), result, gate)]
+        else:
+            stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(add(at_n, one(each)))}, gate)
         lines = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
         return [*self.in_unit([keep]), *lines]
 

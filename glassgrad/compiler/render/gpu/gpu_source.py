@@ -66,17 +66,13 @@ def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
     in_global = scratch_is_global(kernel, info.scratch_bytes, group_bytes)
-    in_group = [info.scratch_bytes if not in_global and has_scratch(phase) else 0 for phase in kernel.phases]
+    layout = LocalLayout(kernel)
+    in_group = [0 if in_global else nbytes for nbytes in layout.phase_bytes]
     phases = tuple([(name, min(tasks, GROUPS) if in_global else tasks, t, n)
                     for (name, tasks), t, n in zip(info.phases, threads, in_group)])
     most = max((groups for _, groups, _, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if in_global else info.shared
-    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, LocalLayout(kernel).slots)))
-
-
-def has_scratch(phase: Phase) -> bool:
-    """Whether the groups of a phase share memory of their own."""
-    return any(m.arg.scope == "worker" for m in filled(phase))
+    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, layout.slots)))
 
 
 def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:
