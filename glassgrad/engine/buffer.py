@@ -36,7 +36,7 @@ class Buffer:
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> b = Buffer((2,), dtypes.int32, "CPU")
     >>> b.copy_in(b"\\x01\\0\\0\\0\\x02\\0\\0\\0")
-    >>> list(memoryview(b.copy_out()).cast("i"))
+    >>> list(b.copy_out().cast("i"))
     [1, 2]
     >>> shown = b.view()
     >>> b.is_free(), len(b.live_readers())
@@ -134,9 +134,9 @@ class Buffer:
         """Fill from host bytes."""
         Device[self.device].copy_in(self.address, data)
 
-    def copy_out(self) -> bytearray:
+    def copy_out(self) -> memoryview:
         """The bytes, copied to the host."""
-        return Device[self.device].copy_out(self.address, self.nbytes)
+        return memoryview(Device[self.device].copy_out(self.address, self.nbytes))
 
     @property
     def size(self) -> int:
@@ -146,7 +146,7 @@ class Buffer:
     def as_buffer(self, allow_zero_copy: bool = False, force_zero_copy: bool = False) -> memoryview:
         """The bytes (tinygrad's name): copied, or the memory itself where that is allowed and possible."""
         shared = (allow_zero_copy or force_zero_copy) and self.nbytes and Device[self.device].memory.on_host
-        return self.view() if shared else memoryview(self.copy_out())
+        return self.view() if shared else self.copy_out()
 
     def view(self) -> memoryview:
         """The memory itself as writable bytes, on devices that share the host's. It counts as a reader."""
