@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import settings
+from glassgrad.base.settings import launch_state
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import substitute, toposort
@@ -81,13 +81,14 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     under SANITIZE=1, whether a result is finite."""
     checks: list[Any] = index_range_check.sinks(nodes)
     waiting = assigned_within(nodes)
-    if settings.SANITIZE:
+    state = launch_state()
+    if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
         checks += finite_checks(_with_known_values([*nodes, *waiting], device))
     if not checks and not waiting:
-        return compute(_with_known_values(nodes, device), device)
+        return compute(_with_known_values(nodes, device), device, state)
     flags = [check.first_bad for check in checks]
-    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device)
+    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device, state)
     for node, value in zip(waiting, made[len(nodes) + len(flags):]):
         _remember(node, value)
     trace = recording()

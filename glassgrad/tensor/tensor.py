@@ -396,7 +396,9 @@ def _owners_first(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[tuple
         owners = storage.owners() if storage is not None and storage.written and tensor._steps else ()
         if owners:
             views.append((tensor, owners[0]))
-        found.update((id(t), t) for t in owners or (tensor,))
+            found.update((id(t), t) for t in owners)
+        else:
+            found[id(tensor)] = tensor
     return list(found.values()), views
 
 

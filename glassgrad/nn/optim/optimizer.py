@@ -237,12 +237,12 @@ class Optimizer:
                 if p.grad is None:
                     continue
                 _in_order(p.grad)
-                gradient = p.grad.detach().cast(p.dtype.accumulator)
+                gradient = _detached(p.grad, p.dtype.accumulator)
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
                 master = self.master[i]
                 if master is not None:
                     master.assign(new.cast(master.dtype))
-                p.assign(new.cast(p.dtype).detach())
+                p.assign(_detached(new, p.dtype))
         self.shared.clear()
         if only_if is not None:
             for t in self._state():
@@ -256,9 +256,9 @@ class Optimizer:
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
         where the parameter was changed otherwise, that is the value."""
-        p, master = self.params[i].detach(), self.master[i]
-        wide = p.cast(p.dtype.accumulator)
-        return wide if master is None else (master.cast(p.dtype) == p).where(master, wide)
+        p, master = self.params[i], self.master[i]
+        wide = _detached(p, p.dtype.accumulator)
+        return wide if master is None else (master.cast(p.dtype) == p.detach()).where(master, wide)
 
     def _state(self) -> Iterator[Tensor]:
         yield from self.params
@@ -386,6 +386,11 @@ def _in_order(gradient: Tensor) -> None:
             gradient.replace(gradient.contiguous())
             return
         node = node.src[0]
+
+
+def _detached(tensor: Tensor, dtype: DType) -> Tensor:
+    """The tensor's values in a type, where gradients stop; no view of it, which would cost more."""
+    return tensor._with(tensor.uop.detach().cast(dtype))
 
 
 def _kept(tensor: Tensor) -> Tensor:

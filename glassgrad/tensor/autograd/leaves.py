@@ -9,7 +9,7 @@ constants get a DETACH node with a token of their own, which computes nothing.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from glassgrad.base.errors import GradientError
@@ -76,7 +76,7 @@ def is_held(tensor: Any) -> bool:
     return registry.stands_for(tensor)
 
 
-def holders(nodes: Iterable[UOp]) -> list[Any]:
+def holders(nodes: Collection[UOp]) -> list[Any]:
     """The live leaf tensors among these nodes, in the nodes' order."""
     return [t for node, known in registry.leaves.among(nodes) for t in _alive(known) if t.uop is node]
 
