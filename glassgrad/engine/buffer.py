@@ -49,8 +49,8 @@ class Buffer:
                  "_most", "_memory", "_block", "__weakref__")
 
     def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
-        self.shape, self.dtype, self.device = tuple(shape), dtype, device
-        self.nbytes = math.prod(self.shape) * dtype.itemsize
+        self.shape, self.dtype, self.device = shape, dtype, device
+        self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
         self.place = place or user_place()
         self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)
@@ -60,11 +60,11 @@ class Buffer:
         memory = Device[device].memory
         if isinstance(memory, HostMemory) and memory.describe is None:
             memory.describe = partial(largest_live, device)
-        block = memory.allocate(self.nbytes)
+        block = memory.allocate(nbytes)
         self._memory: DeviceMemory | None = memory     # gives it back, even if the name has come to mean another device
         self._block: MemoryBlock | None = block
         self.address = block.address
-        GlobalCounters.mem_used += self.nbytes
+        GlobalCounters.mem_used += nbytes
         _owning.add(weakref.ref(self, _owning.discard))
 
     @classmethod

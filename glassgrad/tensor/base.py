@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -82,7 +81,7 @@ class TensorBase:
             self._device = place or data._device
         elif isinstance(data, Length):
             self.uop = const(size_from(data))
-        elif isinstance(data, PathLike):
+        elif hasattr(data, "__fspath__"):
             self.uop = of_file(data, wanted or dtypes.uint8, place or running.default_device())
         else:
             value = read_value(data, wanted)

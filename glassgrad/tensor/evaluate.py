@@ -55,7 +55,7 @@ def store(value: HostValue, device: str) -> UOp:
     buffer = Buffer(value.shape, value.dtype, device)
     if buffer.nbytes:
         buffer.copy_in(value.data)
-    return note_data(UOp(o.BUFFER, value.dtype, (), buffer))
+    return note_data(UOp(o.BUFFER, value.dtype, (), buffer, buffer.place))
 
 
 def share(array: Any, device: str) -> UOp | None:

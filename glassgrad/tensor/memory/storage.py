@@ -116,6 +116,8 @@ def leave(tensor: Any) -> None:
 
 
 def _steps(node: UOp, below: UOp) -> tuple[Step, ...]:
+    if node.src and node.src[0] is below:        # nearly always
+        return ((node.op, node.arg),)
     found: list[Step] = []
     while node is not below:
         if not node.src:
