@@ -220,6 +220,9 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     trace = recording()
     if not len(registry.values if trace is None else trace.values):
         return list(roots)
+    below = toposort(roots)
+    if not (registry.values.among(below) if trace is None else trace.values.keys() & below):
+        return list(roots)
     common: list[str | None] = []
     new: dict[UOp, UOp] = {}
     stack = [(r, False) for r in roots]
@@ -231,7 +234,7 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
         elif node not in new:
             known = _known(node)
             if known is not None and node.device is None and not common:
-                devices = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
+                devices = {n.device for n in below} - {None} | {r.device or device for r in roots}
                 common.append(devices.pop() if len(devices) == 1 else None)
             if known is not None and known.device == (node.device or common[0]):
                 new[node] = known.reshape(node.shape)
