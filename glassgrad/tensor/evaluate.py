@@ -280,8 +280,8 @@ def array_of(node: UOp, device: str, shown: bool = False) -> Any:
     """The values as a NumPy array of their own; or, to be shown, as one that reads the memory itself."""
     import numpy
     data, is_copy = _bytes_of(node, device)
-    array = numpy.frombuffer(data.toreadonly() if shown else data, node.dtype.format).reshape(sizes_now(node.shape))
-    return array if shown or is_copy else array.copy()
+    memory = data.toreadonly() if shown else data if is_copy else bytearray(data)
+    return numpy.frombuffer(memory, node.dtype.format).reshape(sizes_now(node.shape))
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
