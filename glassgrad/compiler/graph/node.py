@@ -92,7 +92,10 @@ class Node:
             if first is not None:
                 return first
         node = _create(cls)
-        node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+        node.op = op
+        node.dtype = dtype
+        node.src = src
+        node.arg = arg
         _describe(node, op, src, arg)
         node.place = place or user_place()
         entry = _Entry(node, _forget)

@@ -14,7 +14,6 @@ from typing import Any
 
 from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
@@ -54,11 +53,6 @@ RESET = Leaf()   # instead of a gradient that was there and was set to None
 def distinct(node: UOp) -> UOp:
     """The same value as a node of its own, which no equal expression shares."""
     return UOp(o.DETACH, node.dtype, (node,), Leaf())
-
-
-def detached_as(tensor: Any, dtype: DType) -> Any:
-    """A tensor's values in a type, where gradients stop: to compute with, and no view of it, which would cost more."""
-    return tensor._with(tensor.uop.detach().cast(dtype))
 
 
 def hold(tensor: Any) -> None:
