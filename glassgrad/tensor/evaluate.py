@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import settings
+from glassgrad.base.settings import launch_state
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import substitute, toposort
@@ -55,7 +55,7 @@ def store(value: HostValue, device: str) -> UOp:
     buffer = Buffer(value.shape, value.dtype, device)
     if buffer.nbytes:
         buffer.copy_in(value.data)
-    return note_data(UOp(o.BUFFER, value.dtype, (), buffer))
+    return note_data(UOp(o.BUFFER, value.dtype, (), buffer, buffer.place))
 
 
 def share(array: Any, device: str) -> UOp | None:
@@ -81,13 +81,14 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     under SANITIZE=1, whether a result is finite."""
     checks: list[Any] = index_range_check.sinks(nodes)
     waiting = assigned_within(nodes)
-    if settings.SANITIZE:
+    state = launch_state()
+    if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
         checks += finite_checks(_with_known_values([*nodes, *waiting], device))
     if not checks and not waiting:
-        return compute(_with_known_values(nodes, device), device)
+        return compute(_with_known_values(nodes, device), device, state)
     flags = [check.first_bad for check in checks]
-    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device)
+    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device, state)
     for node, value in zip(waiting, made[len(nodes) + len(flags):]):
         _remember(node, value)
     trace = recording()
@@ -219,6 +220,9 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     trace = recording()
     if not len(registry.values if trace is None else trace.values):
         return list(roots)
+    below = toposort(roots)
+    if not (registry.values.among(below) if trace is None else trace.values.keys() & below):
+        return list(roots)
     common: list[str | None] = []
     new: dict[UOp, UOp] = {}
     stack = [(r, False) for r in roots]
@@ -230,7 +234,7 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
         elif node not in new:
             known = _known(node)
             if known is not None and node.device is None and not common:
-                devices = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
+                devices = {n.device for n in below} - {None} | {r.device or device for r in roots}
                 common.append(devices.pop() if len(devices) == 1 else None)
             if known is not None and known.device == (node.device or common[0]):
                 new[node] = known.reshape(node.shape)
@@ -243,20 +247,26 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
 # -- reading -------------------------------------------------------------------------------------------------
 def bytes_of(node: UOp, device: str) -> memoryview:
     """The node's value as bytes, on this host: its memory itself where the device shares the host's."""
+    return _bytes_of(node, device)[0]
+
+
+def _bytes_of(node: UOp, device: str) -> tuple[memoryview, bool]:
+    """The node's value as bytes, and whether they were copied for it."""
     refuse_reading(f"the values of a tensor of shape {node.shape}")
     value = value_of(node, device)
     buffer: Buffer = value.base.arg
     if value.op is o.SHRINK:                  # memory is as large as the longest lengths
-        return memoryview(_part(buffer.copy_out(), buffer.shape, sizes_now(value.shape), node.dtype.itemsize))
+        part = _part(buffer.copy_out(), buffer.shape, sizes_now(value.shape), node.dtype.itemsize)
+        return memoryview(part), True
     if buffer.nbytes and Device[buffer.device].memory.on_host:
-        return buffer.view()
-    return memoryview(buffer.copy_out())
+        return buffer.view(), False
+    return buffer.copy_out(), True
 
 
-def _part(data: bytearray, shape: Sequence[int], sizes: Sequence[int], itemsize: int) -> bytearray:
+def _part(data: memoryview, shape: Sequence[int], sizes: Sequence[int], itemsize: int) -> bytearray:
     """The first `sizes` elements along each axis of a row-major value: its rows one after another."""
     if not shape or 0 in sizes:
-        return data[:itemsize * math.prod(sizes)]
+        return bytearray(data[:itemsize * math.prod(sizes)])
     inner = next((i for i in range(len(shape), 0, -1) if sizes[i - 1] != shape[i - 1]), 1) - 1    # whole from there on
     length = itemsize * math.prod(sizes[inner:])
     starts = [0]
@@ -269,15 +279,15 @@ def _part(data: bytearray, shape: Sequence[int], sizes: Sequence[int], itemsize:
 def array_of(node: UOp, device: str, shown: bool = False) -> Any:
     """The values as a NumPy array of their own; or, to be shown, as one that reads the memory itself."""
     import numpy
-    data = bytes_of(node, device)
-    return numpy.frombuffer(data.toreadonly() if shown else bytearray(data), node.dtype.format).reshape(
-        sizes_now(node.shape))
+    data, is_copy = _bytes_of(node, device)
+    memory = data.toreadonly() if shown else data if is_copy else bytearray(data)
+    return numpy.frombuffer(memory, node.dtype.format).reshape(sizes_now(node.shape))
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
     """Nodes' values in row-major order, computed anew: nothing remembered is read and nothing is remembered. For
     messages, inside a jit too."""
-    return [memoryview(value.base.arg.copy_out()) for value in compute([n.contiguous() for n in nodes], device)]
+    return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device)]
 
 
 def numbers_of(node: UOp, device: str) -> Any:

@@ -18,6 +18,7 @@ from glassgrad.nn.modules import running_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor.autograd.leaves import take_started
+from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Optimizer", "OptimizerGroup"]
@@ -237,12 +238,12 @@ class Optimizer:
                 if p.grad is None:
                     continue
                 _in_order(p.grad)
-                gradient = p.grad.detach().cast(p.dtype.accumulator)
+                gradient = _detached(p.grad, p.dtype.accumulator)
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
                 master = self.master[i]
                 if master is not None:
                     master.assign(new.cast(master.dtype))
-                p.assign(new.cast(p.dtype).detach())
+                p.assign(_detached(new, p.dtype))
         self.shared.clear()
         if only_if is not None:
             for t in self._state():
@@ -256,9 +257,9 @@ class Optimizer:
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
         where the parameter was changed otherwise, that is the value."""
-        p, master = self.params[i].detach(), self.master[i]
-        wide = p.cast(p.dtype.accumulator)
-        return wide if master is None else (master.cast(p.dtype) == p).where(master, wide)
+        p, master = self.params[i], self.master[i]
+        wide = _detached(p, p.dtype.accumulator)
+        return wide if master is None else (master.cast(p.dtype) == p.detach()).where(master, wide)
 
     def _state(self) -> Iterator[Tensor]:
         yield from self.params
@@ -386,6 +387,11 @@ def _in_order(gradient: Tensor) -> None:
             gradient.replace(gradient.contiguous())
             return
         node = node.src[0]
+
+
+def _detached(tensor: Tensor, dtype: DType) -> Tensor:
+    """A tensor's values in a type, where gradients stop: to compute with, and no view of it."""
+    return computed_from(tensor, tensor.uop.detach().cast(dtype))
 
 
 def _kept(tensor: Tensor) -> Tensor:

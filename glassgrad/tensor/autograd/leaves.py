@@ -9,7 +9,7 @@ constants get a DETACH node with a token of their own, which computes nothing.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from glassgrad.base.errors import GradientError
@@ -20,6 +20,7 @@ from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry
+from glassgrad.tensor.autograd import no_grad
 
 
 class Leaf:
@@ -76,7 +77,15 @@ def is_held(tensor: Any) -> bool:
     return registry.stands_for(tensor)
 
 
-def holders(nodes: Iterable[UOp]) -> list[Any]:
+def is_only_leaf(tensor: Any) -> bool:
+    """Whether this tensor is the one leaf of its node, shares nothing with a view, and is in no block that notes what
+    becomes of tensors: to hold it again would change nothing."""
+    known = registry.leaves.get(tensor.uop)
+    return known is not None and len(known) == 1 and known[0]() is tensor and tensor._storage is None and \
+        not no_grad.open_blocks
+
+
+def holders(nodes: Collection[UOp]) -> list[Any]:
     """The live leaf tensors among these nodes, in the nodes' order."""
     return [t for node, known in registry.leaves.among(nodes) for t in _alive(known) if t.uop is node]
 
