@@ -16,14 +16,12 @@ import contextlib
 import ctypes
 import math
 import struct
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
+from glassgrad.base.errors import Bug, DeviceError, MemoryLimitError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
@@ -71,7 +69,8 @@ def open_webgpu(name: str = "WEBGPU") -> WebgpuDevice:
 
 
 class DriverErrors:
-    """A block in which the driver's errors become ours."""
+    """A block in which the driver's errors become ours. (Where contextlib raises them, its line is taken for the
+    user's.)"""
 
     def __init__(self, device: WebgpuDevice, kind: type[Exception]):
         self.device, self.kind = device, kind
@@ -143,7 +142,7 @@ class EntryPoint:
 class WebgpuDevice(GpuDevice):
     """One adapter. `limits` are the adapter's, or smaller ones."""
     dialect = WGSL
-    has_float64, packs_arguments = False, True
+    packs_arguments = True
 
     def __init__(self, name: str, wgpu: Any, adapter: Any, limits: dict[str, int] | None = None):
         self.wgpu, self.limits = wgpu, {key: adapter.limits[key] for key in USED} | (limits or {})
@@ -192,13 +191,7 @@ class WebgpuDevice(GpuDevice):
 
     # -- compiling -------------------------------------------------------------------------------------------
     def compile(self, ast: UOp) -> GpuProgram:
-        nodes = toposort([ast])
-        if any(n.dtype is dtypes.float64 for n in nodes):
-            raise DTypeError(f"{self.name} has no float64", given="a kernel that computes in float64",
-                             expected="float32 or smaller floats, integers, bool",
-                             fix='convert before you move it: x.to("CPU").float().to("WEBGPU"), '
-                                 'or Tensor(values, dtype="float32")')
-        program = super().compile(ast)
+        nodes, program = toposort([ast]), super().compile(ast)
         params = {n.arg.slot: math.prod(map(most, n.arg.shape)) * n.dtype.itemsize for n in nodes if n.op is o.PARAM}
         written = {n.arg.slot for s in nodes if s.op is o.STORE for n in toposort([s.src[0]]) if n.op is o.PARAM}
         shared = program.info.shared
@@ -253,14 +246,6 @@ class WebgpuDevice(GpuDevice):
             self.encoder = None
             self.waiting.clear()
             self.queue.submit([encoder.finish()])
-
-    def time(self, launches: Sequence[Any]) -> int:
-        self.synchronize()
-        start = time.perf_counter_ns()
-        for launch in launches:
-            launch.start()
-        self.synchronize()
-        return time.perf_counter_ns() - start
 
     def synchronize(self) -> None:
         with self.errors():
