@@ -2,14 +2,18 @@
 
 The engine names memory by addresses: every block gets a range of numbers of its own, and `find` tells the handle and
 the distance from its beginning. Released blocks are kept for the next request of their size.
+
+A driver's threads are not in a child of `os.fork()`: what waits for them there would wait forever, so it is an error.
 """
 
 from __future__ import annotations
 
 import bisect
+import os
+import weakref
 from typing import Any
 
-from glassgrad.base.errors import Bug
+from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
@@ -22,7 +26,10 @@ class MemoryByHandle:
     """Blocks of device memory by numbers. A subclass provides `new_handle` and the two copies."""
     on_host, in_parts = False, True
 
-    def __init__(self) -> None:
+    def __init__(self, device: str):
+        self.device_name = device
+        self.forked = False                                       # whether a parent process opened it
+        _opened.add(self)
         self.next = FIRST
         self.starts: list[int] = []
         self.handles: list[Any] = []
@@ -32,7 +39,15 @@ class MemoryByHandle:
         """Memory of so many bytes; None where the device has none left."""
         raise Bug(f"{type(self).__name__} has no new_handle")
 
+    def check_process(self) -> None:
+        """Raise the error of a forked process."""
+        if self.forked:
+            raise DeviceError(f"{self.device_name} does not work in a forked process: its driver's threads are not "
+                              "there", given="a child of os.fork()", expected="a process that opens the device itself",
+                              fix='start processes by multiprocessing.get_context("spawn"), or use DEV=CPU')
+
     def allocate(self, nbytes: int) -> MemoryBlock:
+        self.check_process()
         size = rounded(max(nbytes, 1))
         pool = self.kept.get(size)
         if pool:
@@ -64,7 +79,21 @@ class MemoryByHandle:
 
     def find(self, address: int) -> tuple[Any, int]:
         """The handle of the block that an address lies in, and the distance from its beginning."""
+        if self.forked:
+            self.check_process()
         at = bisect.bisect_right(self.starts, address) - 1
         if at < 0:
             raise Bug(f"no memory of this device is at {address:#x}")
         return self.handles[at], address - self.starts[at]
+
+
+_opened: weakref.WeakSet[MemoryByHandle] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for memory in _opened:
+        memory.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

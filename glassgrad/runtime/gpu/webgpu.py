@@ -93,8 +93,8 @@ class DriverErrors:
 class WebgpuMemory(MemoryByHandle):
     """Buffers. Copies are of whole words: what a copy covers in part is read first."""
 
-    def __init__(self, device: WebgpuDevice):
-        super().__init__()
+    def __init__(self, device: WebgpuDevice, name: str):
+        super().__init__(name)
         self.device = device
 
     def new_handle(self, size: int) -> Any:
@@ -151,7 +151,7 @@ class WebgpuDevice(GpuDevice):
         self.encoder: Any = None
         self.compute: Any = None                      # the open pass of the encoder
         self.waiting: set[WebgpuLaunch] = set()       # launches in the encoder
-        super().__init__(name, WebgpuMemory(self))
+        super().__init__(name, WebgpuMemory(self, name))
         self.target, self.clock = GPU, self.new_buffer(4)
         threads = min(GPU.vector_bytes, self.limits[USED[0]], self.limits[USED[1]])
         group_bytes = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
@@ -241,6 +241,7 @@ class WebgpuDevice(GpuDevice):
 
     def submit(self) -> None:
         """Start what was collected."""
+        self.memory.check_process()
         if self.encoder is not None:
             encoder = self.close_pass()
             self.encoder = None
