@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import bisect
 import os
+import threading
 import weakref
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.fork import held_at_fork
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
@@ -23,17 +25,20 @@ FIRST = 1 << 60           # numbers of such memory, apart from any address of th
 
 
 class MemoryByHandle:
-    """Blocks of device memory by numbers. A subclass provides `new_handle` and the two copies."""
+    """Blocks of device memory by numbers; safe to use from several threads. A subclass provides `new_handle` and the
+    two copies."""
     on_host, in_parts = False, True
 
     def __init__(self, device: str):
         self.device_name = device
         self.forked = False                                       # whether a parent process opened it
         _opened.add(self)
+        # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
+        self.lock = held_at_fork(threading.RLock(), "memory")
         self.next = FIRST
-        self.starts: list[int] = []
-        self.handles: list[Any] = []
-        self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: released blocks
+        self.starts: list[int] = []                               # of all blocks, in order; only `empty_cache` removes
+        self.handles: dict[int, Any] = {}
+        self.kept: dict[int, list[int]] = {}                      # size: released blocks
 
     def new_handle(self, size: int) -> Any:
         """Memory of so many bytes; None where the device has none left."""
@@ -49,42 +54,42 @@ class MemoryByHandle:
     def allocate(self, nbytes: int) -> MemoryBlock:
         self.check_process()
         size = rounded(max(nbytes, 1))
-        pool = self.kept.get(size)
-        if pool:
-            address, handle = pool.pop()
-        else:
-            address, handle = self.next, self._new(size)
-            self.next += -(-size // 4096) * 4096
-        at = bisect.bisect_left(self.starts, address)
-        self.starts.insert(at, address)
-        self.handles.insert(at, handle)
-        return MemoryBlock(address, nbytes, size)
+        with self.lock:
+            pool = self.kept.get(size)
+            return MemoryBlock(pool.pop() if pool else self._new(size), nbytes, size)
 
-    def _new(self, size: int) -> Any:
+    def _new(self, size: int) -> int:
         handle = self.new_handle(size)
         if handle is None:
             self.empty_cache()
             handle = self.new_handle(size)
         if handle is None:
             raise no_memory_left(size)
-        return handle
+        address = self.next
+        self.next += -(-size // 4096) * 4096
+        self.handles[address] = handle
+        self.starts.append(address)
+        return address
 
     def release(self, block: MemoryBlock) -> None:
-        at = bisect.bisect_left(self.starts, block.address)
-        del self.starts[at]
-        self.kept.setdefault(block.size, []).append((block.address, self.handles.pop(at)))
+        with self.lock:
+            self.kept.setdefault(block.size, []).append(block.address)
 
     def empty_cache(self) -> None:
-        self.kept.clear()
+        with self.lock:
+            kept, self.kept = self.kept, {}
+            for address in (address for pool in kept.values() for address in pool):
+                del self.handles[address]
+            self.starts = [address for address in self.starts if address in self.handles]
 
     def find(self, address: int) -> tuple[Any, int]:
         """The handle of the block that an address lies in, and the distance from its beginning."""
-        if self.forked:
-            self.check_process()
-        at = bisect.bisect_right(self.starts, address) - 1
+        self.check_process()
+        starts = self.starts
+        at = bisect.bisect_right(starts, address) - 1
         if at < 0:
             raise Bug(f"no memory of this device is at {address:#x}")
-        return self.handles[at], address - self.starts[at]
+        return self.handles[starts[at]], address - starts[at]
 
 
 _opened: weakref.WeakSet[MemoryByHandle] = weakref.WeakSet()

@@ -2,7 +2,7 @@
 
 Memory is named by handles (handle_memory.py). A launch binds its arguments' blocks, each from an aligned byte on, and
 writes a small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a
-command buffer, which is submitted before a copy, or when it is long.
+command buffer, which is submitted before a copy, or when it is long; threads take turns (`DriverErrors`).
 
 Limits are those of the adapter: threads and memory of a group go into the `Target` that kernels are written for; an
 argument that is larger than one binding is refused. A kernel with more arguments than bindings gets the last ones
@@ -69,16 +69,17 @@ def open_webgpu(name: str = "WEBGPU") -> WebgpuDevice:
 
 
 class DriverErrors:
-    """A block in which the driver's errors become ours. (Where contextlib raises them, its line is taken for the
-    user's.)"""
+    """A block in which one thread at a time calls the driver, and the driver's errors become ours. (Where contextlib
+    raises them, its line is taken for the user's.)"""
 
     def __init__(self, device: WebgpuDevice, kind: type[Exception]):
         self.device, self.kind = device, kind
 
     def __enter__(self) -> None:
-        pass
+        self.device.memory.lock.acquire()
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self.device.memory.lock.release()
         wgpu = self.device.wgpu
         if not isinstance(error, wgpu.GPUError) or isinstance(error, wgpu.GPUOutOfMemoryError):
             return
@@ -109,13 +110,13 @@ class WebgpuMemory(MemoryByHandle):
         before, after = address % 4, -(address + view.nbytes) % 4
         if not view.nbytes:
             return
-        if before or after:
-            begin = address - before
-            words = self.copy_out(begin, before + view.nbytes + after)
-            words[before:before + view.nbytes] = view
-            address, view = begin, memoryview(words)
-        handle, at = self.find(address)
         with self.device.errors():
+            if before or after:
+                begin = address - before
+                words = self.copy_out(begin, before + view.nbytes + after)
+                words[before:before + view.nbytes] = view
+                address, view = begin, memoryview(words)
+            handle, at = self.find(address)
             self.device.submit()
             self.device.queue.write_buffer(handle, at, view)
 
@@ -163,7 +164,7 @@ class WebgpuDevice(GpuDevice):
         self.about = f"{about['device']}, {about['description']}, through {about['backend_type']}"
 
     def errors(self, kind: type[Exception] = Bug) -> DriverErrors:
-        """Inside, what the driver reports is raised as our errors: of this kind, unless the device is lost."""
+        """Around calls of the driver: what it reports is raised as our errors, of this kind unless it is lost."""
         return DriverErrors(self, kind)
 
     def new_buffer(self, size: int, usage: str = "STORAGE") -> Any:
