@@ -38,7 +38,7 @@ class MemoryByHandle:
         self.lock = held_at_fork(threading.RLock(), "memory")
         self.next = FIRST
         self.handles: dict[int, Any] = {}                         # of all blocks, kept ones included
-        self.starts: list[int] = []                               # their addresses in order
+        self.starts: list[int] = []            # their addresses in order; a new list each time: `find` takes no lock
         self.kept: dict[int, list[int]] = {}                      # size: released blocks
 
     def new_handle(self, size: int) -> Any:
@@ -77,7 +77,9 @@ class MemoryByHandle:
             raise no_memory_left(size)
         address = self.new_address(handle, size)
         self.handles[address] = handle
-        self.starts = sorted(self.handles)                        # a new list: `find` takes no lock
+        starts = self.starts.copy()
+        bisect.insort(starts, address)
+        self.starts = starts
         return address
 
     def release(self, block: MemoryBlock) -> None:
@@ -93,12 +95,14 @@ class MemoryByHandle:
 
     def find(self, address: int) -> tuple[Any, int]:
         """The handle of the block that an address lies in, and the distance from its beginning."""
-        self.check_process()
+        if self.forked:
+            self.check_process()
         starts = self.starts
         at = bisect.bisect_right(starts, address) - 1
         if at < 0:
             raise Bug(f"no memory of this device is at {address:#x}")
-        return self.handles[starts[at]], address - starts[at]
+        start = starts[at]
+        return self.handles[start], address - start
 
 
 _opened: weakref.WeakSet[MemoryByHandle] = weakref.WeakSet()
