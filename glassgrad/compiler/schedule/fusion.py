@@ -62,6 +62,11 @@ def counted(node: UOp) -> UOp | None:
     return source if source.op is o.CONST else None
 
 
+def widens(node: UOp) -> bool:
+    """Whether a node is a conversion to a type of more bytes: its source is smaller, and cheap to convert again."""
+    return node.op is o.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
+
+
 class Inlined(NamedTuple):
     """What is computed inside a node that has no memory."""
     cost: int                      # of one element, in vector instructions
@@ -132,9 +137,11 @@ class _Plan:
         self.separate_shared(order)
 
     def store(self, node: UOp, reason: str) -> None:
-        """Give memory to a node: the value below its outermost movement ops, where that is not larger."""
+        """Give memory to a node: the value below its outermost movement ops and conversions, where that is not
+        larger. So what was rounded to 16 bits is stored in 16 bits, and matrix units read it so."""
         base = node
-        while base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) and base not in self.reasons:
+        while (base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) or widens(base)) \
+                and base not in self.reasons:
             base = base.src[0]
         if base.op in LEAVES or reason == "an output":
             base = node
@@ -277,7 +284,7 @@ class _Plan:
                 image = image.src[0]
             if image.op is o.PAD and image not in self.reasons:
                 value = image.src[0]
-                while value.op is o.CAST and value.src[0].dtype.itemsize < value.dtype.itemsize:
+                while widens(value):
                     value = value.src[0]                 # its readers convert it: a matrix unit reads the smaller type
                 if self.inlined[value].cost > 0:
                     self.store(value, "read by every tap of a window")
@@ -425,6 +432,6 @@ class _Plan:
 
     def _worth_sharing(self, node: UOp) -> bool:
         inside = self.inlined[node]
-        if node.op in o.MOVEMENT or node.op is o.DETACH:
+        if node.op in o.MOVEMENT or node.op is o.DETACH or widens(node):
             return False                        # its source is next, and is not larger
         return inside.rows is not None or inside.cost >= COSTLY or inside.inputs >= MANY_INPUTS and inside.cost > 0
