@@ -113,11 +113,9 @@ def left_of(size: int, piece: int, number: UOp) -> UOp | None:
 
 
 # -- moves ---------------------------------------------------------------------------------------------------
-@move(lambda outer, any_index=False: None)
-def merge(outer: For, any_index: bool = False) -> For | None:
-    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear
-
-    With `any_index`, quotients and remainders may be left in it."""
+@move(lambda outer: None)
+def merge(outer: For) -> For | None:
+    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear"""
     if len(outer.body) != 1 or not isinstance(outer.body[0], For):
         return None
     inner = outer.body[0]
@@ -126,7 +124,7 @@ def merge(outer: For, any_index: bool = False) -> For | None:
     a, b = outer.range.arg.size, inner.range.arg.size
     whole = counter(outer.range.arg.name, a * b)
     body = rebuild(inner.body, {outer.range: divide(whole, b), inner.range: modulo(whole, b)})
-    for node in toposort(e for s in walk(body) for e in expressions(s)) if not any_index else ():
+    for node in toposort(e for s in walk(body) for e in expressions(s)):
         if node.op in (o.IDIV, o.MOD) and whole in ranges_of(node.src[0]) and node.src[0].dtype.name == "int64":
             return None
     return For(whole, outer.kind, body, None if outer.stop is None else multiply(outer.stop, b))

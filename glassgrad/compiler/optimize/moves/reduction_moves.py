@@ -77,7 +77,7 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
         totals = accumulated(s.body)
         n = s.range.arg.size
         sums = bool(totals) and all(combine is o.ADD and r.dtype.is_float for r, combine in totals.items())
-        inside = steps_inside(s.body)
+        inside = _steps_inside(s.body)
         parts = {r: register(r.arg + "p", r.dtype, r.src) for r in totals}
         begin: list[Statement] = [Assign(p, identity(o.ADD, p.dtype)) for p in parts.values()]
         end: list[Statement] = [Accumulate(r, o.ADD, p) for r, p in parts.items()]
@@ -92,9 +92,9 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
     return out
 
 
-def steps_inside(body: list[Statement]) -> int:
+def _steps_inside(body: list[Statement]) -> int:
     """How often the innermost statements of a body run: 1 where it has no loop."""
-    return max([s.range.arg.size * steps_inside(s.body) for s in body if isinstance(s, For)], default=1)
+    return max([s.range.arg.size * _steps_inside(s.body) for s in body if isinstance(s, For)], default=1)
 
 
 def _into(body: list[Statement], parts: Replace) -> list[Statement]:

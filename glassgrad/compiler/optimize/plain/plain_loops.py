@@ -71,15 +71,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, target, decisions)]
-    by_columns, by_rows = (loops, inner), inner
-    if target.groups:                        # short loops would leave most threads of a group idle
-        by_rows = [long_enough(s, lanes) for s in inner]
-        if free == loops and _lane_loop(free, inner) == len(loops) - 1:
-            by_columns = _long_lanes(loops, inner, 4 * lanes)
-            free = list(by_columns[0])
-    columns = bool(free) and columns_cost(free, by_columns[1], lanes, target.groups) <= \
-        rows_cost(by_rows, lanes, target.groups)
-    loops, inner = by_columns if columns else (loops, by_rows)
+    columns = bool(free) and columns_cost(free, inner, lanes) <= rows_cost(inner, lanes)
     tile = vectors_in_flight(inner)
     apart = math.prod(f.range.arg.size for f in loops)
     if columns:
@@ -87,8 +79,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         beside = _neighbours(inner, free[_lane_loop(free, inner)].range) if target.groups else 0
         tile = beside or tile
         apart = apart // across * -(-across // (tile * lanes))
-    alone = reduced_steps(inner) // (1 if columns else lanes)           # of a thread, if it is a GPU's
-    if total >= target.cut_steps and apart < target.few_tasks and (not target.groups or alone > ADDS):
+    if total >= target.cut_steps and apart < target.few_tasks:
         parts = grouped(loops, inner, total, target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
@@ -109,34 +100,6 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
     wide = rows.together(along_rows(inner, lanes, decisions, most), target, decisions)
     return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
-
-
-def reduced_steps(body: list[Statement]) -> int:
-    """The steps of the longest reduction of a body, one after another."""
-    return max([s.range.arg.size * sum_moves.steps_inside(s.body) for s in body if isinstance(s, For)], default=1)
-
-
-def long_enough(s: Statement, lanes: int) -> Statement:
-    """for k in 64: for j in 49: r += f  ->  for k in 3136: r += f, where the inner loop is short for a group's lanes"""
-    if not isinstance(s, For) or s.kind != LOOP or not s.body:
-        return s
-    s = For(s.range, s.kind, [long_enough(x, lanes) for x in s.body], s.stop)
-    inner = s.body[0]
-    if not isinstance(inner, For) or inner.range.arg.size >= lanes or s.stop is not None \
-            or not all(isinstance(x, Accumulate) for x in inner.body):
-        return s
-    return moves.merge(s, any_index=True) or s
-
-
-def _long_lanes(loops: list[For], inner: list[Statement], least: int) -> tuple[list[For], list[Statement]]:
-    """The innermost loops as one of at least so many iterations, and what is inside them then."""
-    loops = list(loops)
-    while len(loops) > 1 and loops[-1].range.arg.size < least and loops[-1].stop is None and loops[-2].stop is None:
-        merged = moves.merge(For(loops[-2].range, TASK, [For(loops[-1].range, TASK, inner)]), any_index=True)
-        if merged is None:
-            break
-        loops[-2:], inner = [For(merged.range, TASK, [])], merged.body
-    return loops, inner
 
 
 def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
@@ -162,8 +125,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, target: Target
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
         return None
     n = reduced.range.arg.size
-    least = -(-target.least_chunk // (sum_moves.steps_inside(reduced.body) if target.groups else 1))
-    chunk = _chunk(n, max(least, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
+    chunk = _chunk(n, max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
@@ -224,13 +186,13 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
 
 
 # -- in which order memory is read ---------------------------------------------------------------------------
-def columns_cost(loops: list[For], inner: list[Statement], lanes: int, in_runs: bool) -> float:
+def columns_cost(loops: list[For], inner: list[Statement], lanes: int) -> float:
     lane = loops[_lane_loop(loops, inner)].range
     n = lane.arg.size
-    return access_cost(inner, lane, lanes, in_runs) / (n / (-(-n // lanes) * lanes))
+    return access_cost(inner, lane, lanes) / (n / (-(-n // lanes) * lanes))
 
 
-def rows_cost(body: list[Statement], lanes: int, in_runs: bool, times: float = 1.0) -> float:
+def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
     """Cost with lanes along the innermost loops; infinite when there is none."""
     loops = [s for s in body if isinstance(s, For)]
     if not loops:
@@ -239,22 +201,20 @@ def rows_cost(body: list[Statement], lanes: int, in_runs: bool, times: float = 1
     for f in loops:
         n = f.range.arg.size
         if any(isinstance(s, For) for s in f.body):
-            cost += rows_cost(f.body, lanes, in_runs, times * n)
+            cost += rows_cost(f.body, lanes, times * n)
         else:
             used = n / (-(-n // lanes) * lanes)
             folds = FOLD_COST if moves.accumulated(f.body) else 0.0
-            cost += times * (n * access_cost(f.body, f.range, lanes, in_runs) / used + folds)
+            cost += times * (n * access_cost(f.body, f.range, lanes) / used + folds)
     return cost
 
 
-def access_cost(body: list[Statement], lane: UOp, lanes: int, in_runs: bool = False) -> float:
-    """Vector instructions per lane step to run the body with lanes along this counter: strided access costs whole.
-    `in_runs`: neighbours that lie beside each other only in runs cost one for each run (threads of a GPU)."""
+def access_cost(body: list[Statement], lane: UOp, lanes: int) -> float:
+    """Vector instructions per lane step to run the body with lanes along this counter: strided access costs whole."""
     cost = 0.0
     for s, times in weighed(body):
         for memory_index in _accesses(s):
-            beside = run_length(memory_index, lane) if in_runs else lanes if _contiguous(memory_index, lane) else 1
-            cost += times / min(lanes, beside)
+            cost += times * (1 / lanes if _contiguous(memory_index, lane) else 1.0)
     return cost
 
 
@@ -277,48 +237,15 @@ def _accesses(statement: Statement) -> list[UOp]:
 
 def _neighbours(body: list[Statement], lane: UOp) -> int:
     """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, where
-    all is in order, but for numbers that serve many neighbours; else 0."""
+    all is in order; else 0."""
     inner = list(walk(body))
     if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
         return 0
-    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
-    rows = [n for n in loads if not _in_order(n.src[1], lane)]           # one number for many neighbours
-    if not all(_in_order(s.index, lane) for s in inner if isinstance(s, Store)) or \
-            any(_steps_of_all(n.src[1], lane) < WIDE_BYTES for n in rows):
+    if not all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for s in inner for at in _accesses(s)):
         return 0
-    sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n) and n not in rows]
+    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
     return WIDE_BYTES // min([*sizes, *[s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]])
-
-
-def run_length(at: UOp, lane: UOp) -> float:
-    """How many neighbours along a counter lie beside each other in memory, or are one element; at least 1."""
-    run = math.inf
-    for atom, k in linear(at)[1].items():
-        if atom.op is o.MOD and atom.src[0] is lane and k in (1, -1):
-            run = min(run, atom.src[1].arg)
-        elif not (k in (1, -1) if atom is lane else _steps_of(atom, lane) > 1):
-            return 1
-        elif atom is not lane:
-            run = min(run, _steps_of(atom, lane))
-    return run
-
-
-def _steps_of(node: UOp, lane: UOp) -> float:
-    """Every how many steps of a counter a value changes, where that is easily seen; else 1."""
-    if lane not in ranges_of(node):
-        return math.inf
-    if node.op is o.IDIV and node.src[0] is lane and node.src[1].op is o.CONST:
-        return float(node.src[1].arg)
-    return _steps_of(node.src[0], lane) if node.op is o.MOD and node.src[1].op is o.CONST else 1
-
-
-def _steps_of_all(at: UOp, lane: UOp) -> float:
-    """Every how many steps of a counter an index changes."""
-    return min([_steps_of(atom, lane) for atom in linear(at)[1]], default=math.inf)
-
-
-def _in_order(at: UOp, lane: UOp) -> bool:
-    return _contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1
 
 
 def _contiguous(at: UOp, lane: UOp) -> bool:
