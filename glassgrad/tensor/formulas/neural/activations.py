@@ -21,7 +21,7 @@ from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, binar
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.movement import above_diagonal, matrix_transpose, pad_constant
 from glassgrad.tensor.formulas.random_numbers import uniform
-from glassgrad.tensor.formulas.reductions import any_true, largest, mean, mean_square, norm, total
+from glassgrad.tensor.formulas.reductions import any_true, count, largest, mean, mean_square, norm, total
 
 
 # -- element by element --------------------------------------------------------------------------------------
@@ -148,6 +148,30 @@ class NormGradient:
     def scale(self, c: UOp) -> UOp:
         """What it is scaled by."""
         return elementary.rsqrt(mean_square(c, self.axes) + self.eps)
+
+
+@dataclass(frozen=True)
+class ScaledNormGradient:
+    """The gradients of y = n weight + bias, for n = (x - mean) / sqrt(variance + eps) along axes where weight and bias
+    are one value: bias' is the sum of g, weight's that of g n, and x's needs no sums but these."""
+    normed: NormGradient
+
+    def __call__(self, g: UOp, y: UOp, x: UOp, weight: UOp, bias: UOp) -> tuple[UOp, UOp, UOp]:
+        axes = self.normed.axes
+        c = self.normed.centre(x)
+        scale = self.normed.scale(c)
+        n = c * scale
+        of_bias, of_weight = g.sum(axes), (g * n).sum(axes)
+        along = divide(of_bias + n * of_weight, count(x, axes, "batchnorm"))
+        return (g - along) * (weight * scale), of_weight, of_bias
+
+
+def scaled_norm(x: UOp, weight: UOp, bias: UOp, axes: tuple[int, ...], eps: float) -> UOp:
+    """(x - mean) / sqrt(variance + eps) weight + bias; weight and bias have the shape of x, with 1 along the axes."""
+    normed = NormGradient(axes, eps, centred=True)
+    c = normed.centre(x)
+    value = c * normed.scale(c) * weight.expand(x.shape) + bias.expand(x.shape)
+    return own_gradient(value, (x, weight, bias), ScaledNormGradient(normed))
 
 
 def _normed(x: UOp, axis: Axis, eps: float, centred: bool) -> UOp:
