@@ -18,6 +18,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
+from glassgrad.compiler.optimize.plain.scatters import rows_apart
 from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
@@ -60,6 +61,13 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     loops, inner = task_loops(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
+    of_groups = rows_apart(loops, inner, target, lanes) if target.groups else None
+    if of_groups is not None:
+        block, inner = of_groups
+        if loops:
+            chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
+            inner = moves.wide(For(loops[-1].range, LOOP, inner), 1, chosen.lanes)
+        return [nest([block, *loops[:-1]], inner, total, target, decisions, apart=bool(loops))]
     free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
         lane = loops[-1].range if loops and loops[-1] in free else None
@@ -125,7 +133,9 @@ def grouped(loops: list[For], inner: list[Statement], total: int, target: Target
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
         return None
     n = reduced.range.arg.size
-    chunk = _chunk(n, max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
+    inside = max(times for _, times in weighed(reduced.body)) if target.groups else 1
+    least = -(-target.least_chunk // int(inside))
+    chunk = _chunk(n, max(least, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None

@@ -6,20 +6,22 @@ Does not know tensors.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.broadcast import Axis
+from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, binary, divide, in_accumulator, maximum, mul,
                                                   power, where)
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.movement import above_diagonal, matrix_transpose, pad_constant
 from glassgrad.tensor.formulas.random_numbers import uniform
-from glassgrad.tensor.formulas.reductions import any_true, largest, mean, mean_square, norm, total
+from glassgrad.tensor.formulas.reductions import any_true, count, largest, mean, mean_square, norm, total
 
 
 # -- element by element --------------------------------------------------------------------------------------
@@ -126,19 +128,68 @@ def log_softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     return (x - elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)
 
 
-def layer_norm(x: UOp, axis: Axis, eps: float) -> UOp:
-    """(x - mean) / sqrt(variance + eps); the variance is over n."""
+@dataclass(frozen=True)
+class NormGradient:
+    """The gradient of a norm along axes, y = c / sqrt(mean(c^2) + eps) for c = x - mean(x), or for c = x. It needs two
+    means, where the rules for sums would give four: (g - mean(g) - y mean(g y)) / sqrt(..)."""
+    axes: tuple[int, ...]
+    eps: float
+    centred: bool
+
+    def __call__(self, g: UOp, y: UOp, x: UOp) -> tuple[UOp]:
+        along = g - y * mean(g * y, self.axes, keepdim=True)
+        along = along - mean(g, self.axes, keepdim=True) if self.centred else along
+        return (along * self.scale(self.centre(x)),)
+
+    def centre(self, x: UOp) -> UOp:
+        """What is scaled."""
+        return x - mean(x, self.axes, keepdim=True) if self.centred else x
+
+    def scale(self, c: UOp) -> UOp:
+        """What it is scaled by."""
+        return elementary.rsqrt(mean_square(c, self.axes) + self.eps)
+
+
+@dataclass(frozen=True)
+class ScaledNormGradient:
+    """The gradients of y = n weight + bias, for n = (x - mean) / sqrt(variance + eps) along axes where weight and bias
+    are one value: bias' is the sum of g, weight's that of g n, and x's needs no sums but these."""
+    normed: NormGradient
+
+    def __call__(self, g: UOp, y: UOp, x: UOp, weight: UOp, bias: UOp) -> tuple[UOp, UOp, UOp]:
+        axes = self.normed.axes
+        c = self.normed.centre(x)
+        scale = self.normed.scale(c)
+        n = c * scale
+        of_bias, of_weight = g.sum(axes), (g * n).sum(axes)
+        along = divide(of_bias + n * of_weight, count(x, axes, "batchnorm"))
+        return (g - along) * (weight * scale), of_weight, of_bias
+
+
+def scaled_norm(x: UOp, weight: UOp, bias: UOp, axes: tuple[int, ...], eps: float) -> UOp:
+    """(x - mean) / sqrt(variance + eps) weight + bias; weight and bias have the shape of x, with 1 along the axes."""
+    normed = NormGradient(axes, eps, centred=True)
+    c = normed.centre(x)
+    value = c * normed.scale(c) * weight.expand(x.shape) + bias.expand(x.shape)
+    return own_gradient(value, (x, weight, bias), ScaledNormGradient(normed))
+
+
+def _normed(x: UOp, axis: Axis, eps: float, centred: bool) -> UOp:
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
-    centred = wide - mean(wide, axis, keepdim=True)
-    return (centred * elementary.rsqrt(mean_square(centred, axis) + eps)).cast(exact(x.dtype))
+    norm_of = NormGradient(resolve_axes(axis, len(x.shape), "layernorm" if centred else "rms_norm"), eps, centred)
+    c = norm_of.centre(wide)
+    return own_gradient(c * norm_of.scale(c), (wide,), norm_of).cast(exact(x.dtype))
+
+
+def layer_norm(x: UOp, axis: Axis, eps: float) -> UOp:
+    """(x - mean) / sqrt(variance + eps); the variance is over n."""
+    return _normed(x, axis, eps, centred=True)
 
 
 def rms_norm(x: UOp, axis: Axis, eps: float) -> UOp:
     """x / sqrt(mean(x^2) + eps)."""
-    x = as_float(x)
-    wide = x.cast(x.dtype.accumulator)
-    return (wide * elementary.rsqrt(mean_square(wide, axis) + eps)).cast(exact(x.dtype))
+    return _normed(x, axis, eps, centred=False)
 
 
 def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:
@@ -166,13 +217,37 @@ def dropout(x: UOp, p: float) -> UOp:
     return keep.where(x, 0) * (1.0 / (1.0 - p))
 
 
+@dataclass(frozen=True)
+class AttentionGradient:
+    """The gradient of y = weights value, for weights = softmax(scores): weights (g value^T - sum(g y)) of the scores. The
+    sum is over a row of y; the rules for sums would add up a row of scores, which is longer (Dao et al., 2022)."""
+    weights: DType
+    factors: DType           # that the weights are rounded to before they are multiplied, and kept in
+
+    def __call__(self, g: UOp, y: UOp, scores: UOp, value: UOp) -> tuple[UOp, UOp]:
+        weights, wide = softmax(scores, -1, self.weights).cast(self.factors), self.weights.accumulator
+        along = total(g.cast(wide) * y.cast(wide), -1, keepdim=True, dtype=wide)
+        of_weights = matmul(g, matrix_transpose(value), wide) - along
+        return ((weights.cast(wide) * of_weights).cast(scores.dtype),
+                matmul(matrix_transpose(weights), g, value.dtype))
+
+
+def _attended(scores: UOp, value: UOp, dropped: float) -> UOp:
+    """softmax(scores) value."""
+    weights, value = softmax(scores), in_autocast_dtype(value)
+    if dropped or scores.shape[:-2] != value.shape[:-2]:
+        return matmul(dropout(weights, dropped), value)
+    factors = in_autocast_dtype(weights)
+    return own_gradient(matmul(factors, value), (scores, value), AttentionGradient(weights.dtype, factors.dtype))
+
+
 def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
     """softmax(query key^T scale + mask) value; a query that may look at nothing finds zeros, as in PyTorch."""
     scores = matmul(query, matrix_transpose(key)) * scale
     if causal:
         scores = above_diagonal(scores.shape, 1).logical_not().where(scores, -math.inf)
     if causal or mask is None:
-        return matmul(dropout(softmax(scores), dropped), value)
+        return _attended(scores, value, dropped)
     is_bool = mask.dtype is dtypes.bool
     allowed = mask if is_bool else mask > -math.inf
     scores = where(mask, scores, -math.inf) if is_bool else add(scores, mask)
