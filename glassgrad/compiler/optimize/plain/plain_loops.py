@@ -18,6 +18,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
+from glassgrad.compiler.optimize.plain.scans import scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
@@ -62,8 +63,11 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     lanes = target.lanes(_itemsize(body))
     free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
+        scanned = scans(loops, inner, total, target, decisions) if target.groups else None
+        if scanned is not None:
+            return scanned
         lane = loops[-1].range if loops and loops[-1] in free else None
-        if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
+        if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
             chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
             return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
                          total, target, decisions, apart=False)]
@@ -100,6 +104,16 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
     wide = rows.together(along_rows(inner, lanes, decisions, most), target, decisions)
     return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
+
+
+def scans(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
+        -> list[list[Statement]] | None:
+    """A running total on groups of threads; refuses (None) other loops."""
+    parts = scan_in_chunks(loops, inner, total, target, decisions)
+    if parts is not None:
+        return [b for part in parts for b in plain(part, target, decisions)]
+    body = scan_in_group(inner, decisions) if all(f.stop is None for f in loops) else None
+    return None if body is None else [moves.loops_around([f.range for f in loops], body, TASK)]
 
 
 def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
@@ -272,8 +286,8 @@ def _lane_loop(loops: list[For], inner: list[Statement]) -> int:
 
 def _stores_in_order(body: list[Statement]) -> bool:
     """A loop that stores inside (a scan, a scatter) must keep its order: lanes only around it."""
-    return any(isinstance(s, Store) and s.memory.op is not o.LOCAL for f in walk(body)
-               if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
+    return any(isinstance(s, Store) and (s.memory.op is not o.LOCAL or s.memory.arg.scope == "shared")
+               for f in walk(body) if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
 
 
 def work(body: list[Statement]) -> int:

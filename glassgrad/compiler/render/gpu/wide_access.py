@@ -85,12 +85,13 @@ def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAlign
     takes = ", ".join(f"{given} v{i}" for i in range(count))
     filled = [f"v.words[{i}] = {pair}(v{2 * i}, v{2 * i + 1});" for i in range(count // 2)] if pair else \
         [f"v.each[{i}] = v{i};" for i in range(count)]
+    words = f"unsigned words[{nbytes // 4}]; " if pair else ""
     aligned = is_aligned(first.memory)
     takes_aligned, given_aligned = ("", "") if aligned else (", bool aligned", ", aligned")
     name = f.define(
         f"store_{kind}_{count}{f'_by_{pair}' if pair else ''}{'_aligned' if aligned else ''}", "void",
         f"{kind} *p, {takes}{takes_aligned}",
-        f"union {{ {WORDS[nbytes]} all; {f'unsigned words[{nbytes // 4}]; ' if pair else ''}{kind} each[{count}]; }} v = {{}};",
+        f"union {{ {WORDS[nbytes]} all; {words}{kind} each[{count}]; }} v = {{}};",
         *filled, *_moved(f"*({WORDS[nbytes]} *)p = v.all;", "p[i] = v.each[i];", count, aligned))
     at = f"{f.base(first.memory)} + {f.split(first.index)[0].text}"
     f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {', '.join(values)}{given_aligned});")
