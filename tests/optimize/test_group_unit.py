@@ -136,7 +136,9 @@ def test_units_are_named_in_their_description_alone() -> None:
 
 def test_a_processor_has_the_units_of_its_features() -> None:
     assert units_of({"sm_75"}) == () and units_of({"sm_80"}) == units_of({"sm_100"}) == MMA_SYNC
-    assert set(units_of({"sm_90a"})) == {*WGMMA, *MMA_SYNC}
+    assert set(units_of({"sm_90a", "tf32"})) == {*WGMMA, *MMA_SYNC}
+    assert {u.name for u in WGMMA} - {u.name for u in units_of({"sm_90a"})} == \
+        {f"wgmma_m64n{columns}k8_tf32" for columns in (64, 128, 192, 256)}
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------

@@ -123,12 +123,13 @@ class GroupUnitPlan:
         """The same, with windows of an image read from the image, where the right factor is that."""
         right = self.right
         found = window_factor(right, self.n.parts, self.product.k, self.line(self.units[0])) \
-            if in_place(*self.factors()[1]) is None else None
+            if in_place(*self.factors()[1]) is None and self.units[0].across else None
         return self if found is None else replace(self, n=found.axis, k=found.k, windows=found)
 
     def placed(self) -> list[Factor | WindowFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
-        left, right = (in_place(*of) for of in self.factors())
+        found = [in_place(*of) for of in self.factors()]
+        left, right = (f if f is not None and (f.along_k or self.units[0].across) else None for f in found)
         return [left, self.windows or right]
 
     def own(self) -> Tiling:
@@ -194,7 +195,7 @@ class GroupUnitTile:
         self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
         self.threads = c.rows * self.unit.threads
         self.height, self.width = c.rows * self.unit.rows, self.unit.columns
-        self.left, self.right = (factor or packed(name, *of, self.unit.left, self.line)
+        self.left, self.right = (factor or packed(name, *of, self.unit, self.line)
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
@@ -287,19 +288,24 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> F
     return Factor(value.src[0], offset, axis, k, along_k, pitch, [(r, terms[r]) for r in used], [])
 
 
-def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], dtype: DType, line: int) -> Factor:
-    """A factor that is stored first, lines along what is contiguous in memory and padded."""
+def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], unit: MatrixUnit, line: int) \
+        -> Factor:
+    """A factor that is stored first, lines padded: along what is contiguous in memory, or along k where the unit takes
+    nothing else. Then a thread reads as many neighbours as are brought at once, and stores them to as many lines."""
+    dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
+    rows_at_once = gpu.PACK_ROWS if along_k or unit.across else gpu.SECTOR // dtype.itemsize
+    along_k = along_k or not unit.across
     lines, inner = (axis, k) if along_k else (k, axis)
     used = [r for r in outer if r in ranges_of(value)]
     pitch = -(-inner.size // line) * line
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
-    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", gpu.PACK_ROWS), \
+    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", rows_at_once), \
         counter("l", gpu.PACK_LANES)
-    some = counter("p", -(-lines.size // gpu.PACK_ROWS))
-    at_line = add(multiply(one(some), gpu.PACK_ROWS), rows)
+    some = counter("p", -(-lines.size // rows_at_once))
+    at_line = add(multiply(one(some), rows_at_once), rows)
     at = add(multiply(one(block), gpu.PACK_LANES), lane)
     gate = both(moves.below(at_line, lines.size), moves.below(at, inner.size))
     new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})

@@ -132,7 +132,7 @@ class Asynchronous:
         if not pending:
             names = [self.f.register(r).text for r in registers_of(found[0].register, unit, self.f.units)]
             for name in names:
-                self.f.line(f'asm volatile("" : "+f"({name}) :: "memory");')
+                self.f.line(f'asm volatile("" : "+{_letter(unit)}"({name}) :: "memory");')
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def unit_of(self, s: Accumulate) -> MatrixUnit:
@@ -152,7 +152,7 @@ class Asynchronous:
         left, left_across = self.matrix(s.value.src[0], row, depth, lines)
         right, right_across = self.matrix(s.value.src[1], column, depth, lines)
         names = [self.f.register(r).text for r in registers_of(s.register, unit, self.f.units)]
-        outs = ", ".join(f'"+f"({name})' for name in names)
+        outs = ", ".join(f'"+{_letter(unit)}"({name})' for name in names)
         sums, count = ", ".join(f"%{i}" for i in range(len(names))), len(names)
         step = text.step.format(sums=sums, left=f"%{count}", right=f"%{count + 1}", left_across=int(left_across),
                                 right_across=int(right_across))
@@ -200,6 +200,11 @@ class Asynchronous:
 
     def stage(self, round_: UOp) -> str:
         return self.value(modulo(round_, self.stages))
+
+
+def _letter(unit: MatrixUnit) -> str:
+    """How inline assembly calls a register of a sum."""
+    return "f" if unit.total.kind == "f" else "r"
 
 
 def _count(box: Box) -> int:
