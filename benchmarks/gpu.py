@@ -7,7 +7,8 @@
 Inputs are fresh Gaussian numbers (constant ones raise the clock, and flatter). Results are compared with float64 on the
 device: the relative Frobenius error, beside PyTorch's own. Times: both libraries in turn, in another order each round;
 launches are queued behind a kernel that sleeps, so that Python's time does not count; several sets of inputs are taken
-in turn, so that they are not in the cache. Cases that end in "compiled" are beside torch.compile. `ratio` is the median of (PyTorch's time / ours) within a round.
+in turn, so that they are not in the cache. `ratio` is the median of (PyTorch's time / ours) within a round. Cases that
+end in "compiled" are beside torch.compile.
 """
 
 from __future__ import annotations

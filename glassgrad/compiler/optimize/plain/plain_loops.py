@@ -17,6 +17,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.scans import scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.targets.target import Target
@@ -25,6 +26,9 @@ ADDS = 128              # adds per lane before a partial sum is folded: equal va
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
 WIDE_BYTES = 16         # that a thread of a GPU reads or stores at once
 MOST_VECTORS = 16       # in flight at once: more only make the code longer
+LONG_ARITHMETIC = 16    # operations on each element from which a GPU's thread reads what comes next before it computes,
+FEWEST_LANES = 64       # of a group, however few there are
+AHEAD_TASKS = 16        # where so many times the least number of groups are left
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
+        if beside:
+            tile, lanes = _more_groups(apart, tile, lanes, target)
         chosen = ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
@@ -96,6 +102,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, apart=False)]
         body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes,
                           beside=beside > 0)
+        if beside and arithmetic(inner) >= LONG_ARITHMETIC and apart >= AHEAD_TASKS * target.few_tasks:
+            body = read_ahead(body)
         return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
     if rows is None:
@@ -299,6 +307,21 @@ def work(body: list[Statement]) -> int:
             cost += 0.1 * len(cold_path.usual_nodes(e))
         total += times * cost
     return int(total)
+
+
+def _more_groups(groups: int, tile: int, lanes: int, target: Target) -> tuple[int, int]:
+    """Fewer neighbours for each thread, then fewer threads in a group, where groups are so few that most of a GPU would
+    be idle."""
+    while groups < target.few_tasks // 2 and tile * lanes > FEWEST_LANES:
+        groups, tile, lanes = 2 * groups, max(1, tile // 2), lanes if tile > 1 else lanes // 2
+    return tile, lanes
+
+
+def arithmetic(body: list[Statement]) -> int:
+    """Operations on each element, where nothing is looped over."""
+    if any(isinstance(s, For) for s in body):
+        return 0
+    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in cold_path.usual_nodes(e))
 
 
 def vectors_in_flight(body: list[Statement]) -> int:

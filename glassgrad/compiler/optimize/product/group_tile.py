@@ -8,7 +8,8 @@
             for k of the step: every thread multiplies its rows by its columns, in registers
         the epilogue
 
-A group's threads form a square of 16 x 16, and each has `rows` x `vectors` results of the block: in pieces of four that
+With two stages, the next tiles go to other memory than those that are multiplied, and threads wait for each other once
+in a step. A group's threads form a square of 16 x 16, and each has `rows` x `vectors` results of the block: in pieces of four that
 lie side by side with its neighbours', so that threads read different banks. Edges are copied as zeros and not stored.
 """
 
@@ -47,12 +48,16 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
                         key=lambda tile: gpu.tile_time(m.size, n.size, around, tile, target.few_tasks // 2))
     groups = around * -(-m.size // (SIDE * rows)) * -(-n.size // (SIDE * columns))
     parts = max(1, min(target.few_tasks // (2 * groups), k.size // gpu.PART))
+    tiles_bytes = gpu.STEP * (SIDE * (rows + columns) + 2 * gpu.PAD) * product.total.dtype.itemsize
+    two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * gpu.STEP
     own = Tiling("staged", rows, columns, SIDE * SIDE, block_m=SIDE, block_n=SIDE, left="shared", right="shared",
-                 k_block=gpu.STEP, k_parts=parts)
+                 k_block=gpu.STEP, k_parts=parts, stages=2 if two else 1)
     return GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
 
 
 def _refuses(c: Tiling) -> str | None:
+    if c.stages not in (1, 2):
+        return "there are one or two stages"
     if c.rows not in (1, 2, 4, 8) or c.vectors not in (1, 2, 4, 8):
         return "a thread has 1, 2, 4 or 8 rows and columns"
     return None if c.k_block in (16, 32) else "steps of K are 16 or 32 long"
@@ -67,14 +72,15 @@ class GroupTile:
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
         self.height, self.width = SIDE * c.rows, SIDE * c.vectors
         self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
-        steps = -(-k.size // c.k_block)
-        self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-steps // c.k_parts))
+        self.round = c.stages * c.k_block                                      # of K, in one round of the loop
+        self.rounds = -(-k.size // self.round)
+        self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-self.rounds // c.k_parts))
         self.in_m = self.position(one(self.row), c.rows, divide(self.lane, SIDE))
         self.in_n = self.position(one(self.column), c.vectors, modulo(self.lane, SIDE))
         self.at_m = add(multiply(one(self.task_m), self.height), self.in_m)
         self.at_n = add(multiply(one(self.task_n), self.width), self.in_n)
-        self.first_k = multiply(multiply(one(self.part), self.step.arg.size), c.k_block)
-        self.begin_k = add(self.first_k, multiply(self.step, c.k_block))
+        self.first_k = multiply(multiply(one(self.part), self.step.arg.size), self.round)
+        self.begin_k = add(self.first_k, multiply(self.step, self.round))
         wide = tuple(r for r in (self.row, self.column, self.lane) if r.arg.size > 1)
         self.total = register(product.total.arg, product.total.dtype, wide)
 
@@ -90,14 +96,8 @@ class GroupTile:
         p = self.product
         left = _SharedTile("left", p.left, self.m, multiply(one(self.task_m), self.height), self.height, self)
         right = _SharedTile("right", p.right, self.n, multiply(one(self.task_n), self.width), self.width, self)
-        k = counter("k", self.c.k_block)
-        multiplied = Accumulate(self.total, o.ADD, left.at(k, self.in_m) * right.at(k, self.in_n))
-        then = add(self.begin_k, index(self.c.k_block))
-        body: list[Statement] = [*left.kept(), *right.kept(), *left.read(then), *right.read(then),
-                                 For(k, LOOP, self.for_all([multiplied]))]
-        first = [*left.read(self.first_k), *right.read(self.first_k)]
-        stop = left_of(-(-self.k.size // self.c.k_block), self.step.arg.size, self.part)
-        loop: list[Statement] = [*first, For(self.step, LOOP, body, stop)]
+        first, body = self.steps(left, right)
+        loop: list[Statement] = [*first, For(self.step, LOOP, body, left_of(self.rounds, self.step.arg.size, self.part))]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])
         blocks = [self.task_m, self.task_n]
         if self.c.k_parts == 1:
@@ -107,6 +107,25 @@ class GroupTile:
                       self.c.k_parts * count(self.outer) * self.m.size * self.n.size, "shared")
         kept = self.for_all([Store(parts, self.part_at(one(self.part), self.at_m, self.at_n), self.total, None, gate)])
         return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], self.joined(parts)
+
+    def steps(self, left: _SharedTile, right: _SharedTile) -> tuple[list[Statement], list[Statement]]:
+        """What comes before the loop over K, and one round of it."""
+        k, step = counter("k", self.c.k_block), self.c.k_block
+
+        def read(at: UOp) -> list[Statement]:
+            return [*left.read(at), *right.read(at)]
+
+        def kept(stage: int) -> list[Statement]:
+            return [*left.kept(stage), *right.kept(stage)]
+
+        def multiplied(stage: int) -> Statement:
+            product = left.at(stage, k, self.in_m) * right.at(stage, k, self.in_n)
+            return For(k, LOOP, self.for_all([Accumulate(self.total, o.ADD, product)]))
+        if self.c.stages == 1:
+            return read(self.first_k), [*kept(0), *read(add(self.begin_k, index(step))), multiplied(0)]
+        return [*read(self.first_k), *kept(0)], [
+            *read(add(self.begin_k, index(step))), multiplied(0), *kept(1),
+            *read(add(self.begin_k, index(2 * step))), multiplied(1), *kept(0)]
 
     def for_all(self, body: list[Statement]) -> list[Statement]:
         """For every position of the block: its rows and columns in each thread, in all threads."""
@@ -133,13 +152,14 @@ class _SharedTile:
     def __init__(self, name: str, value: UOp, axis: FlatAxis, begin: UOp, size: int, tiling: GroupTile):
         self.value, self.axis, self.k, self.begin, self.size, self.tiling = value, axis, tiling.k, begin, size, tiling
         self.depth, self.pitch = tiling.c.k_block, size + gpu.PAD
-        self.memory = local(name, value.dtype, self.depth * self.pitch)
+        self.memories = [local(f"{name}{stage or ''}", value.dtype, self.depth * self.pitch)
+                         for stage in range(tiling.c.stages)]
         self.over = counter(f"{name}_u", size * self.depth // tiling.lane.arg.size)
         wide = tuple(r for r in (self.over, tiling.lane) if r.arg.size > 1)
         self.next = register(f"{name}_next", value.dtype, wide)
 
-    def at(self, k: UOp, position: UOp) -> UOp:
-        return load(self.memory, add(multiply(k, self.pitch), position))
+    def at(self, stage: int, k: UOp, position: UOp) -> UOp:
+        return load(self.memories[stage], add(multiply(k, self.pitch), position))
 
     def place(self) -> tuple[UOp, UOp]:
         """A thread's element as (position, k): neighbouring threads read neighbouring elements."""
@@ -156,10 +176,10 @@ class _SharedTile:
         value = substitute_index(self.value, {**self.axis.apart(at), **self.k.apart(at_k)}, {})
         return self.for_all(Assign(self.next, moves.zero_outside(value, gate)))
 
-    def kept(self) -> list[Statement]:
-        """Store the registers to memory."""
+    def kept(self, stage: int) -> list[Statement]:
+        """Store the registers to a stage's memory."""
         position, k = self.place()
-        return self.for_all(Store(self.memory, add(multiply(k, self.pitch), position), self.next))
+        return self.for_all(Store(self.memories[stage], add(multiply(k, self.pitch), position), self.next))
 
     def for_all(self, statement: Statement) -> list[Statement]:
         body: list[Statement] = [For(self.tiling.lane, LANE, [statement])]

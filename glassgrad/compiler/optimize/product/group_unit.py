@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.node import toposort

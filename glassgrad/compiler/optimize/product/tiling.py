@@ -22,7 +22,7 @@ FAMILIES = {
     "contract": ("rows", "vectors", "lanes", "block_m", "block_n", "left", "right", "ahead", "k_blocks"),
     "direct": ("rows", "vectors", "along", "block_m", "block_n"),
     "unit": ("rows", "vectors", "block_m", "block_n", "left", "k_block"),
-    "staged": ("rows", "vectors", "k_block"),
+    "staged": ("rows", "vectors", "k_block", "stages"),
     "boxes": ("rows", "unit", "stages"),
     "held": ("ahead",),
     "dots": ("rows",),

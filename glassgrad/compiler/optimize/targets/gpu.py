@@ -13,6 +13,7 @@ PIECE = 4                # neighbouring positions of a thread: one access of 16 
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
 LEAST_SIDE = 16          # positions of M and of N below which a tile would be mostly edge
 STEP = 16                # of K that are copied at once
+LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
 PART = 512               # of K that are worth a part of their own
 EFFICIENCY = {64: 1.0, 32: 0.8, 16: 0.6, 8: 0.4, 4: 0.25}     # of a thread's tile: products for each value read
 

@@ -100,7 +100,7 @@ class Target:
 
 # A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy.
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
-             few_tasks=264, least_chunk=64, groups=True)
+             few_tasks=264, least_chunk=128, groups=True)
 
 # Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.
 APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, buffers=31)

@@ -47,7 +47,9 @@ from glassgrad.compiler.render.value_order import Flow
 __all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
 
 WARP = 32                   # groups are whole multiples of it
-UNROLL = 4
+UNROLL = 8
+SHORT = 16                  # iterations
+FEW_SUMS = 2
 FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
 LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
@@ -113,6 +115,7 @@ class GpuFunction(CFunction):
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
         self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
+        self.loaded = {s.register for s in walk(jammed.body) if isinstance(s, Assign) and s.value.op is o.LOAD}
         self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
         self.rounded = rounded_divisions(jammed.body, self.native_floats) if dialect.quotient else set()
         self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
@@ -219,9 +222,11 @@ class GpuFunction(CFunction):
             load_wide(self, values, self.is_aligned)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
-        """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
+        """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
+        fewer sums there are. Short ones are written out."""
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
-        return [f"#pragma unroll {UNROLL}"] if range_.arg.size >= UNROLL and sums else []
+        times = SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
+        return [f"#pragma unroll {times}"] if range_.arg.size >= UNROLL and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------
     def _counter(self, node: UOp) -> CValue:
@@ -336,7 +341,7 @@ class GpuFunction(CFunction):
         first = body[at]
         assert isinstance(first, Store)
         wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
-            any(n.op is o.LOAD for n in toposort([first.value]))
+            any(n.op is o.LOAD or n in self.loaded for n in toposort([first.value]))
         return neighbours(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
