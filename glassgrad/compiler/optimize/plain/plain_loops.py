@@ -107,10 +107,10 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
     if rows is None:
-        return [nest(loops, along_rows(inner, lanes, decisions), total, target, decisions)]
+        return [nest(loops, along_rows(inner, lanes, decisions, target), total, target, decisions)]
     # sums of all these rows stay in registers, and leave as many for what they are made of
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
-    wide = rows.together(along_rows(inner, lanes, decisions, most), target, decisions)
+    wide = rows.together(along_rows(inner, lanes, decisions, target, most), target, decisions)
     return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
 
 
@@ -162,21 +162,26 @@ def _chunk(n: int, least: int, most: int) -> int:
     return next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
 
 
-def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: int = 4) -> list[Statement]:
+def along_rows(body: list[Statement], lanes: int, decisions: Decisions, target: Target, most: int = 4) \
+        -> list[Statement]:
     """Lanes along the innermost loops of a row: reductions with several partial vectors (at most so many), stores with
-    vectors."""
+    vectors. A GPU's thread takes neighbours where it can read and store them at once."""
     out: list[Statement] = []
     for s in body:
         if not isinstance(s, For):
             out.append(s)
-        elif any(isinstance(x, For) for x in s.body):
-            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, most), s.stop))
-        elif s.kind == TASK:
-            chosen = ask_lanes(decisions, [s], 0, vectors_in_flight(s.body), lanes)
-            out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes)
+            continue
+        if any(isinstance(x, For) for x in s.body):
+            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, target, most), s.stop))
+            continue
+        beside = _neighbours(s.body, s.range) if target.groups and s.stop is None else 0
+        beside = beside if s.range.arg.size % (max(beside, 1) * lanes) == 0 else 0
+        if s.kind == TASK:
+            chosen = ask_lanes(decisions, [s], 0, beside or vectors_in_flight(s.body), lanes)
+            out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes, beside=beside > 0)
         else:
-            tile = min(most, vectors_in_flight(s.body))
-            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
+            tile = beside or min(most, vectors_in_flight(s.body))
+            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes, beside=beside > 0)
             if wide is not None:
                 decisions.ask(FoldedLanes(s.range.arg.name, tile, lanes), lambda c: None)
             out += wide or [s]

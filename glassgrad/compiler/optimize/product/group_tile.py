@@ -8,9 +8,10 @@
             for k of the step: every thread multiplies its rows by its columns, in registers
         the epilogue
 
-With two stages, the next tiles go to other memory than those that are multiplied, and threads wait for each other once
-in a step. A group's threads form a square of 16 x 16, and each has `rows` x `vectors` results of the block: in pieces of four that
+A group's threads form a square of 16 x 16, and each has `rows` x `vectors` results of the block: in pieces of four that
 lie side by side with its neighbours', so that threads read different banks. Edges are copied as zeros and not stored.
+With two stages, the next tiles go to other memory than those that are multiplied, and threads wait for each other once
+in a step, not twice.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class GroupTile:
         left = _SharedTile("left", p.left, self.m, multiply(one(self.task_m), self.height), self.height, self)
         right = _SharedTile("right", p.right, self.n, multiply(one(self.task_n), self.width), self.width, self)
         first, body = self.steps(left, right)
-        loop: list[Statement] = [*first, For(self.step, LOOP, body, left_of(self.rounds, self.step.arg.size, self.part))]
+        stop = left_of(self.rounds, self.step.arg.size, self.part)
+        loop: list[Statement] = [*first, For(self.step, LOOP, body, stop)]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])
         blocks = [self.task_m, self.task_n]
         if self.c.k_parts == 1:

@@ -226,7 +226,7 @@ class GpuFunction(CFunction):
         fewer sums there are. Short ones are written out."""
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
         times = SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
-        return [f"#pragma unroll {times}"] if range_.arg.size >= UNROLL and sums else []
+        return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------
     def _counter(self, node: UOp) -> CValue:
