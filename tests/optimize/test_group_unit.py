@@ -316,7 +316,8 @@ def test_the_source_has_a_step_for_each_part_of_a_line() -> None:
     source = make_source(kernel, HOPPER, "cuda")
     assert source.count("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16") == 4
     assert source.count("wgmma.commit_group.sync.aligned;") == 1 and source.count("wgmma.wait_group.sync.aligned") == 2
-    assert "__launch_bounds__(256, 1)" in source and "store_u16_8_by_round_pair_bf16(data0" in source
+    assert "__launch_bounds__(256, 1)" in source and "store_u16_2_by_round_pair_bf16_aligned(tile" in source
+    assert "store_u16_8(data0" in source
 
 
 def test_a_launch_says_which_boxes_are_copied() -> None:

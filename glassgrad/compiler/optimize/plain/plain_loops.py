@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
-from glassgrad.compiler.optimize.plain.scans import scan_in_chunks, scan_in_group
+from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
@@ -72,9 +72,11 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return scanned
         lane = loops[-1].range if loops and loops[-1] in free else None
         if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
-            chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
-            return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
-                         total, target, decisions, apart=False)]
+            beside = _neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
+            chosen = ask_lanes(decisions, loops[-1:], 0, beside or 1, lanes)
+            inner = read_ahead_of_totals(inner) if target.groups else inner
+            body = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes, beside=beside > 0)
+            return [nest(loops[:-1], body, total, target, decisions, apart=target.groups)]
         return [nest(loops, inner, total, target, decisions, apart=False)]
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
@@ -106,6 +108,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             body = read_ahead(body)
         return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
+    if rows is not None and target.groups and rows.row.range.arg.size // rows.count < target.few_tasks:
+        rows = None                                      # more groups are worth more
     if rows is None:
         return [nest(loops, along_rows(inner, lanes, decisions, target), total, target, decisions)]
     # sums of all these rows stay in registers, and leave as many for what they are made of

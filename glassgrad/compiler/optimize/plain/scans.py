@@ -39,6 +39,7 @@ TILE = 8                 # neighbours of a thread
 SIDE = 16                # threads whose totals one thread adds up
 MOST_LANES = SIDE * SIDE
 LEAST_ROW = 128          # shorter rows are better left to one thread each
+NEIGHBOURS = 4           # columns of a thread, where threads go down columns
 LEAST_CHUNK = 64         # steps of a chunk whose rows lie side by side in memory
 
 
@@ -98,7 +99,7 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
         return None
     n, rows = scan.loop.range.arg.size, [f.range for f in loops]
     count = math.prod([r.arg.size for r in rows])
-    apart = count if scan.is_along_memory else -(-count // MOST_LANES)           # groups without chunks
+    apart = count if scan.is_along_memory else -(-count // (NEIGHBOURS * MOST_LANES))       # groups without chunks
     least = TILE * MOST_LANES if scan.is_along_memory else LEAST_CHUNK
     wanted = -(-4 * target.few_tasks // apart)
     chunk = -(-n // (wanted * least)) * least
@@ -108,7 +109,7 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     chunk = decisions.ask(ScannedChunks(name, chunk), lambda c: None).chunk
     outer, k = counter(name + "c", -(-n // chunk)), counter(name, chunk)
     stop, place = left_of(n, chunk, outer), flat_index(rows, outer)
-    part, before = (local(f"{kind}_{scan.total.arg}", scan.total.dtype, outer.arg.size * count, "shared")
+    part, before = (local(f"{kind}_{scan.total.arg}_{name}", scan.total.dtype, outer.arg.size * count, "shared")
                     for kind in ("part", "before"))
     body = moves.rebuild(scan.loop.body, {scan.loop.range: add(multiply(outer, chunk), k)})
     nothing = identity(scan.combine, scan.total.dtype)
@@ -122,6 +123,26 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
                             For(outer, LOOP, [Accumulate(scan.total, scan.combine, load(part, place)),
                                               Store(before, place, scan.total)])], TASK),
         loops_around([outer, *rows], [Assign(scan.total, start), For(k, LOOP, body, stop)], TASK)]
+
+
+def read_ahead_of_totals(inner: list[Statement]) -> list[Statement]:
+    """for k in n: r += f(k); out[k] = r  ->  for k in n/8: x0 = f(8k) .. x7 = f(8k + 7); r += x0; out[8k] = r; ..
+
+    A thread that goes down a column loads several of its numbers at once. refuses (returns the statements): another
+    form, n is no multiple of 8
+    """
+    scan = RunningTotal.of(inner)
+    if scan is None or scan.loop.stop is not None or scan.loop.range.arg.size % TILE:
+        return inner
+    k = scan.loop.range
+    block = counter(k.arg.name, k.arg.size // TILE)
+    read = [register(f"{scan.total.arg}_{u}", scan.total.dtype) for u in range(TILE)]
+    body: list[Statement] = []
+    for u, r in enumerate(read):
+        here = {k: add(multiply(block, TILE), index(u))}
+        body.insert(u, Assign(r, substitute_index(scan.value, here, {})))
+        body += [Accumulate(scan.total, scan.combine, r), *moves.rebuild(scan.stores, here)]
+    return [inner[0], For(block, LOOP, body)]
 
 
 def scan_in_group(inner: list[Statement], decisions: Decisions) -> list[Statement] | None:

@@ -156,19 +156,22 @@ class _SharedTile:
         self.depth, self.pitch = tiling.c.k_block, size + gpu.PAD
         self.memories = [local(f"{name}{stage or ''}", value.dtype, self.depth * self.pitch)
                          for stage in range(tiling.c.stages)]
-        self.over = counter(f"{name}_u", size * self.depth // tiling.lane.arg.size)
-        wide = tuple(r for r in (self.over, tiling.lane) if r.arg.size > 1)
+        each = size * self.depth // tiling.lane.arg.size                         # elements of a thread,
+        self.beside = counter(f"{name}_e", min(each, gpu.PIECE))                 # of which so many are neighbours
+        self.over = counter(f"{name}_u", each // self.beside.arg.size)
+        wide = tuple(r for r in (self.over, self.beside, tiling.lane) if r.arg.size > 1)
         self.next = register(f"{name}_next", value.dtype, wide)
 
     def at(self, stage: int, k: UOp, position: UOp) -> UOp:
         return load(self.memories[stage], add(multiply(k, self.pitch), position))
 
     def place(self) -> tuple[UOp, UOp]:
-        """A thread's element as (position, k): neighbouring threads read neighbouring elements."""
-        element = add(multiply(one(self.over), self.tiling.lane.arg.size), self.tiling.lane)
-        if self.along_k():
-            return divide(element, self.depth), modulo(element, self.depth)
-        return modulo(element, self.size), divide(element, self.size)
+        """A thread's element as (position, k): neighbouring threads read neighbouring pieces."""
+        along, piece = (self.depth if self.along_k() else self.size), self.beside.arg.size
+        number = add(multiply(one(self.over), self.tiling.lane.arg.size), self.tiling.lane)
+        line = divide(number, along // piece)
+        inner = add(multiply(modulo(number, along // piece), piece), one(self.beside))
+        return (line, inner) if self.along_k() else (inner, line)
 
     def read(self, begin_k: UOp) -> list[Statement]:
         """Read the elements of a step into registers, zeros past the edges."""
@@ -184,8 +187,7 @@ class _SharedTile:
         return self.for_all(Store(self.memories[stage], add(multiply(k, self.pitch), position), self.next))
 
     def for_all(self, statement: Statement) -> list[Statement]:
-        body: list[Statement] = [For(self.tiling.lane, LANE, [statement])]
-        return [For(self.over, TILE, body)] if self.over.arg.size > 1 else body
+        return nested([self.over, self.beside], [For(self.tiling.lane, LANE, [statement])], TILE)
 
     def along_k(self) -> bool:
         """Whether what lies side by side in memory follows K."""

@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps,
-                                            Axis, Barrier, Box, CopyBoxes, For, If, Statement, Store, counter, load,
-                                            local, ranges_of, register)
+                                            Axis, Barrier, Box, CopyBoxes, For, If, Statement, Store, counter,
+                                            expressions, load, local, ranges_of, register, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
@@ -208,8 +209,6 @@ class GroupUnitTile:
         self.left_size = self.height * self.line
         self.stage_size = self.left_size + self.width * self.line
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
-        self.pitch = self.width + gpu.UNIT_PAD
-        self.tile = local("tile", self.unit.total, self.height * self.pitch, over="stages")
 
     def phases(self) -> list[list[Statement]]:
         body: list[Statement] = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]), *self.sums(),
@@ -247,23 +246,50 @@ class GroupUnitTile:
             *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)))
 
     def epilogue(self) -> list[Statement]:
-        """The sums to memory, and what is stored of them: neighbouring threads store neighbouring pieces of a line."""
-        keep = Store(self.tile, add(multiply(self.row, self.pitch), self.column), self.total)
-        columns = self.n.parts[-1].arg.size if self.n.pitch else self.n.size
-        piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)           # neighbours that one thread stores
-        along = self.width // piece
-        each, further = counter("e", piece), counter("f", 8 // piece)
-        times, lane = counter("i", self.height * self.width // (8 * self.threads)), counter("l", self.threads)
-        at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), self.threads), lane)
-        row, begin = divide(at, along), multiply(modulo(at, along), piece)
-        at_m, at_n = add(self.first_m, row), add(self.first_n, begin)
-        gate = both(moves.below(at_m, self.m.size) if self.m.size % self.height else None,
-                    moves.below(at_n, self.n.size) if self.n.size % self.width else None)
-        gate = both(gate, self.n.gate(at_n))
-        result = load(self.tile, add(add(multiply(row, self.pitch), begin), one(each)))
-        stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(add(at_n, one(each)))}, gate)
-        lines = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
-        return [*self.in_unit([keep]), *lines]
+        return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
+                              over="stages")
+
+
+def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tuple[FlatAxis, UOp], threads: int,
+                   over: str) -> list[Statement]:
+    """The sums to memory of the group, and what is stored of them: neighbouring threads store neighbouring pieces of a
+    line. `m` and `n` are the axes, and where the tile begins along them. Sums that are rounded to a small type before
+    anything else are so on their way to that memory."""
+    (axis_m, first_m), (axis_n, first_n) = m, n
+    row, column = total.src
+    height, width = row.arg.size, column.arg.size
+    pitch = width + gpu.UNIT_PAD
+    small = rounded_to(product)
+    tile = local("tile", small or total.dtype, height * pitch, over=over)
+    value = total if small is None else total.cast(small)
+    keep = nested([row, column], [Store(tile, add(multiply(row, pitch), column), value)], UNIT)
+    columns = axis_n.parts[-1].arg.size if axis_n.pitch else axis_n.size
+    piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
+    along = width // piece
+    each, further = counter("e", piece), counter("f", 8 // piece)
+    times, lane = counter("i", height * width // (8 * threads)), counter("l", threads)
+    at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
+    line, begin = divide(at, along), multiply(modulo(at, along), piece)
+    at_m, at_n = add(first_m, line), add(first_n, begin)
+    gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
+                moves.below(at_n, axis_n.size) if axis_n.size % width else None)
+    gate = both(gate, axis_n.gate(at_n))
+    result = load(tile, add(add(multiply(line, pitch), begin), one(each)))
+    if small is not None:
+        rounded = register(product.total.arg, small)
+        epilogue = moves.rebuild(product.epilogue, {product.total.cast(small): rounded})
+        product = replace(product, total=rounded, epilogue=epilogue)
+    stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
+    return [*keep, *nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))]
+
+
+def rounded_to(product: Product) -> DType | None:
+    """The type of 16 bits that an epilogue rounds the sum to before it does anything else with it; None: it does not."""
+    found: set[DType | None] = set()
+    for node in toposort([e for s in walk(product.epilogue) for e in expressions(s)]):
+        if product.total in node.src:
+            found.add(node.dtype if node.op is o.CAST and node.dtype.itemsize == 2 and node.dtype.kind == "f" else None)
+    return found.pop() if len(found) == 1 else None
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ FAMILIES = {
     "unit": ("rows", "vectors", "block_m", "block_n", "left", "k_block"),
     "staged": ("rows", "vectors", "k_block", "stages"),
     "boxes": ("rows", "unit", "stages"),
+    "warps": ("rows", "vectors"),
     "held": ("ahead",),
     "dots": ("rows",),
     "taps": (),
