@@ -47,7 +47,7 @@ class BoxedTile:
                along_k: bool) -> BoxedTile:
         """A factor that is stored first."""
         line, depth = line_of(unit), -(-k.size // unit.depth) * unit.depth
-        factor = packed(name, value, axis, k, outer, unit.right, line, along_k)
+        factor = packed(name, value, axis, k, outer, line, along_k)
         inner, other = (k, axis) if factor.along_k else (axis, k)
         return BoxedTile(factor.memory, 0, factor.along_k, line, Extent(inner.size, None, inner.size),
                          Extent(other.size, None, other.size), factor.pitch, factor.outer, depth, factor.before)

@@ -24,8 +24,8 @@ from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, le
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps,
-                                            Axis, Barrier, Box, CopyBoxes, For, If, Statement, Store, counter, load,
-                                            local, ranges_of, register)
+                                            Axis, Barrier, Box, CopyBoxes, For, If, Statement, Store, counter,
+                                            expressions, load, local, ranges_of, register, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
@@ -126,7 +126,7 @@ class GroupUnitPlan:
     def with_images(self) -> GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
         p, line = self.product, self.line(self.units[0])
-        if in_place(*self.factors()[1]) is not None:
+        if not self.units[0].across or in_place(*self.factors()[1]) is not None:
             return self
         found = window_factor(self.right, self.n.parts, p.k, line)
         if found is not None:
@@ -138,7 +138,9 @@ class GroupUnitPlan:
 
     def placed(self) -> list[Factor | BoxFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
-        return [image or in_place(*of) for image, of in zip(self.images, self.factors())]
+        found = [in_place(*of) for of in self.factors()]
+        readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
+        return [image or factor for image, factor in zip(self.images, readable)]
 
     def own(self) -> Tiling:
         """The recipe's own choice: the tile with which the whole product takes least time."""
@@ -214,7 +216,7 @@ class GroupUnitTile:
         self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
         self.threads = c.rows * self.unit.threads
         self.height, self.width = c.rows * self.unit.rows, self.unit.columns
-        self.left, self.right = (factor or packed(name, *of, self.unit.left, self.line)
+        self.left, self.right = (factor or packed(name, *of, self.line, not self.unit.across)
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
@@ -228,8 +230,6 @@ class GroupUnitTile:
         self.left_size = self.height * self.line
         self.stage_size = self.left_size + self.width * self.line
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
-        self.pitch = self.width + gpu.UNIT_PAD
-        self.tile = local("tile", self.unit.total, self.height * self.pitch, over="stages")
         self.parts = Parts(self.unit.total, c.k_parts, self.outer, self.m, self.n)
 
     def phases(self) -> tuple[list[list[Statement]], list[Statement]]:
@@ -271,26 +271,54 @@ class GroupUnitTile:
             *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)))
 
     def epilogue(self) -> list[Statement]:
-        """The sums to memory, and what is stored of them: neighbouring threads store neighbouring pieces of a line."""
-        keep = Store(self.tile, add(multiply(self.row, self.pitch), self.column), self.total)
-        columns = self.n.parts[-1].arg.size if self.n.pitch else self.n.size
-        piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)           # neighbours that one thread stores
-        along = self.width // piece
-        each, further = counter("e", piece), counter("f", 8 // piece)
-        times, lane = counter("i", self.height * self.width // (8 * self.threads)), counter("l", self.threads)
-        at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), self.threads), lane)
-        row, begin = divide(at, along), multiply(modulo(at, along), piece)
-        at_m, at_n = add(self.first_m, row), add(self.first_n, begin)
-        gate = both(moves.below(at_m, self.m.size) if self.m.size % self.height else None,
-                    moves.below(at_n, self.n.size) if self.n.size % self.width else None)
-        gate = both(gate, self.n.gate(at_n))
-        result = load(self.tile, add(add(multiply(row, self.pitch), begin), one(each)))
-        if self.part.arg.size > 1:
-            stores: list[Statement] = [self.parts.store(one(self.part), at_m, add(at_n, one(each)), result, gate)]
-        else:
-            stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(add(at_n, one(each)))}, gate)
-        lines = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
-        return [*self.in_unit([keep]), *lines]
+        parts = (self.parts, one(self.part)) if self.part.arg.size > 1 else None
+        return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
+                              "stages", parts)
+
+
+def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tuple[FlatAxis, UOp], threads: int,
+                   over: str, parts: tuple[Parts, UOp] | None = None) -> list[Statement]:
+    """The sums to memory of the group, and what is stored of them: neighbouring threads store neighbouring pieces of a
+    line. `m` and `n` are the axes, and where the tile begins along them. Sums that are rounded to a small type before
+    anything else are so on their way to that memory. With `parts` they are stored as the sums of that part of K."""
+    (axis_m, first_m), (axis_n, first_n) = m, n
+    row, column = total.src
+    height, width = row.arg.size, column.arg.size
+    pitch = width + gpu.UNIT_PAD
+    small = rounded_to(product) if parts is None else None
+    tile = local("tile", small or total.dtype, height * pitch, over=over)
+    value = total if small is None else total.cast(small)
+    keep = nested([row, column], [Store(tile, add(multiply(row, pitch), column), value)], UNIT)
+    columns = axis_n.parts[-1].arg.size if axis_n.pitch else axis_n.size
+    piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
+    along = width // piece
+    each, further = counter("e", piece), counter("f", 8 // piece)
+    times, lane = counter("i", height * width // (8 * threads)), counter("l", threads)
+    at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
+    line, begin = divide(at, along), multiply(modulo(at, along), piece)
+    at_m, at_n = add(first_m, line), add(first_n, begin)
+    gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
+                moves.below(at_n, axis_n.size) if axis_n.size % width else None)
+    gate = both(gate, axis_n.gate(at_n))
+    result = load(tile, add(add(multiply(line, pitch), begin), one(each)))
+    if small is not None:
+        rounded = register(product.total.arg, small)
+        epilogue = moves.rebuild(product.epilogue, {product.total.cast(small): rounded})
+        product = replace(product, total=rounded, epilogue=epilogue)
+    if parts is None:
+        stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
+    else:
+        stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
+    return [*keep, *nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))]
+
+
+def rounded_to(product: Product) -> DType | None:
+    """The type of 16 bits that an epilogue rounds the sum to before it does anything else with it; None: it does not."""
+    found: set[DType | None] = set()
+    for node in toposort([e for s in walk(product.epilogue) for e in expressions(s)]):
+        if product.total in node.src:
+            found.add(node.dtype if node.op is o.CAST and node.dtype.itemsize == 2 and node.dtype.kind == "f" else None)
+    return found.pop() if len(found) == 1 else None
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------
@@ -314,20 +342,24 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> F
     return Factor(value.src[0], offset, axis, k, along_k, pitch, [(r, terms[r]) for r in used], [])
 
 
-def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], dtype: DType, line: int,
-           along_k: bool = False) -> Factor:
-    """A factor that is stored first, lines along what is contiguous in memory and padded, or along k."""
+def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \
+        -> Factor:
+    """A factor that is stored first, lines padded: along what is contiguous in memory, or along k where that is asked
+    for. Then a thread reads as many neighbours as are brought at once, and stores them to as many lines."""
+    dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
-    along_k = along_k or any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
+    along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
+    rows_at_once = gpu.PACK_ROWS if along_k or not must_follow_k else gpu.SECTOR // dtype.itemsize
+    along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
     used = [r for r in outer if r in ranges_of(value)]
     pitch = -(-inner.size // line) * line
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
-    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", gpu.PACK_ROWS), \
+    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", rows_at_once), \
         counter("l", gpu.PACK_LANES)
-    some = counter("p", -(-lines.size // gpu.PACK_ROWS))
-    at_line = add(multiply(one(some), gpu.PACK_ROWS), rows)
+    some = counter("p", -(-lines.size // rows_at_once))
+    at_line = add(multiply(one(some), rows_at_once), rows)
     at = add(multiply(one(block), gpu.PACK_LANES), lane)
     gate = both(moves.below(at_line, lines.size), moves.below(at, inner.size))
     new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})

@@ -21,6 +21,7 @@ WARP_PIECES = 4          # of them, where each thread has four bytes and all are
 SMALL_FACTOR = 8         # times the elements of a factor that the other one has: then it is stored first in any order
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
+LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
 PART = 512               # of K that are worth a part of their own
 # Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate.
 EFFICIENCY = {(8, 8, 16): 1.0, (8, 4, 16): 0.8, (4, 8, 16): 0.8, (4, 4, 16): 0.6, (8, 2, 16): 0.6, (2, 8, 16): 0.5,
@@ -68,16 +69,25 @@ TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at o
 MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stores
 COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of
 CACHE_LINE = 128         # bytes
+SECTOR = 64              # bytes of it that are brought at once
 COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
 UNIT_RATES = {(128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9, (128, 64, 1): 0.72,
               (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48, (64, 64, 2): 0.47}
 UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least
+# Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
+WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}
+WARP_STEP = 32           # of K that are copied at once
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
 UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
 UNIT_ENDS_SEEN = 0.45    # the part of them in which the unit idles, where another group has its steps meanwhile
+
+
+def warp_tile_time(tiles: int, tile: tuple[int, int], at_once: int) -> float:
+    """How long tiles of a size take: rounds of groups that run at once."""
+    return -(-tiles // at_once) * tile[0] * tile[1] / WARP_TILES[tile]
 
 
 def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processors: int,

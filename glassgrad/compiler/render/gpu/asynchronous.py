@@ -195,7 +195,7 @@ class Asynchronous:
     def name(self, matrices: Iterable[UOp], unit: MatrixUnit) -> None:
         for matrix in matrices:
             for register in registers_of(matrix, unit, self.f.units):
-                self.f.line(f'asm volatile("" : "+f"({self.f.register(register).text}) :: "memory");')
+                self.f.line(f'asm volatile("" : "+{_letter(unit)}"({self.f.register(register).text}) :: "memory");')
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def unit_of(self, s: Accumulate) -> MatrixUnit:
@@ -214,7 +214,7 @@ class Asynchronous:
         [depth] = [r for r in ranges_of(s.value) if r in self.f.units and r not in (row, column)]
         left, right = (factor.src[0] for factor in s.value.src)
         names = [self.f.register(r).text for r in registers_of(s.register, unit, self.f.units)]
-        outs, count = ", ".join(f'"+f"({name})' for name in names), len(names)
+        outs, count = ", ".join(f'"+{_letter(unit)}"({name})' for name in names), len(names)
         sums = ", ".join(f"%{i}" for i in range(count))
         right_matrix = SharedMatrix.of(right, column, depth, lines)
         described = [f"  const u64 right = {self.descriptor(right_matrix, lines)};"]
@@ -266,6 +266,11 @@ class Asynchronous:
 
     def stage(self, round_: UOp) -> str:
         return self.value(modulo(round_, self.stages))
+
+
+def _letter(unit: MatrixUnit) -> str:
+    """How inline assembly calls a register of a sum."""
+    return "f" if unit.total.kind == "f" else "r"
 
 
 def _count(box: Box) -> int:
