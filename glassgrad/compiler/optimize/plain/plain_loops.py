@@ -80,7 +80,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return scanned
         lane = loops[-1].range if loops and loops[-1] in free else None
         if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
-            beside = _neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
+            beside = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
             chosen = ask_lanes(decisions, loops[-1:], 0, beside or 1, lanes)
             inner = read_ahead_of_totals(inner) if target.groups else inner
             body = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes, beside=beside > 0)
@@ -188,7 +188,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, target: 
         if any(isinstance(x, For) for x in s.body):
             out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, target, most), s.stop))
             continue
-        beside = _neighbours(s.body, s.range) if target.groups and s.stop is None else 0
+        beside = neighbours(s.body, s.range) if target.groups and s.stop is None else 0
         beside = beside if s.range.arg.size % (max(beside, 1) * lanes) == 0 else 0
         if s.kind == TASK:
             chosen = ask_lanes(decisions, [s], 0, beside or vectors_in_flight(s.body), lanes)
