@@ -61,7 +61,7 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
          for parts in gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors)), key=time)
     rows, columns, side = tile
     own = Tiling("staged", rows, columns, gpu.THREADS, block_m=side, block_n=gpu.THREADS // side, left="shared",
-                 right="shared", k_block=gpu.STEP, k_parts=parts)
+                 right="shared", k_block=gpu.step_of(tile), k_parts=parts)
     in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
     if in_steps is not None:
         k = FlatAxis.of(in_steps)
@@ -95,7 +95,7 @@ def _read_back(factor: Factor) -> UOp:
 def _refuses(c: Tiling) -> str | None:
     if c.rows not in (1, 2, 4, 8) or c.vectors not in (1, 2, 4, 8):
         return "a thread has 1, 2, 4 or 8 rows and columns"
-    return None if c.k_block in (16, 32) else "steps of K are 16 or 32 long"
+    return None if c.k_block in (8, 16, 32) else "steps of K are 8, 16 or 32 long"
 
 
 class GroupTile:
