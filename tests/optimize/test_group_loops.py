@@ -1,4 +1,4 @@
-"""Loops shorter than a group of threads (plain/group_loops.py): what they compute, and which way is chosen for a GPU."""
+"""Loops shorter than a group of threads (plain/group_loops.py): what they compute, and which way is chosen."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
         n, outer, factor, tile, parts = way
         return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors)
-    if min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
+    thin = min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k
+    if thin or product.total.dtype.kind != "f":
         return None
     n, outer, _, tile, parts = min(
         ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.EFFICIENCY

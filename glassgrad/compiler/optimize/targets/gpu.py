@@ -10,7 +10,7 @@ from glassgrad.compiler.optimize.targets.limits import Limits
 LIMITS = Limits(least_k=8)
 THREADS = 256            # of a group
 SIDE = 16                # of them along M, and along N, where a tile is about square
-WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere: what they read is least for 16 products each
+WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere
 PIECE = 4                # neighbouring positions of a thread: one access of 16 bytes
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
 LEAST_SIDE = 16          # positions of M and of N below which a tile would be mostly edge
