@@ -98,7 +98,10 @@ class GroupNest:
 
     @property
     def inner(self) -> list[Statement]:
-        return [*[s for part in self.sums for s in (*part.begins, part.loop)], *self.rest]
+        out: list[Statement] = []
+        for part in self.sums:
+            out += [*part.begins, part.loop]
+        return out + self.rest
 
 
 def phases(found: GroupNest, target: Target, decisions: Decisions) -> list[list[Statement]]:
