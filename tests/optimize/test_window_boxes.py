@@ -13,8 +13,7 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import index
-from glassgrad.compiler.lower.loops import (AwaitCopies, Axis, Box, CopyBoxes, Kernel, Phase, Store, local, walk,
-                                            zero)
+from glassgrad.compiler.lower.loops import AwaitCopies, Axis, Box, CopyBoxes, Kernel, Phase, Store, local, walk, zero
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
@@ -82,10 +81,9 @@ def test_the_gradient_by_the_image_is_read_so_too() -> None:
 
 # image, weights, padding
 BY_WEIGHTS = {"a row is a step": ((2, 64, 5, 56), (128, 64, 3, 3), 1),
-              "more channels": ((1, 128, 4, 40), (192, 128, 3, 3), 1),
               "two rows are a step": ((3, 64, 6, 28), (128, 64, 3, 3), 1),
-              "two steps are a row": ((1, 64, 3, 120), (128, 64, 1, 3), 0),
-              "many images": ((64, 64, 4, 16), (128, 64, 1, 3), 0)}
+              "two steps are a row": ((1, 64, 2, 120), (128, 64, 1, 3), 0),
+              "many images": ((64, 64, 4, 16), (128, 64, 1, 2), 0)}
 
 
 @pytest.mark.parametrize("name", BY_WEIGHTS)

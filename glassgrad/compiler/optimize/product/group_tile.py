@@ -55,16 +55,18 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
         n, outer, factor, tile, parts = way
         return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors)
-    if min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
+    thin = min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k
+    if thin or product.total.dtype.kind != "f":
         return None
     n, outer, _, tile, parts = min(
         ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.EFFICIENCY
          for parts in gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors)), key=time)
     rows, columns, side = tile
-    tiles_bytes = gpu.STEP * (sum(gpu.tile_size(tile)) + 2 * gpu.PAD) * product.total.dtype.itemsize
-    two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * gpu.STEP
+    step = gpu.step_of(tile)
+    tiles_bytes = step * (sum(gpu.tile_size(tile)) + 2 * gpu.PAD) * product.total.dtype.itemsize
+    two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * step
     own = Tiling("staged", rows, columns, gpu.THREADS, block_m=side, block_n=gpu.THREADS // side, left="shared",
-                 right="shared", k_block=gpu.STEP, k_parts=parts, stages=2 if two else 1)
+                 right="shared", k_block=step, k_parts=parts, stages=2 if two else 1)
     in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
     if in_steps is not None:
         k = FlatAxis.of(in_steps)
@@ -100,7 +102,7 @@ def _refuses(c: Tiling) -> str | None:
         return "there are one or two stages"
     if c.rows not in (1, 2, 4, 8) or c.vectors not in (1, 2, 4, 8):
         return "a thread has 1, 2, 4 or 8 rows and columns"
-    return None if c.k_block in (16, 32) else "steps of K are 16 or 32 long"
+    return None if c.k_block in (8, 16, 32) else "steps of K are 8, 16 or 32 long"
 
 
 class GroupTile:

@@ -30,8 +30,8 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.parts import Parts
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.product.window_boxes import BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
@@ -181,8 +181,8 @@ class GroupUnitPlan:
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
         line, stages = self.line(unit), self.stages(groups, unit, at_once)
         left, right = ("shared" if factor else "packed" for factor in self.placed())
-        return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line, k_parts=self.parts(groups, unit),
-                      stages=stages)
+        return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line,
+                      k_parts=self.parts(groups, unit), stages=stages)
 
     def factors(self) -> list[tuple[UOp, FlatAxis, FlatAxis, list[UOp]]]:
         return [(self.left, self.m, self.k, self.outer), (self.right, self.n, self.k, self.outer)]

@@ -1,9 +1,9 @@
 """Windows of an image, copied as boxes of the image. In: factors of a product. Out: `BoxFactor`s, or None.
 
 A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the image reads the result's gradient with
-the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels of some columns of some
-rows. A copy begins at any row and column, but not at any element: along the innermost axis at multiples of 16 bytes
-alone. So the image is stored first with its channels innermost, and with the zeros around it; windows never are.
+the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels of some columns of
+some rows. A copy begins at any row and column, but not at any element: along the innermost axis at multiples of 16
+bytes alone. So the image is stored first with its channels innermost, and with the zeros around it; windows never are.
 
     forward, and by the image     a step of K is one tap and some channels; positions are rows and columns
     by the weights                a step of K is rows and columns; positions are channels, of one tap

@@ -10,11 +10,12 @@ from glassgrad.compiler.optimize.targets.limits import Limits
 LIMITS = Limits(least_k=8)
 THREADS = 256            # of a group
 SIDE = 16                # of them along M, and along N, where a tile is about square
-WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere: what they read is least for 16 products each
+WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere
 PIECE = 4                # neighbouring positions of a thread: one access of 16 bytes
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
 LEAST_SIDE = 16          # positions of M and of N below which a tile would be mostly edge
-STEP = 16                # of K that are copied at once
+STEP = 16                # of K that are copied at once; or half of it, where a thread would copy more than
+MOST_COPIED = 24         # elements
 WARP = 32                # threads that read and store at once
 MEMORY_PIECE = 32        # bytes that are read at least
 WARP_PIECES = 4          # of them, where each thread has four bytes and all are in order
@@ -23,10 +24,12 @@ NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
 PART = 512               # of K that are worth a part of their own
-# Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate.
+# Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate. A thread reads
+# 4 * (rows + columns) bytes of shared memory for rows * columns products, which limits all but the largest.
 EFFICIENCY = {(8, 8, 16): 1.0, (8, 4, 16): 0.8, (4, 8, 16): 0.8, (4, 4, 16): 0.6, (8, 2, 16): 0.6, (2, 8, 16): 0.5,
-              (4, 2, 16): 0.4, (2, 4, 16): 0.4, (2, 2, 16): 0.25, (4, 8, 8): 0.75, (4, 4, 8): 0.58, (4, 2, 8): 0.38,
-              (8, 4, 32): 0.75, (4, 4, 32): 0.58, (2, 4, 32): 0.38}
+              (4, 2, 16): 0.4, (2, 4, 16): 0.4, (2, 2, 16): 0.25,
+              (8, 8, 8): 0.95, (8, 8, 4): 0.85, (4, 8, 8): 0.65, (4, 4, 8): 0.5, (4, 2, 8): 0.35,
+              (8, 8, 32): 0.95, (8, 8, 64): 0.85, (8, 4, 32): 0.65, (4, 4, 32): 0.5, (2, 4, 32): 0.35}
 Tile = tuple[int, int, int]
 
 
@@ -39,6 +42,11 @@ def tile_size(tile: Tile) -> tuple[int, int]:
     """The results of a group, along M and N."""
     rows, columns, side = tile
     return rows * side, columns * (THREADS // side)
+
+
+def step_of(tile: Tile) -> int:
+    """Of K that are copied at once."""
+    return STEP if STEP * sum(tile_size(tile)) <= MOST_COPIED * THREADS else STEP // 2
 
 
 def tile_time(m: int, n: int, k: int, around: int, tile: Tile, parts: int, processors: int) -> float:
