@@ -79,14 +79,14 @@ def test_gelu_of_small_floats_takes_no_exact_division() -> None:
 
 # -- wide accesses ---------------------------------------------------------------------------------------------------
 def test_small_floats_are_rounded_in_pairs_where_they_are_stored() -> None:
-    source = source_of(lambda x: x * 2, "bfloat16", 64, 1024)
+    source = source_of(lambda x: x * 2, "bfloat16", 512, 4096)
     assert "cvt.rn.bf16x2.f32" in source and "cvt.rn.bf16.f32" not in source
-    assert "cvt.rn.f16x2.f32" in source_of(lambda x: x * 2, "float16", 64, 1024)
+    assert "cvt.rn.f16x2.f32" in source_of(lambda x: x * 2, "float16", 512, 4096)
 
 
 def test_where_memory_begins_is_looked_at_once() -> None:
     source = source_of(lambda x: x.sum(0), "float32", 4096, 4096)
-    assert source.count("% 16 == 0") == source.count("__global__") == 2
+    assert source.count("% 16 == 0") == 1 and "load_f32_4(data1" in source
     product = Tensor.zeros(512, 512, dtype="bfloat16").contiguous().realize()
     kernel = optimize(lower((product @ product).schedule()[-1].ast), HOPPER, products=False)
     assert make_source(kernel, HOPPER, "cuda").count("const bool aligned = ") == 1

@@ -103,7 +103,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
         if beside:
-            tile, lanes = _more_groups(apart, tile, lanes, target)
+            tile, lanes = _more_groups(apart, min(target.few_tasks // 2, total // target.task_steps), tile, lanes)
         chosen = ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
@@ -347,10 +347,10 @@ def work(body: list[Statement]) -> int:
     return int(total)
 
 
-def _more_groups(groups: int, tile: int, lanes: int, target: Target) -> tuple[int, int]:
-    """Fewer neighbours for each thread, then fewer threads in a group, where groups are so few that most of a GPU would
-    be idle."""
-    while groups < target.few_tasks // 2 and tile * lanes > FEWEST_LANES:
+def _more_groups(groups: int, most: int, tile: int, lanes: int) -> tuple[int, int]:
+    """Fewer neighbours for each thread, then fewer threads in a group, as long as there are at most so many groups:
+    were they fewer, most of a GPU would be idle."""
+    while 2 * groups <= most and tile * lanes > FEWEST_LANES:
         groups, tile, lanes = 2 * groups, max(1, tile // 2), lanes if tile > 1 else lanes // 2
     return tile, lanes
 

@@ -71,16 +71,16 @@ class RunningTotal:
     @staticmethod
     def of(body: list[Statement]) -> RunningTotal | None:
         """A body of this form and nothing else; None for anything else."""
-        if len(body) != 2 or not isinstance(body[0], Assign) or not isinstance(body[1], For):
-            return None
-        begin, loop = body
-        if loop.kind != LOOP or not loop.body or not isinstance(loop.body[0], Accumulate):
+        begin, loop = body if len(body) == 2 else (None, None)
+        if not isinstance(begin, Assign) or not isinstance(loop, For) or loop.kind != LOOP or not loop.body:
             return None
         first, stores = loop.body[0], [s for s in loop.body[1:] if isinstance(s, Store) and s.combine is None]
+        if not isinstance(first, Accumulate) or first.register is not begin.register or not stores or \
+                len(stores) != len(loop.body) - 1:
+            return None
         reads = [n for e in (first.value, *[s.index for s in stores]) for n in toposort([e]) if n.op is o.REGISTER]
         memories = {n.src[0] for s in loop.body for n in toposort(expressions(s)) if n.op is o.LOAD}
-        if first.register is not begin.register or len(stores) != len(loop.body) - 1 or not stores or reads or \
-                any(s.memory in memories or s.gate is not None for s in stores):
+        if reads or any(s.memory in memories or s.gate is not None for s in stores):
             return None
         return RunningTotal(begin.register, begin.value, loop, first.combine, first.value, stores)
 

@@ -313,7 +313,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
 
 
 def rounded_to(product: Product) -> DType | None:
-    """The type of 16 bits that an epilogue rounds the sum to before it does anything else with it; None: it does not."""
+    """The type of 16 bits that an epilogue rounds the sum to before it does anything else; None: it does not."""
     found: set[DType | None] = set()
     for node in toposort([e for s in walk(product.epilogue) for e in expressions(s)]):
         if product.total in node.src:

@@ -7,9 +7,9 @@
             put them into the other stage of memory that the group shares
         put the sums into that memory, line by line; the epilogue reads them there
 
-For chips whose units do not read shared memory by themselves, and copies go through threads. A tile lies in lines, along
-k or across it, as the factor lies in memory; the left one always along k. Lines are padded, so that neighbouring ones
-begin in different banks. Does not know which unit it is.
+For chips whose units do not read shared memory by themselves, and where copies go through threads. A tile lies in
+lines, along k or across it, as the factor lies in memory; the left one always along k. Lines are padded, so that
+neighbouring ones begin in different banks. Does not know which unit it is.
 """
 
 from __future__ import annotations

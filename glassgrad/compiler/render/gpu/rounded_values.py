@@ -59,7 +59,7 @@ def _bounds(node: UOp, of: list[tuple[float, float]]) -> tuple[float, float]:
         pick = max if node.op is o.MAX else min
         found = (pick(of[0][0], of[1][0]), pick(of[0][1], of[1][1]))
     elif node.op is o.MUL:
-        found = _product(*of, node.src[0] is node.src[1])
+        found = _product(of[0], of[1], node.src[0] is node.src[1])
     elif node.op is o.MULACC:
         least, most = _product(of[0], of[1], node.src[0] is node.src[1])
         found = (least + of[2][0], most + of[2][1])
