@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
@@ -367,7 +367,7 @@ class TracedCall:
                 before.setdefault(row.grad.uop.base, BufferSource([], [])).owners.append(row)
         apart = {*self._made(), *[id(row.grad) for row in self.reached.values()], *self.reached}
 
-        def leaves(nodes: Iterable[UOp]) -> list[Tensor]:
+        def leaves(nodes: Collection[UOp]) -> list[Tensor]:
             return [t for t in dict.fromkeys(holders(nodes)) if id(t) not in apart]
 
         read: dict[UOp, list[Tensor]] = {}

@@ -126,6 +126,23 @@ def test_weights_are_written_in_place_and_nothing_is_set_again(opened: Opener) -
     np.testing.assert_array_equal(w.numpy(), expected)
 
 
+@pytest.mark.parametrize("kernels, expected", [(1, {"launch": 1}), (2, {"launch_graph": 1}), (3, {"launch_graph": 1})])
+def test_from_two_launches_on_a_call_is_a_graph(opened: Opener, kernels: int, expected: dict[str, int]) -> None:
+    device = opened()
+    w = Tensor(np.ones(16, "float32"), device="CUDA").realize()
+
+    @TinyJit
+    def step() -> None:
+        for _ in range(kernels):
+            w.assign(w * 0.5 + 1).realize()
+    for number in range(6):
+        calls_of(device)
+        step()
+        if number > 3:
+            assert calls_of(device) == expected
+    np.testing.assert_array_equal(w.numpy(), np.full(16, 2 - 0.5 ** (6 * kernels), "float32"))
+
+
 def test_without_graphs_the_bits_are_the_same(opened: Opener) -> None:
     found = []
     for graphs in (1, 0):
@@ -296,6 +313,19 @@ def test_copies_larger_than_all_pinned_memory(opened: Opener, monkeypatch: pytes
     assert bytes(device.memory.copy_out(block.address, values.nbytes)) == values.tobytes()
     assert bytes(device.memory.copy_out(block.address + 4, 8)) == values[1:3].tobytes()
     assert device.memory.copy_out(block.address, 0) == b"" and len(device.library.pinned) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", [1, 5, 40_000, 600_000])
+def test_an_array_of_values_is_memory_of_its_own(opened: Opener, size: int) -> None:
+    opened()
+    values = np.random.default_rng(size).standard_normal(size).astype("float32")
+    x = Tensor(values, device="CUDA").realize()
+    first = x.numpy()
+    np.testing.assert_array_equal(first, values)
+    first[:] = 0
+    second = x.numpy()
+    np.testing.assert_array_equal(second, values)
+    assert x[0].item() == values[0] and x[:3].tolist() == values[:3].tolist() and not np.shares_memory(first, second)
 
 
 # -- compiling ------------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
     if kind is _BINARY:
         x, y = src
         shape, other, device = x.shape, y.shape, x.device
-        if (shape is other or shape == other or not shape or not other) and (device is y.device or y.device is None) and \
+        if (shape == other or not shape or not other) and (device is y.device or y.device is None) and \
                 not x.symbolic and not y.symbolic:
             node.shape, node.device, node.symbolic = shape or other, device, False
             return

@@ -9,9 +9,11 @@ computed together, so a whole training step is one schedule, and no gradient kee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, GradientError, InputError
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.modules import running_statistics as pending
@@ -232,6 +234,21 @@ class Optimizer:
             raise GradientError("there are no gradients to step along", given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient", fix="call loss.backward() first")
         old = {id(t): t.uop for t in self._state()}
+        is_ours = type(self).__module__.startswith("glassgrad.")         # else its formula has lines of its own
+        with one_place() if is_ours else nullcontext():
+            self._update_all()
+        self.shared.clear()
+        if only_if is not None:
+            for t in self._state():
+                before = old.get(id(t))
+                if before is not None and before is not t.uop:
+                    t.replace(only_if.reshape(()).where(t, Tensor(before)))
+        gradients = [p.grad for p in self.params if p.grad is not None]
+        losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
+        return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
+
+    def _update_all(self) -> None:
+        """Give every parameter that has a gradient its new value."""
         for group in self.param_groups:
             for i in group.indices:
                 p = self.params[i]
@@ -244,15 +261,6 @@ class Optimizer:
                 if master is not None:
                     master.assign(new.cast(master.dtype))
                 p.assign(_detached(new, p.dtype))
-        self.shared.clear()
-        if only_if is not None:
-            for t in self._state():
-                before = old.get(id(t))
-                if before is not None and before is not t.uop:
-                    t.replace(only_if.reshape(()).where(t, Tensor(before)))
-        gradients = [p.grad for p in self.params if p.grad is not None]
-        losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
-        return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
 
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;

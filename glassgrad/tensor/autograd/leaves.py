@@ -80,9 +80,10 @@ def is_held(tensor: Any) -> bool:
 def is_only_leaf(tensor: Any) -> bool:
     """Whether this tensor is the one leaf of its node, shares nothing with a view, and is in no block that notes what
     becomes of tensors: to hold it again would change nothing."""
+    if tensor._storage is not None or no_grad.open_blocks:
+        return False
     known = registry.leaves.get(tensor.uop)
-    return known is not None and len(known) == 1 and known[0]() is tensor and tensor._storage is None and \
-        not no_grad.open_blocks
+    return known is not None and len(known) == 1 and known[0]() is tensor
 
 
 def holders(nodes: Collection[UOp]) -> list[Any]:
