@@ -5,18 +5,25 @@ rows are written is known only when the kernel runs. So each group of threads ha
 indices, and does what is for its rows.
 
     for s: y[row[s], j] += x[s, j]    ->    TASK b: for s: if row[s] is one of b's rows: y[row[s], j] += x[s, j]
+
+Several indices are read before the first is used, because a thread waits for each of these reads.
 """
 
 from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, linear, multiply
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, index, less, linear, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, counter, ranges_of
+from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, If, Statement, Store, counter, ranges_of,
+                                            register)
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one, pieces, rebuild
 from glassgrad.compiler.optimize.moves.steps import move
 from glassgrad.compiler.optimize.targets.target import Target
 
 GROUPS = 2             # of rows, for each group of threads that runs at once
+READ_AT_ONCE = 16      # indices
 
 
 @move(lambda loops, inner, *_: None)
@@ -43,9 +50,21 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target,
     size = -(-rows // max(1, GROUPS * target.few_tasks // -(-columns // lanes)))
     block = counter("b", -(-rows // size))
     first = multiply(block, size)
-    owned = both(less(index(-1), add(row, multiply(first, -1))), less(row, add(first, index(size))))
-    assert owned is not None
-    return For(block, TASK, []), [For(loop.range, LOOP, [If(owned, [store])])]
+    body: list[Statement] = []
+    for start, count, together in pieces(loop.range.arg.size, READ_AT_ONCE):
+        outer, each = counter(loop.range.arg.name, count), counter(loop.range.arg.name + "u", together)
+        at = add(index(start), add(multiply(one(outer), READ_AT_ONCE), one(each)))
+        found = register("row", dtypes.index, (each,) if together > 1 else ())
+        [moved] = rebuild([store], {loop.range: at})
+        read = substitute_index(row, {loop.range: at}, {})
+        assert isinstance(moved, Store)
+        known = found.maximum(0).minimum(index(rows - 1))                    # a register alone has no bounds
+        [moved] = rebuild([moved], {read: known})
+        owned = both(less(index(-1), add(known, multiply(first, -1))), less(known, add(first, index(size))))
+        assert owned is not None
+        steps: list[Statement] = [Assign(found, read), If(owned, [moved])]
+        body += nested([outer], nested([each], steps, TILE), LOOP)
+    return For(block, TASK, []), body
 
 
 def _row(at: UOp, outer: list[UOp]) -> UOp | None:
