@@ -15,10 +15,9 @@ from typing import Any
 
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Line, line_of, one_place, user_place
+from glassgrad.compiler import pipeline
 from glassgrad.compiler.graph.ops import Ops
-from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.pipeline import PASSES
 from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import source_digest
@@ -27,8 +26,8 @@ LEAST_NODES = 64        # a smaller graph is scheduled about as fast as a file i
 
 
 def _compiler() -> tuple[Any, ...]:
-    """What a program can add to the compiler: ops, rules and passes of its own."""
-    return (len(vars(Ops)), *ALGEBRA.rules, *PASSES)
+    """What a program can change of the compiler: it may have ops, rules and passes of its own."""
+    return (len(vars(Ops)), *pipeline.ALGEBRA.rules, *pipeline.PASSES)
 
 
 _OWN_COMPILER = _compiler()
@@ -43,7 +42,8 @@ def can_be_kept(nodes: int) -> bool:
 
 def schedule_name(*parts: str) -> str:
     """The name of an entry, from all that the schedule depends on."""
-    return hashlib.sha256("\n\n".join(("schedule", source_digest(), *parts)).encode()).hexdigest()
+    sources = source_digest(), source_digest("engine")
+    return hashlib.sha256("\n\n".join(("schedule", *sources, *parts)).encode()).hexdigest()
 
 
 def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]) -> None:
