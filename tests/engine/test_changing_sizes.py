@@ -275,6 +275,32 @@ def test_random_programs_are_right_at_every_length(seed: int) -> None:
     assert general_graphs()
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
+def test_a_launch_runs_only_the_tasks_that_the_size_gives_work_to() -> None:
+    weight = Tensor(data((64, 96))).realize()
+
+    def tasks(n: int) -> int:
+        (Tensor(data((n, 64))).realize() @ weight).realize()
+        return sum(command.tasks for general in general_graphs() for segment in general.compiled.segments
+                   for command in segment.plan._commands)
+
+    tasks(4)
+    few, some, many, again = tasks(5), tasks(40), tasks(800), tasks(40)
+    whole = sum(count for general in general_graphs() for p in general.compiled.programs for _, count in p.phases)
+    assert max(few, some) < 16 and some < many < whole and again == some
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_timed_runs_of_other_sizes_are_right(threads: int) -> None:
+    """A stopwatch is made once, for all sizes."""
+    weight = data((64, 96))
+    with Context(THREADS=threads), observed_by(Observer()):
+        for n in (3, 4, 5, 90, 6, 40, 200):
+            x = data((n, 64))
+            np.testing.assert_allclose((Tensor(x) @ Tensor(weight)).numpy(), x @ weight, rtol=1e-4, atol=1e-4)
+    assert general_graphs()
+
+
 def test_random_numbers_are_those_of_the_fixed_size() -> None:
     def drawn(dynamic: int) -> list[Any]:
         Tensor.manual_seed(3)
