@@ -34,7 +34,8 @@ def optimize(kernel: Kernel, target: Target, products: bool = True, given: Seque
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool = True) -> Kernel:
     """`optimize`, with the decisions made through the caller's object."""
-    phases = [Phase(nests(phase.body, target, decisions)) for phase in kernel.phases if is_nests(phase.body)]
+    phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
+              for body in nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
     for body in _loop_nests(kernel, target):
         tiled = contraction(body, target, decisions) if products or target.groups else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.lower.online_softmax import GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
+from glassgrad.compiler.lower.online_softmax import BOX_BLOCKS, GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
 
 MOST_COLUMNS = 128     # of a result that stays in the registers of a group's threads between blocks of scores
@@ -56,7 +56,11 @@ class Target:
     @property
     def score_blocks(self) -> ScoreBlocks:
         """The blocks in which softmax(scores) times values is computed."""
-        return GROUP_BLOCKS if self.groups and any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
+        if not self.groups:
+            return SCORE_BLOCKS
+        if any(unit.text is not None and unit.text.held for unit in self.units):
+            return BOX_BLOCKS
+        return GROUP_BLOCKS if any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
 
     def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:
         """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
