@@ -26,6 +26,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import make_schedule
+from glassgrad.compiler.schedule.fusion import FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies, fast_up_to
@@ -226,7 +227,7 @@ def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[General
             return None
         general, sinks, params = found
         GlobalCounters.schedules += 1
-        general.compiled = prepare(normal, lambda: make_schedule(sinks, params, mode[1]),
+        general.compiled = prepare(normal, lambda: make_schedule(sinks, params, mode[1], limits=_limits(mode[1])),
                                    lambda planned: CompiledSchedule(planned, general.scalars, len(normal.buffers)))
     except GlassgradError as why:
         family.given_up = str(why).splitlines()[0]
@@ -261,7 +262,13 @@ def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str], known: _Schedule
 
 
 def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> Schedule:
-    return make_schedule(*with_params(normal, scalars), device, _stores_scores)
+    return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device))
+
+
+def _limits(device: str) -> FusionLimits:
+    """What pays on a device; where it has no target, as on a CPU."""
+    target = getattr(Device[device], "target", None)
+    return FusionLimits() if target is None else target.fusion
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:

@@ -21,6 +21,8 @@ from glassgrad.runtime.gpu import cuda, hip, metal
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.kernel_source import build
 
+pytestmark = fake_drivers.take_the_place
+
 
 def message(error: pytest.ExceptionInfo[BaseException]) -> str:
     return str(error.value).partition("\n  at: ")[0]

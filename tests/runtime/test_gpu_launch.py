@@ -32,7 +32,7 @@ from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.kernel_source import build
 from glassgrad.runtime.search import beam, tuning_results
 
-pytestmark = needs_cxx
+pytestmark = [needs_cxx, fake_drivers.take_the_place]
 Opener = Callable[..., DriverDevice]
 
 
