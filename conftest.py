@@ -120,7 +120,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     part = config.stash[PART]
     if part is not None:
         terminalreporter.write_line(rotation.describe(part))
-    if not config.getoption("all") or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    if named or not rotation.is_complete(lambda option: config.getoption(option, None)):
         return
     stats = terminalreporter.stats
     outcomes = Counter({kind: len(stats.get(kind, ())) for kind in ("passed", "failed", "error", "skipped")})

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.gpu_parts import PARTS, Row
@@ -35,11 +35,11 @@ def show(row: Row) -> str:
     return f"| {row.name} | {number} {row.unit} | {theirs} | {ratio} | {row.expected} |"
 
 
-def run_part(part: str, device: str, rounds: int, limit: float) -> list[Row]:
+def run_part(part: str, device: str, rounds: int, limit: float, module: str) -> list[Row]:
     """A part in a process of its own; what it found until its end."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows"
-        command = [sys.executable, "-m", "benchmarks.gpu_driving", "--part", part, "--device", device,
+        command = [sys.executable, "-m", module, "--part", part, "--device", device,
                    "--rows", str(out), "--rounds", str(rounds)]
         began = time.perf_counter()
         try:
@@ -57,13 +57,15 @@ def run_part(part: str, device: str, rounds: int, limit: float) -> list[Row]:
     return rows
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, parts: Mapping[str, Callable[[str, int], Iterator[Row]]] = PARTS,
+         usual: Sequence[str] = tuple(PARTS), module: str = "benchmarks.gpu_driving", limit: float = LIMIT) -> None:
+    """Run parts, and print what they find; `module` is the one that calls this, `usual` are the parts it runs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="CUDA")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, split by commas")
+    parser.add_argument("--only", default=",".join(usual), help=f"parts, split by commas: {', '.join(parts)}")
     parser.add_argument("--quick", action="store_true", help="two rounds")
     parser.add_argument("--json", default="")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for a part")
+    parser.add_argument("--limit", type=float, default=limit, help="seconds for a part")
     parser.add_argument("--part", default="", help=argparse.SUPPRESS)
     parser.add_argument("--rows", default="", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=0, help=argparse.SUPPRESS)
@@ -71,11 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rounds = chosen.rounds or (2 if chosen.quick else 9)
     if chosen.part:
         with open(chosen.rows, "w", encoding="utf-8") as file:
-            for row in PARTS[chosen.part](chosen.device, rounds):
+            for row in parts[chosen.part](chosen.device, rounds):
                 print(json.dumps(row), file=file, flush=True)
         return
     print("| what | ours | torch | ratio | expected |\n|---|---|---|---|---|")
-    rows = [row for part in chosen.only.split(",") for row in run_part(part, chosen.device, rounds, chosen.limit)]
+    rows = [row for part in chosen.only.split(",")
+            for row in run_part(part, chosen.device, rounds, chosen.limit, module)]
     if chosen.json:
         Path(chosen.json).write_text(json.dumps([row._asdict() for row in rows], indent=1), encoding="utf-8")
 

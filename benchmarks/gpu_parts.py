@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["PARTS", "Row", "network", "our_step"]
+__all__ = ["PARTS", "Row", "begun_with", "median_us", "network", "our_step", "torch_device"]
 
 
 class Row(NamedTuple):
@@ -329,6 +330,17 @@ def beam(device: str, rounds: int) -> Iterator[Row]:
             yield Row(f"BEAM {name}, seconds", time.perf_counter() - began, "s")
 
 
+KERNEL = re.compile(r"__global__ void[^{]*\(\w+ \*data0\b[^{]*\{\n")
+
+
+def begun_with(statement: str, source: str) -> str:
+    """CUDA source whose kernels begin with one more statement, which may use `data0`."""
+    changed, count = KERNEL.subn(lambda found: f"{found[0]}  {statement}\n", source)
+    if not count:
+        raise ValueError(f"no kernel with an argument data0 in this source:\n{source}")
+    return changed
+
+
 def hang(device: str, rounds: int) -> Iterator[Row]:
     """A candidate that writes outside of its memory, and one that never ends: their process is killed, this goes on."""
     from glassgrad import Context, Device, Tensor
@@ -342,12 +354,11 @@ def hang(device: str, rounds: int) -> Iterator[Row]:
             one = Search((x * 1.75 + 3).schedule()[-1].ast, *opened.searched, worker, device)
         one.begin()
         near, real = [tuple(moves) for moves in one._decided[one.recipe].neighbours()], one.built
-        start = "  i64 task = blockIdx.x;"
-        for name, text in (("stray write", "  data0[1ll << 40] = 1;\n" + start),
-                           ("endless loop", "  while (*(volatile float *)data0 >= -1e30f) {}\n" + start)):
+        for name, text in (("stray write", "data0[1ll << 40] = 1;"),
+                           ("endless loop", "while (*(volatile float *)data0 >= -1e30f) {}")):
             def built(moves: Any, text: str = text) -> Any:
                 applied, source, how = real(moves)
-                return applied, source.replace(start, text), how
+                return applied, begun_with(text, source), how
             one.built, one.deadline = built, time.monotonic() + 60       # type: ignore[method-assign]
             began, killed = time.perf_counter(), one.killed
             one.pairs_of(near.pop())

@@ -1,9 +1,12 @@
 """What it costs to see: `python -m benchmarks.viz`. Out: JSON.
 
-    overhead    of VIZ and of SANITIZE on a jitted training step: a small one, and one that is mostly products; taken
-                in turn, ratios of what the faster steps take (a tenth is faster still): others may use the machine
+    overhead    of VIZ and of SANITIZE on a jitted training step: a tiny one, the MLP of the MNIST digits with batches
+                of 64, and one that is mostly products; taken in turn, ratios of what the faster steps take (a tenth
+                is faster still): others may use the machine
     page        bytes of the page after 10,000 small steps, and seconds to make it
     opening     seconds from opening a page to its graph, for 10,000 and 50,000 nodes, in Chromium without a window
+    moving      the same graphs with some calls opened: seconds to open them, and milliseconds from frame to frame while
+                the drawing is zoomed and dragged (60 a second are 17; Chromium draws without a GPU here)
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["measure_opening_a_page", "measure_overhead", "measure_page"]
+__all__ = ["measure_moving", "measure_opening_a_page", "measure_overhead", "measure_page"]
 
 STEPS, ROUNDS = 200, 15
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -64,7 +68,9 @@ def measure_overhead() -> dict[str, dict[str, float]]:
     from glassgrad import Context
     from glassgrad.viz.session import begin, end
     found = {}
-    for name, sizes, batch, steps in (("small", (64, 48, 10), 32, STEPS), ("products", (1024, 1024, 10), 256, 12)):
+    cases = (("tiny", (64, 48, 10), 32, STEPS), ("digits", (784, 128, 10), 64, STEPS),
+             ("products", (1024, 1024, 10), 256, 12))
+    for name, sizes, batch, steps in cases:
         step, sanitized = training_step(sizes, batch), None
         with Context(SANITIZE=1):
             sanitized = training_step(sizes, batch)
@@ -118,36 +124,87 @@ def _large_page(nodes: int, path: Path) -> None:
     write_page(data, path)
 
 
-def measure_opening_a_page(nodes: int, times: int = 3) -> float | None:
-    """Seconds from opening a page to its graph; None where there is no browser to drive."""
+@contextmanager
+def _browser() -> Iterator[Any]:
+    """Chromium without a window; None where there is none, or nothing to drive it."""
     chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        return None
+        chromium = None
     if chromium is None:
-        return None
+        yield None
+        return
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+def _open_graph(browser: Any, path: Path) -> Any:
+    page = browser.new_page()
+    page.goto(path.as_uri() + "#view=graph&graph=0")
+    page.wait_for_selector(".app")
+    page.keyboard.press("2")
+    page.wait_for_selector("svg.graph .box")
+    return page
+
+
+def measure_opening_a_page(nodes: int, times: int = 3) -> float | None:
+    """Seconds from opening a page to its graph; None where there is no browser to drive."""
     found = []
-    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder, sync_playwright() as driver:
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder, _browser() as browser:
+        if browser is None:
+            return None
         path = Path(folder) / "large.html"
         _large_page(nodes, path)
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for _ in range(times):
-            page = browser.new_page()
-            page.goto(path.as_uri() + "#view=graph")
-            page.wait_for_selector(".app")
-            page.keyboard.press("2")
-            page.wait_for_selector("svg.graph .box")
+            page = _open_graph(browser, path)
             found.append(page.evaluate("performance.now()") / 1000)
             page.close()
-        browser.close()
     return min(found)
+
+
+FRAMES = """() => {
+  window.frames_seen = [];
+  let before = performance.now();
+  const next = (now) => { window.frames_seen.push(now - before); before = now; requestAnimationFrame(next); };
+  requestAnimationFrame(next);
+}"""
+
+
+def measure_moving(nodes: int, moves: int = 120) -> dict[str, float] | None:
+    """Opens calls with the key e, then zooms by the wheel and drags: what a frame takes, median and worst 5%."""
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder, _browser() as browser:
+        if browser is None:
+            return None
+        path = Path(folder) / "large.html"
+        _large_page(nodes, path)
+        page = _open_graph(browser, path)
+        before, began = page.locator("svg.graph .box").count(), time.perf_counter()
+        page.keyboard.press("e")
+        while page.locator("svg.graph .box").count() == before and time.perf_counter() - began < 30:
+            pass
+        opened = time.perf_counter() - began
+        page.mouse.move(600, 400)
+        page.evaluate(FRAMES)
+        for number in range(moves):
+            page.mouse.wheel(0, 60 if number % 20 < 10 else -60)
+        page.mouse.down()
+        for number in range(moves):
+            page.mouse.move(600 + 3 * (number % 50), 400 + 2 * (number % 40))
+        page.mouse.up()
+        frames = sorted(page.evaluate("window.frames_seen"))
+        boxes = page.locator("svg.graph .box").count()
+    return {"boxes": boxes, "opened": opened, "frame": frames[len(frames) // 2],
+            "slow frame": frames[len(frames) * 95 // 100]}
 
 
 def main() -> None:
     """Print everything as JSON."""
     json.dump({"overhead": measure_overhead(), "page": measure_page(),
-               "opening": {nodes: measure_opening_a_page(nodes) for nodes in (10_000, 50_000)}}, sys.stdout, indent=2)
+               "opening": {nodes: measure_opening_a_page(nodes) for nodes in (10_000, 50_000)},
+               "moving": {nodes: measure_moving(nodes) for nodes in (10_000, 50_000)}}, sys.stdout, indent=2)
     print()
 
 

@@ -69,12 +69,12 @@ _MOST_STATES = 8     # a program changes back and forth between few
 
 class State:
     """What decided every setting at one moment. Equal circumstances are one object, to be compared with `is`."""
-    __slots__ = ("overrides", "variables", "kernel_mode", "debug", "check")
+    __slots__ = ("overrides", "variables", "kernel_mode", "debug", "check", "sanitize")
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
         self.kernel_mode: tuple[Any, ...] | None = None      # these are set when they are first read
-        self.debug = self.check = -1
+        self.debug = self.check = self.sanitize = -1
 
 
 class _Overrides(threading.local):
@@ -182,14 +182,14 @@ def kernel_mode(state: State | None = None) -> tuple[Any, ...]:
 
 
 def launch_state() -> State:
-    """The current state with `debug` and `check`, which every run reads: one look at all settings.
+    """The current state with `debug`, `check` and `sanitize`, which every run reads: one look at all settings.
 
     >>> with Context(DEBUG=2): launch_state().debug
     2
     """
     state = current_state()
     if state.debug < 0:
-        state.debug, state.check = settings.DEBUG, settings.CHECK
+        state.debug, state.check, state.sanitize = settings.DEBUG, settings.CHECK, settings.SANITIZE
     return state
 
 

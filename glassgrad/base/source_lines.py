@@ -62,10 +62,11 @@ class Line(NamedTuple):
 
 
 def user_place() -> Place | None:
-    """The innermost running place outside this package: cheap enough to take for every node of a graph."""
+    """The innermost running place outside this package, whose code calls this: cheap enough to take for every node of a
+    graph."""
     if _held.on:
         return _held.place
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(2)           # the caller of our caller, which is one of this package
     while frame is not None and _is_ours[frame.f_code.co_filename]:
         frame = frame.f_back
     if frame is None:

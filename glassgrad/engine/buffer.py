@@ -36,7 +36,7 @@ class Buffer:
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> b = Buffer((2,), dtypes.int32, "CPU")
     >>> b.copy_in(b"\\x01\\0\\0\\0\\x02\\0\\0\\0")
-    >>> list(memoryview(b.copy_out()).cast("i"))
+    >>> list(b.copy_out().cast("i"))
     [1, 2]
     >>> shown = b.view()
     >>> b.is_free(), len(b.live_readers())
@@ -49,8 +49,8 @@ class Buffer:
                  "_most", "_memory", "_block", "__weakref__")
 
     def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
-        self.shape, self.dtype, self.device = tuple(shape), dtype, device
-        self.nbytes = math.prod(self.shape) * dtype.itemsize
+        self.shape, self.dtype, self.device = shape, dtype, device
+        self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
         self.place = place or user_place()
         self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)
@@ -60,11 +60,11 @@ class Buffer:
         memory = Device[device].memory
         if isinstance(memory, HostMemory) and memory.describe is None:
             memory.describe = partial(largest_live, device)
-        block = memory.allocate(self.nbytes)
+        block = memory.allocate(nbytes)
         self._memory: DeviceMemory | None = memory     # gives it back, even if the name has come to mean another device
         self._block: MemoryBlock | None = block
         self.address = block.address
-        GlobalCounters.mem_used += self.nbytes
+        GlobalCounters.mem_used += nbytes
         _owning.add(weakref.ref(self, _owning.discard))
 
     @classmethod
@@ -134,9 +134,9 @@ class Buffer:
         """Fill from host bytes."""
         Device[self.device].copy_in(self.address, data)
 
-    def copy_out(self) -> bytearray:
+    def copy_out(self) -> memoryview:
         """The bytes, copied to the host."""
-        return Device[self.device].copy_out(self.address, self.nbytes)
+        return memoryview(Device[self.device].copy_out(self.address, self.nbytes))
 
     @property
     def size(self) -> int:
@@ -146,7 +146,7 @@ class Buffer:
     def as_buffer(self, allow_zero_copy: bool = False, force_zero_copy: bool = False) -> memoryview:
         """The bytes (tinygrad's name): copied, or the memory itself where that is allowed and possible."""
         shared = (allow_zero_copy or force_zero_copy) and self.nbytes and Device[self.device].memory.on_host
-        return self.view() if shared else memoryview(self.copy_out())
+        return self.view() if shared else self.copy_out()
 
     def view(self) -> memoryview:
         """The memory itself as writable bytes, on devices that share the host's. It counts as a reader."""

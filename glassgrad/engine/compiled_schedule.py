@@ -84,6 +84,9 @@ class CompiledSchedule:
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
+        self._unbound = [0] * (self.slots - buffers)           # addresses that a graph does not bring
+        self._results = [(slot, self.shapes[slot], planned.slots[slot].dtype, planned.slots[slot].device or "")
+                         for slot in planned.sinks]
         self.programs = [program for segment in self.segments for program in segment.programs]
         self.operations = sum(p.operations for p in self.programs)
         self.bytes = sum(p.bytes for p in self.programs)
@@ -140,45 +143,55 @@ class CompiledSchedule:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
         replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables,
         `state` the settings, where they are at hand."""
-        planned = self.planned
-        addresses = [0] * self.slots
-        addresses[:len(normal.addresses)] = normal.addresses
-        numbers = [*[c.arg.value for c in normal.cells], *values, *[normal.constants[i].arg for i in self.scalars]]
-        base = ctypes.addressof(self.cells)
-        for i, (value, dtype) in enumerate(zip(numbers, self.cell_types)):
-            ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
-            addresses[self.buffers + i] = base + 8 * i
-        results: dict[int, UOp] = {}
-        for i, update in enumerate(planned.updates):
-            addresses[update.copied] = ctypes.addressof(self.copied) + 8 * i
-            source = normal.buffers[update.source] if update.source < self.buffers else None
-            in_place = source in free and update.result in planned.sinks
-            self.copied[i] = 0 if in_place else update.size
-            if in_place and source is not None:
-                results[update.result] = registry.rewritten(source)
-                addresses[update.result] = addresses[update.source]
-        for slot, sink in zip(planned.sinks, normal.sinks):
+        addresses = normal.addresses + self._unbound
+        if self.cell_types:
+            self._write_numbers(addresses, normal, values)
+        results = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
+        for (slot, shape, dtype, device), sink in zip(self._results, normal.sinks):
             if slot not in results:
-                s = planned.slots[slot]
+                if slot in self.exact:
+                    shape = self._shape(slot, values)
                 # the line of the expression says more than that of realize()
-                buffer = into or Buffer(self._shape(slot, values), s.dtype, s.device or "", sink.place)
+                buffer = into or Buffer(shape, dtype, device, sink.place)
                 addresses[slot] = buffer.address
-                results[slot] = UOp(o.BUFFER, s.dtype, (), buffer, sink.place)
+                results[slot] = UOp(o.BUFFER, dtype, (), buffer, sink.place)
         blocks = []
         try:
-            for name, total, rows in self._arenas(values):
-                memory = Device[name].memory
-                block = memory.allocate(total)
-                blocks.append((memory, block))
-                for slot, offset in rows:
-                    addresses[slot] = block.address + offset
+            if self.lives:
+                for name, total, rows in self._arenas(values):
+                    memory = Device[name].memory
+                    block = memory.allocate(total)
+                    blocks.append((memory, block))
+                    for slot, offset in rows:
+                        addresses[slot] = block.address + offset
             for slot, whole, offset in self.pieces:
                 addresses[slot] = addresses[whole] + offset
             self._launch(addresses, normal, values, state or launch_state())
         finally:
             for memory, block in blocks:
                 memory.release(block)
-        return [results[slot] for slot in planned.sinks]
+        return [results[slot] for slot in self.planned.sinks]
+
+    def _write_numbers(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...]) -> None:
+        """Put this run's numbers into their cells."""
+        numbers = [*[c.arg.value for c in normal.cells], *values, *[normal.constants[i].arg for i in self.scalars]]
+        base = ctypes.addressof(self.cells)
+        for i, (value, dtype) in enumerate(zip(numbers, self.cell_types)):
+            ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
+            addresses[self.buffers + i] = base + 8 * i
+
+    def _write_in_place(self, addresses: list[int], normal: NormalizedGraph, free: Collection[UOp]) -> dict[int, UOp]:
+        """Say of each partial update how much of the old value is copied; the results that are `free` buffers."""
+        results: dict[int, UOp] = {}
+        for i, update in enumerate(self.planned.updates):
+            addresses[update.copied] = ctypes.addressof(self.copied) + 8 * i
+            source = normal.buffers[update.source] if update.source < self.buffers else None
+            in_place = source in free and update.result in self.planned.sinks
+            self.copied[i] = 0 if in_place else update.size
+            if in_place and source is not None:
+                results[update.result] = registry.rewritten(source)
+                addresses[update.result] = addresses[update.source]
+        return results
 
     def stopwatches(self) -> list[Stopwatch]:
         """A stopwatch for each segment."""
@@ -189,22 +202,15 @@ class CompiledSchedule:
         if check and not self._checked:
             self._checked = True
             check_graph(normal, self.scalars)
-        exact = self._exact_sizes(values) if check else {}
-        start = time.perf_counter()
-        number = 0
+        one_by_one = debug >= 2 or bool(check)
         times: list[int] = []
+        start = time.perf_counter()
         for segment in self.segments:
             segment.plan.bind(addresses)
-            if debug < 2 and not check:
-                if not observers:
-                    segment.run(state)
-                continue
-            for i, item in enumerate(segment.items):
-                before = segment.contents(item, addresses, exact) if check and item.ast.op not in HOST_PLANS else None
-                times.append(run_reported(segment.plan, i, number, item, segment.programs[i], debug))
-                if before is not None:
-                    check_kernel(item, before, segment.contents(item, addresses, exact)[:item.results])
-                number += 1
+            if one_by_one:
+                times += self._run_reported(segment, addresses, values, state, len(times))
+            elif not observers:
+                segment.run(state)
         if observers and times:
             tell_ran(self, (int(start * 1e9), time.perf_counter_ns()), lambda: times)
         elif observers:
@@ -213,6 +219,18 @@ class CompiledSchedule:
         GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug >= 1:
             report_run(len(self.items), elapsed, self.memory_for(values))
+
+    def _run_reported(self, segment: Segment, addresses: list[int], values: tuple[int, ...], state: State,
+                      number: int) -> list[int]:
+        """The kernels of a segment one by one, shown and checked; the first is the run's `number`-th. Nanoseconds."""
+        check, times = state.check, []
+        exact = self._exact_sizes(values) if check else {}
+        for i, item in enumerate(segment.items):
+            before = segment.contents(item, addresses, exact) if check and item.ast.op not in HOST_PLANS else None
+            times.append(run_reported(segment.plan, i, number + i, item, segment.programs[i], state.debug))
+            if before is not None:
+                check_kernel(item, before, segment.contents(item, addresses, exact)[:item.results])
+        return times
 
 
 class Segment:

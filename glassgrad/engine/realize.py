@@ -26,6 +26,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
+from glassgrad.compiler.schedule.fusion import FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies
@@ -46,9 +47,10 @@ _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches hold one run's addresses at a time
 
 
-def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
-    """Compute all of these at once; each comes back as a view of a BUFFER."""
-    sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
+def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None) -> list[UOp]:
+    """Compute all of these at once; each comes back as a view of a BUFFER. `state` are the settings, where they are at
+    hand."""
+    sinks = _sinks(nodes)
     if not sinks:
         return list(nodes)
     trace = recording()
@@ -58,13 +60,15 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
     if sinks:
-        normal, state = normalize(sinks), launch_state()
+        normal, state = normalize(sinks), state or launch_state()
         compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None or trace.any_size, state)
         with _running:
             results = compiled.run(normal, free, values=values, state=state)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
-        stored.update((sink, _of_shape(result, sink.shape)) for sink, result in zip(sinks, results))
+        if values:
+            results = [_of_shape(result, sink.shape) for sink, result in zip(sinks, results)]
+        stored.update(zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
 
 
@@ -84,7 +88,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
 
 def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
     """The kernels that realizing these would run; runs nothing."""
-    sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
+    sinks = _sinks(nodes)
     if not sinks:
         return []
     normal = normalize(sinks)
@@ -94,30 +98,33 @@ def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
 
 def memory_of(nodes: Sequence[UOp], device: str | None = None) -> MemoryUse:
     """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
-    sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
+    sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
     return _find_schedule(normalize(sinks), Device.canonicalize(device), False)[0].memory
 
 
-def _to_store(node: UOp) -> UOp | None:
-    """What must be computed for a node: the value below its views; None when it is in memory already."""
-    if node.base.op is o.BUFFER:
-        return None
-    while node.op in _VIEWS:
-        node = node.src[0]
-    return node
+def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
+    """What must be computed for these nodes, each once: the values below their views that are not in memory yet."""
+    found: dict[UOp, None] = {}
+    for node in nodes:
+        while node.op in _VIEWS:
+            node = node.src[0]
+        if node.base.op is not o.BUFFER:
+            found[node] = None
+    return list(found)
 
 
 def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     """The node's views over its stored value."""
-    if node.base.op is o.BUFFER:
-        return node
     views = []
-    while node.op in _VIEWS:
-        views.append(node)
-        node = node.src[0]
-    out = stored[node]
+    below = node
+    while below.op in _VIEWS:
+        views.append(below)
+        below = below.src[0]
+    out = stored.get(below)
+    if out is None:                    # it was in memory before
+        return node
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
@@ -196,7 +203,8 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
         found = _find_general(normal, mode)
         if found is not None:
             return found
-    return _find_fixed(normal, mode, known), tuple([s.value for s in normal.symbols])  # type: ignore[misc]
+    values = tuple([s.value for s in normal.symbols]) if normal.symbols else ()
+    return _find_fixed(normal, mode, known), values  # type: ignore[return-value]
 
 
 def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
@@ -227,12 +235,13 @@ def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[General
     if sizes is None:
         return None
     symbols: list[Symbol] = []
+    limits = _limits(mode[1])
 
     def schedule() -> Schedule:
         def make(stores_scores: StoresScores) -> tuple[Schedule, Symbol]:
             symbol, sinks, params = sizes.graph(normal)
-            return make_schedule(sinks, params, mode[1]), symbol
-        planned, symbol = _kept_or_made(normal, sizes.scalars, (mode, sizes), make)
+            return make_schedule(sinks, params, mode[1], limits=limits), symbol
+        planned, symbol = _kept_or_made(normal, sizes.scalars, (mode, limits, sizes), make)
         symbols.append(symbol)
         return planned
 
@@ -273,7 +282,13 @@ def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str], known: _Schedule
 
 
 def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> Schedule:
-    return make_schedule(*with_params(normal, scalars), device, _stores_scores)
+    return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device))
+
+
+def _limits(device: str) -> FusionLimits:
+    """What pays on a device; where it has no target, as on a CPU."""
+    target = getattr(Device[device], "target", None)
+    return FusionLimits() if target is None else target.fusion
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
@@ -284,12 +299,13 @@ def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
     GlobalCounters.schedules += 1
+    limits = _limits(device)
 
     def make(stores_scores: StoresScores) -> tuple[Schedule, None]:
-        return make_schedule(*with_params(normal, scalars), device, stores_scores), None
+        return make_schedule(*with_params(normal, scalars), device, stores_scores, limits), None
 
     compiled: CompiledSchedule = prepare(
-        normal, lambda: _kept_or_made(normal, scalars, (kernel_mode(), device, scalars), make)[0],
+        normal, lambda: _kept_or_made(normal, scalars, (kernel_mode(), device, limits, scalars), make)[0],
         lambda planned: CompiledSchedule(planned, scalars, len(normal.buffers)))
     return compiled
 

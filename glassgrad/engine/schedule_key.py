@@ -37,7 +37,7 @@ class NormalizedGraph:
 
     def constant_bits(self) -> bytes:
         """The constants' values, exactly."""
-        return struct.pack(f"{len(self.constants)}d", *[c.arg for c in self.constants])
+        return struct.pack(f"{len(self.constants)}d", *[c.arg for c in self.constants]) if self.constants else b""
 
 
 _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
@@ -51,15 +51,8 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
     buffers, addresses, cells, constants = [], [], [], []
     symbols: dict[Symbol, Symbol] = {}
     pieces: dict[UOp, int] = {}
-    at = place.__getitem__
-
-    def number(symbol: Symbol) -> Symbol:
-        """A variable by its place among the others: neither its name nor its value is structure."""
-        return symbols.setdefault(symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high))
-
     for n in order:
         op = n.op
-        place[n] = len(rows)
         if op not in _LIFTED:
             if op is o.SHRINK or pieces and op is o.RESHAPE:
                 begin = _piece(n, pieces)
@@ -67,25 +60,42 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
                     pieces[n] = begin
                     buffers.append(n)
                     addresses.append(begin)
+                    place[n] = len(rows)
                     rows.append((o.BUFFER, n.dtype, n.shape, n.device))
                     continue
-            arg = replaced(n.arg, number) if n.symbolic else n.arg
-            rows.append((op, n.dtype, arg, *map(at, n.src)))
-        elif op is o.BUFFER:
-            buffers.append(n)
-            addresses.append(n.arg.address)
-            rows.append((op, n.dtype, n.shape, n.device))
+            src = n.src
+            arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
+            place[n] = len(rows)
+            if len(src) == 2:                # most have one or two; to go over all sources of a node costs more
+                rows.append((op, n.dtype, arg, place[src[0]], place[src[1]]))
+            elif len(src) == 1:
+                rows.append((op, n.dtype, arg, place[src[0]]))
+            else:
+                rows.append((op, n.dtype, arg, *[place[s] for s in src]))
         elif op is o.DETACH:                 # computes nothing: its argument (a token, a gradient) is not structure
             place[n] = place[n.src[0]]
-        elif op is o.SCALAR:
-            cells.append(n)
-            rows.append((op, n.dtype))
-        elif n.dtype.kind == "f" and n.dtype.bits >= 32:     # a cell holds no narrower float
-            constants.append(n)
-            rows.append((op, n.dtype))
         else:
-            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
-    return NormalizedGraph((*rows, *map(at, sinks)), order, sinks, buffers, addresses, cells, list(symbols), constants)
+            place[n] = len(rows)
+            if op is o.BUFFER:
+                buffers.append(n)
+                addresses.append(n.arg.address)
+                rows.append((op, n.dtype, n.shape, n.device))
+            elif op is o.SCALAR:
+                cells.append(n)
+                rows.append((op, n.dtype))
+            elif n.dtype.kind == "f" and n.dtype.bits >= 32:     # a cell holds no narrower float
+                constants.append(n)
+                rows.append((op, n.dtype))
+            else:
+                rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
+    rows += [place[s] for s in sinks]
+    return NormalizedGraph(tuple(rows), order, sinks, buffers, addresses, cells, list(symbols), constants)
+
+
+def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:
+    """An argument with its variables by their place among all: neither a name nor a value is structure."""
+    return replaced(arg, lambda symbol: symbols.setdefault(
+        symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high)))
 
 
 def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:

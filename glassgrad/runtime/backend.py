@@ -70,8 +70,8 @@ class DeviceMemory(Protocol):
     def copy_in(self, address: int, data: Any) -> None:
         """Copy bytes of the host to an address, after everything that was launched before."""
 
-    def copy_out(self, address: int, nbytes: int) -> bytearray:
-        """Copy bytes at an address to the host, after everything that was launched before."""
+    def copy_out(self, address: int, nbytes: int) -> bytearray | memoryview:
+        """Copy bytes at an address to new memory of the host, after everything that was launched before."""
 
     def empty_cache(self) -> None:
         """Give back to the system what is kept for later."""
@@ -258,9 +258,9 @@ class Backend:
         """Copy bytes of the host to its memory."""
         self.memory.copy_in(address, data)
 
-    def copy_out(self, address: int, nbytes: int) -> bytearray:
+    def copy_out(self, address: int, nbytes: int) -> bytearray | memoryview:
         """Copy bytes of its memory to the host."""
-        copied: bytearray = self.memory.copy_out(address, nbytes)
+        copied: bytearray | memoryview = self.memory.copy_out(address, nbytes)
         return copied
 
     def empty_cache(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -64,7 +63,7 @@ class TensorBase:
     _grad: Any               # a tensor, None, RESET, or an UnreadGradient
     _requires_grad: bool | None
     _device: str | None      # where constants are to live; a node in memory has its own
-    _storage: TensorStorage | None         # what it shares with its views; unset until it is viewed
+    _storage: TensorStorage | None         # what it shares with its views; None until it is viewed
     _steps: tuple[Step, ...]         # the movement ops from the storage's whole value to this tensor's
 
     def __init__(self, data: Any, device: str | None = None, dtype: DType | str | None = None,
@@ -73,7 +72,8 @@ class TensorBase:
         if on_disk(place):
             place, file = None, place
         wanted = dtype_by_name(dtype) if dtype is not None else None
-        self._grad, self._requires_grad, self._device = None, None, place
+        self._grad = self._requires_grad = self._storage = None
+        self._device = place
         if isinstance(data, UOp):
             self.uop = data
         elif isinstance(data, TensorBase):
@@ -81,7 +81,7 @@ class TensorBase:
             self._device = place or data._device
         elif isinstance(data, Length):
             self.uop = const(size_from(data))
-        elif isinstance(data, PathLike):
+        elif hasattr(data, "__fspath__"):
             self.uop = of_file(data, wanted or dtypes.uint8, place or running.default_device())
         else:
             value = read_value(data, wanted)
@@ -104,7 +104,8 @@ class TensorBase:
         if others:
             return self._kin(*others)._with_device(uop, self, others)
         made = _create(self.__class__)
-        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, self._device
+        made.uop, made._device = uop, self._device
+        made._grad = made._requires_grad = made._storage = None
         if no_gradient.open_blocks:
             if (ended := no_gradient.cut(uop)) is not None:
                 made.uop, made._requires_grad, uop = ended, False, ended
@@ -133,7 +134,8 @@ class TensorBase:
     def _of_node(cls, uop: UOp) -> Self:
         """A tensor of a node."""
         made = _create(cls)
-        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
+        made.uop = uop
+        made._grad = made._requires_grad = made._device = made._storage = None
         if uop.op is o.BUFFER:
             uop.arg.add_reader(ref(made))
         if no_gradient.open_blocks:
@@ -145,7 +147,8 @@ class TensorBase:
         """The only tensor of a BUFFER; `leaves` is the list of the node's leaves. The jit's replays make
         their results by this, in one call."""
         made = _create(cls)
-        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
+        made.uop = uop
+        made._grad = made._requires_grad = made._device = made._storage = None
         leaves[:] = (ref(made),)
         uop.arg.add_reader(leaves[0])
         return made

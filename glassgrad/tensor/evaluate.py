@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import settings
+from glassgrad.base.settings import launch_state
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import substitute, toposort
@@ -55,7 +55,7 @@ def store(value: HostValue, device: str) -> UOp:
     buffer = Buffer(value.shape, value.dtype, device)
     if buffer.nbytes:
         buffer.copy_in(value.data)
-    return note_data(UOp(o.BUFFER, value.dtype, (), buffer))
+    return note_data(UOp(o.BUFFER, value.dtype, (), buffer, buffer.place))
 
 
 def share(array: Any, device: str) -> UOp | None:
@@ -81,13 +81,14 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     under SANITIZE=1, whether a result is finite."""
     checks: list[Any] = index_range_check.sinks(nodes)
     waiting = assigned_within(nodes)
-    if settings.SANITIZE:
+    state = launch_state()
+    if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
         checks += finite_checks(_with_known_values([*nodes, *waiting], device))
     if not checks and not waiting:
-        return compute(_with_known_values(nodes, device), device)
+        return compute(_with_known_values(nodes, device), device, state)
     flags = [check.first_bad for check in checks]
-    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device)
+    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device, state)
     for node, value in zip(waiting, made[len(nodes) + len(flags):]):
         _remember(node, value)
     trace = recording()
@@ -243,20 +244,26 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
 # -- reading -------------------------------------------------------------------------------------------------
 def bytes_of(node: UOp, device: str) -> memoryview:
     """The node's value as bytes, on this host: its memory itself where the device shares the host's."""
+    return _bytes_of(node, device)[0]
+
+
+def _bytes_of(node: UOp, device: str) -> tuple[memoryview, bool]:
+    """The node's value as bytes, and whether they were copied for it."""
     refuse_reading(f"the values of a tensor of shape {node.shape}")
     value = value_of(node, device)
     buffer: Buffer = value.base.arg
     if value.op is o.SHRINK:                  # memory is as large as the longest lengths
-        return memoryview(_part(buffer.copy_out(), buffer.shape, sizes_now(value.shape), node.dtype.itemsize))
+        part = _part(buffer.copy_out(), buffer.shape, sizes_now(value.shape), node.dtype.itemsize)
+        return memoryview(part), True
     if buffer.nbytes and Device[buffer.device].memory.on_host:
-        return buffer.view()
-    return memoryview(buffer.copy_out())
+        return buffer.view(), False
+    return buffer.copy_out(), True
 
 
-def _part(data: bytearray, shape: Sequence[int], sizes: Sequence[int], itemsize: int) -> bytearray:
+def _part(data: memoryview, shape: Sequence[int], sizes: Sequence[int], itemsize: int) -> bytearray:
     """The first `sizes` elements along each axis of a row-major value: its rows one after another."""
     if not shape or 0 in sizes:
-        return data[:itemsize * math.prod(sizes)]
+        return bytearray(data[:itemsize * math.prod(sizes)])
     inner = next((i for i in range(len(shape), 0, -1) if sizes[i - 1] != shape[i - 1]), 1) - 1    # whole from there on
     length = itemsize * math.prod(sizes[inner:])
     starts = [0]
@@ -269,15 +276,15 @@ def _part(data: bytearray, shape: Sequence[int], sizes: Sequence[int], itemsize:
 def array_of(node: UOp, device: str, shown: bool = False) -> Any:
     """The values as a NumPy array of their own; or, to be shown, as one that reads the memory itself."""
     import numpy
-    data = bytes_of(node, device)
-    return numpy.frombuffer(data.toreadonly() if shown else bytearray(data), node.dtype.format).reshape(
-        sizes_now(node.shape))
+    data, is_copy = _bytes_of(node, device)
+    array = numpy.frombuffer(data.toreadonly() if shown else data, node.dtype.format).reshape(sizes_now(node.shape))
+    return array if shown or is_copy else array.copy()
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
     """Nodes' values in row-major order, computed anew: nothing remembered is read and nothing is remembered. For
     messages, inside a jit too."""
-    return [memoryview(value.base.arg.copy_out()) for value in compute([n.contiguous() for n in nodes], device)]
+    return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device)]
 
 
 def numbers_of(node: UOp, device: str) -> Any:

@@ -91,7 +91,7 @@ class FiniteFlags:
 
     def verify(self, read: Read) -> None:
         """Raise if one of the last run's results is not finite; `read` gives values of that run."""
-        words = memoryview(self.buffer.copy_out()).cast("i")
+        words = self.buffer.copy_out().cast("i")
         for node, size, word in zip(self.nodes, self.bounds, words):
             if word < 2 * size:
                 _refuse(node, word % size, word >= size, read)

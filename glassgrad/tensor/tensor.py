@@ -15,13 +15,14 @@ from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeE
 from glassgrad.compiler.graph.dtype import dtype_by_name
 from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import BUFFER
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_held, leaves_among,
-                                              refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
+                                              is_only_leaf, refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training import Training, TrainingSwitch
 from glassgrad.tensor.base import Self
@@ -81,6 +82,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         """
         if others:
             checks.tensor_list("realize", others=others)
+        elif self.uop.op is BUFFER and is_only_leaf(self):
+            return self
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             if (storage := storage_of(t)) is not None and t._steps and t.uop is not node:
@@ -396,7 +399,9 @@ def _owners_first(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[tuple
         owners = storage.owners() if storage is not None and storage.written and tensor._steps else ()
         if owners:
             views.append((tensor, owners[0]))
-        found.update((id(t), t) for t in owners or (tensor,))
+            found.update((id(t), t) for t in owners)
+        else:
+            found[id(tensor)] = tensor
     return list(found.values()), views
 
 

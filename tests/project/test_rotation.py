@@ -72,3 +72,18 @@ def test_the_page_of_results_says_when_what_and_how() -> None:
     assert page.startswith("# The last complete run of the tests\n")
     assert "| result | 12,345 passed, 2 skipped |\n" in page and "| time | 10 minutes |\n" in page
     assert "| skipped | 2: no GPU |\n" in page and set(rows) >= {"date", "commit", "Python", "device"}
+
+
+def test_only_a_run_of_everything_writes_the_page_of_results() -> None:
+    assert rotation.is_complete({"all": True, "maxfail": 0, "keyword": ""}.get)
+    assert not rotation.is_complete({}.get)
+    fewer = [("collectonly", True), ("keyword", "lite"), ("markexpr", "not slow"), ("sample", "0:12"), ("part", 2),
+             ("lf", True), ("maxfail", 1)]
+    assert {name for name, _ in fewer} == {*rotation.CHOOSES}
+    assert not any(rotation.is_complete({"all": True, name: value}.get) for name, value in fewer)
+
+
+def test_pytest_has_the_options_that_choose_tests(request: pytest.FixtureRequest) -> None:
+    assert not hasattr(request.config.option, "no_such_option")
+    missing = [name for name in ("all", *rotation.CHOOSES) if not hasattr(request.config.option, name)]
+    assert missing in ([], ["lf"])               # without its cache, pytest has no --lf

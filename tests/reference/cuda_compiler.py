@@ -22,9 +22,13 @@ def compiler_is_here() -> bool:
 needs_nvrtc = pytest.mark.skipif(not compiler_is_here(), reason="CUDA's compiler: pip install nvidia-cuda-nvrtc")
 
 
-def spilled_bytes(source: str, architecture: str) -> list[int]:
-    """Bytes of registers that the functions of a kernel keep in memory, because there are too few: stores and loads."""
+def compiler_report(source: str, architecture: str) -> str:
+    """What the compiler says about a kernel's functions."""
     compiler = RunTimeCompiler(nvrtc._library(), "nvrtc", "ProgramLog")          # its log in place of machine code
     options = [f"--gpu-architecture={architecture}", "--std=c++17", "--fmad=false", "--ptxas-options=-v"]
-    report = compiler.compile(source, "kernel.cu", options).decode()
-    return [int(n) for n in re.findall(r"(\d+) bytes spill", report)]
+    return compiler.compile(source, "kernel.cu", options).decode()
+
+
+def spilled_bytes(source: str, architecture: str) -> list[int]:
+    """Bytes of registers that the functions of a kernel keep in memory, because there are too few: stores and loads."""
+    return [int(n) for n in re.findall(r"(\d+) bytes spill", compiler_report(source, architecture))]

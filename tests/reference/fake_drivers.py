@@ -18,14 +18,18 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from shim_device import KERNEL, KernelFault, ShimDevice, run_kernel, runtime
 
+from glassgrad import Device
 from glassgrad.compiler.render.gpu.dialects import METAL, Dialect
 from glassgrad.runtime.gpu.driver_calls import DriverNames
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.gpu.metal import ObjectiveC, Size
 from glassgrad.runtime.host_memory import MemoryBlock
 
+take_the_place = pytest.mark.skipif(Device.DEFAULT in ("CUDA", "AMD", "METAL"), reason="fake drivers take the place of "
+                                    f"{Device.DEFAULT}, on which all other tests run now: run these without DEVICE")
 ILLEGAL_ADDRESS = 700
 ARCHITECTURE = b"gfx90a:sramecc+:xnack-"
 

@@ -30,9 +30,9 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "test_results.md"
@@ -171,6 +171,18 @@ which takes everything.
 | | |
 |---|---|
 """
+
+
+CHOOSES = ("collectonly", "keyword", "markexpr", "sample", "part", "lf", "maxfail")    # options that run fewer tests
+
+
+def is_complete(option: Callable[[str], Any]) -> bool:
+    """Whether a run whose options these are executes every test of the files that it was given.
+
+    >>> is_complete({"all": True}.get), is_complete({"all": True, "collectonly": True}.get)
+    (True, False)
+    """
+    return bool(option("all")) and not any(option(name) for name in CHOOSES)
 
 
 def results_page(rows: dict[str, str]) -> str:

@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -35,7 +34,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, Rejected
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
 from glassgrad.runtime.host_memory import MemoryBlock
 
 SHIMS = Path(__file__).resolve().parent / "shims"
@@ -208,12 +207,6 @@ class ShimDevice(GpuDevice):
     def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> ShimLaunch:
         return ShimLaunch(self, function, groups, threads, group_bytes, scalars)
-
-    def time(self, launches: Sequence[Launch]) -> int:
-        start = time.perf_counter_ns()
-        for launch in launches:
-            launch.start()
-        return time.perf_counter_ns() - start
 
 
 class ShimLaunch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ from glassgrad.compiler.render.wgsl.loop_rounds import unrolled
 from glassgrad.compiler.render.wgsl.wgsl_int64 import HELPERS
 from glassgrad.runtime.gpu import webgpu
 from glassgrad.runtime.gpu.gpu_device import Rejected
+from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.kernel_source import kernel_of
 
 needs_webgpu = pytest.mark.skipif(not Device.is_available("WEBGPU"), reason=f"WEBGPU: {webgpu.INSTALL}")
@@ -419,6 +421,47 @@ def test_a_lost_device_and_full_memory(least: webgpu.WebgpuDevice, monkeypatch: 
     with pytest.raises(DeviceError) as error:
         (x + 1).tolist()
     assert message(error).splitlines()[0] == "the GPU of LEAST is lost" and f"{__file__}:" in str(error.value)
+
+
+@needs_webgpu
+def test_threads_take_turns() -> None:
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            x = Tensor([float(number), 1.0, 2.0], device="WEBGPU").realize()
+            for i in range(12):
+                got = (x * 2 + Tensor([float(i)], device="WEBGPU")).tolist()
+                if got != [2.0 * number + i, 2.0 + i, 4.0 + i]:
+                    wrong.append((number, i, got))
+        except Exception as error:  # noqa: BLE001 - whatever it is, this thread alone would not show it
+            wrong.append(error)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_memory_by_handle_keeps_what_is_used() -> None:
+    class Blocks(MemoryByHandle):
+        def new_handle(self, size: int) -> Any:
+            return f"{size} bytes" if len(self.handles) < 4 else None
+    memory = Blocks("NOWHERE")
+    first, second, third = (memory.allocate(n) for n in (100, 5000, 100))
+    assert len({first.address, second.address, third.address}) == 3
+    assert memory.find(second.address + 4999) == (memory.find(second.address)[0], 4999)
+    memory.release(first)
+    assert memory.allocate(100).address == first.address, "kept for a request of its size"
+    memory.release(second)
+    fourth, fifth = memory.allocate(9000), memory.allocate(20000)
+    assert memory.find(fifth.address + 1)[1] == 1 and memory.find(third.address + 7)[1] == 7, "second was let go"
+    assert second.address not in memory.handles and fourth.address in memory.handles
+    with pytest.raises(MemoryLimitError, match="the GPU has no memory left"):
+        memory.allocate(1)
+    with pytest.raises(Bug, match="no memory of this device is at 0x7"):
+        memory.find(7)
 
 
 def test_without_wgpu(monkeypatch: pytest.MonkeyPatch) -> None:

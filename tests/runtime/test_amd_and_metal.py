@@ -21,6 +21,8 @@ from glassgrad.runtime.gpu import cuda, hip, metal
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.kernel_source import build
 
+pytestmark = fake_drivers.take_the_place
+
 
 def message(error: pytest.ExceptionInfo[BaseException]) -> str:
     return str(error.value).partition("\n  at: ")[0]
@@ -147,8 +149,8 @@ def test_what_metal_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) ->
     assert message(error) == """\
 METAL has no float64
   given:    a kernel that computes in float64
-  expected: element types that the device has
-  fix:      convert before you move it: x.to("CPU").float(), or Tensor(values, dtype="float32")"""
+  expected: float32 or smaller floats, integers, bool
+  fix:      convert before you move it: x.to("CPU").float().to("METAL"), or Tensor(values, dtype="float32")"""
     many = [Tensor([float(i)], device="METAL").realize() for i in range(31)]
     with pytest.raises(DeviceError) as errors:
         Tensor.stack(*many).numpy()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,15 +225,23 @@ def test_a_kernel_that_the_driver_rejects_names_the_line(opencl: Any, monkeypatc
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_opencl_in_a_forked_process_says_so_and_does_not_hang(opencl: Any) -> None:
-    x = Tensor([1.0, 2.0], device="OPENCL").realize()
+@pytest.mark.parametrize("device", ["OPENCL", "WEBGPU"])
+@pytest.mark.parametrize("use", [Tensor.numpy, lambda x: (x + 1).realize(), lambda x: Device[x.device].synchronize()],
+                         ids=["read", "compute", "synchronize"])
+def test_a_forked_process_says_that_its_driver_is_not_there_and_does_not_hang(device: str,
+                                                                              use: Callable[[Tensor], Any]) -> None:
+    if not Device.is_available(device):
+        pytest.skip(f"no {device} here: {Device.records[device].install}")
+    x = Tensor([1.0, 2.0], device=device).realize()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)                       # what hangs is ended, with another status
         try:
-            x.numpy()
+            use(x)
         except DeviceError as error:
-            os._exit(7 if error.what == "OPENCL does not work in a forked process: its driver's threads are not there"
-                     else 3)
-        os._exit(4)
+            expected = f"{device} does not work in a forked process: its driver's threads are not there"
+            os._exit(7 if error.what == expected else 3)
+        finally:
+            os._exit(4)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert x.tolist() == [1.0, 2.0], "the process that forked goes on"

@@ -32,7 +32,7 @@ from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.kernel_source import build
 from glassgrad.runtime.search import beam, tuning_results
 
-pytestmark = needs_cxx
+pytestmark = [needs_cxx, fake_drivers.take_the_place]
 Opener = Callable[..., DriverDevice]
 
 
@@ -322,6 +322,15 @@ def test_kernels_of_a_schedule_are_compiled_at_the_same_time(opened: Opener, mon
     known = count.total()
     assert program() == wanted and count.total() == known, "another device finds the machine code on disk"
     assert calls_of(again)["load"] == calls_of(device)["load"] == known
+
+
+def test_kernels_compile_while_python_ends(opened: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened()
+    monkeypatch.setenv("CACHE_DIR", str(tmp_path))
+    x = Tensor(np.arange(12, dtype="float32"), device="CUDA").realize()
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+    with forgotten_schedules():
+        assert (x * 2.625).tolist() == (np.arange(12) * 2.625).tolist()
 
 
 def test_source_that_the_compiler_refuses(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

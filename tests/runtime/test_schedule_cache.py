@@ -32,9 +32,9 @@ def new_process(work: Callable[[], Any]) -> tuple[int, Any]:
     """Run work without the schedules of this process: how many were made, and the result of the work."""
     made = []
 
-    def counted(*given: Any) -> Any:
+    def counted(*given: Any, **named: Any) -> Any:
         made.append(given)
-        return pipeline.make_schedule(*given)
+        return pipeline.make_schedule(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_known", {})
@@ -57,7 +57,10 @@ def test_a_second_process_schedules_nothing(tmp_path: Path) -> None:
         from glassgrad.compiler import pipeline
         from glassgrad.engine import realize as engine
         made = []
-        engine.make_schedule = lambda *given: made.append(given) or pipeline.make_schedule(*given)
+        def make_schedule(*given, **named):
+            made.append(given)
+            return pipeline.make_schedule(*given, **named)
+        engine.make_schedule = make_schedule
         x = Tensor([[0.5, 2.0, -3.0]])
         for _ in range(30):
             x = (x * 0.5 + 0.25).relu()

@@ -41,6 +41,8 @@ export function GraphView({ query }) {
 const Legend = () => <span class="legend">{["elementwise", "reduce", "movement", "memory", "call"].map((k) =>
   <span><i class={"k-" + k} />{k}</span>)}</span>;
 
+const MOST_BOXES = 150;         // what the key e opens at most; a click opens any call
+
 const KINDS = { unary: "elementwise", binary: "elementwise", ternary: "elementwise", reduce: "reduce", movement: "movement" };
 export const kindOf = (row) => KINDS[row[KIND]] || "memory";
 
@@ -123,7 +125,11 @@ function Drawing({ graph, rows, written, line, node, kernel, query, byKernel }) 
     const keys = (e) => {
       if (e.target.matches("input, select, textarea")) return;
       if (e.key === "e") {          // open what is lit, one level
-        const groups = boxes.filter((b) => b.group && (lit.size ? lit.has(b.id) : true)).slice(0, 12);
+        let left = MOST_BOXES - boxes.length;
+        const groups = boxes.filter((b) => b.group && (lit.size ? lit.has(b.id) : true)).filter((b, i) => {
+          left -= b.group.children.length;
+          return i === 0 || left >= 0;
+        });
         setOpen((before) => new Set([...before, ...groups.map((b) => b.id)]));
       } else if (e.key === "c") setOpen(openAtFirst(tree));
     };

@@ -9,15 +9,51 @@ const LETTER = 6.6, ROW = 15;
 export const boxSize = (lines) =>
   ({ width: Math.max(...lines.map((l, i) => l.length * (i ? LETTER - 0.6 : LETTER + 0.3))) + 24, height: lines.length * ROW + 12 });
 
+const LONGEST_ROUTED = 4;         // ranks; dagre makes a node of its own for each rank that an edge passes, and takes seconds for many
+
+// Edges that dagre routes, and long ones that are drawn straight over the others. Ranks are counted from the sinks, as dagre's
+// "longest-path" does; the edge to a node's nearest reader passes one rank, so without the long ones ranks stay the same.
+// The first edge from one cluster to another always stays: it keeps them in order.
+export function splitEdges(boxes, edges) {
+  const readers = new Map(boxes.map((b) => [b.id, []])), parent = new Map(boxes.map((b) => [b.id, b.parent]));
+  for (const [from, to] of edges) readers.get(from)?.push(to);
+  const rank = new Map(), begun = new Set();         // boxes of several nodes can read each other: a circle ends where it began
+  const visit = (first) => {          // a stack of its own: graphs can be deeper than the engine's
+    const stack = [first];
+    while (stack.length) {
+      const id = stack.at(-1);
+      begun.add(id);
+      const waiting = readers.get(id).find((r) => !begun.has(r) && readers.has(r));
+      if (waiting !== undefined) stack.push(waiting);
+      else { rank.set(id, 1 + Math.max(-1, ...readers.get(id).map((r) => rank.get(r) ?? -1))); stack.pop(); }
+    }
+  };
+  for (const b of boxes) if (!begun.has(b.id)) visit(b.id);
+  const joined = new Set(), routed = [], long = [];
+  for (const edge of edges) {
+    const [from, to] = edge, pair = `${parent.get(from)} ${parent.get(to)}`;
+    const first = parent.get(from) !== parent.get(to) && !joined.has(pair);
+    joined.add(pair);
+    (first || rank.get(from) - rank.get(to) <= LONGEST_ROUTED ? routed : long).push(edge);
+  }
+  return [routed, long];
+}
+
 export function place(boxes, clusters, edges) {
   const g = new Graph({ compound: clusters.length > 0, multigraph: false });
-  g.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 30, marginx: 12, marginy: 12 });
+  g.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 30, marginx: 12, marginy: 12, ranker: "longest-path" });
   g.setDefaultEdgeLabel(() => ({}));
   for (const c of clusters) g.setNode(c.id, { label: c.label });
   for (const b of boxes) g.setNode(b.id, boxSize(b.lines));
   for (const one of [...clusters, ...boxes]) if (one.parent) g.setParent(one.id, one.parent);
-  for (const [from, to] of edges) g.setEdge(from, to);
+  const [routed, long] = splitEdges(boxes, edges);
+  for (const [from, to] of routed) g.setEdge(from, to);
   layout(g);
+  for (const [from, to] of long) {
+    const a = g.node(from), b = g.node(to), side = (a.x <= b.x ? -1 : 1) * 30;
+    g.setEdge(from, to, { points: [{ x: a.x, y: a.y + a.height / 2 }, { x: (a.x + b.x) / 2 + side, y: (a.y + b.y) / 2 },
+      { x: b.x, y: b.y - b.height / 2 }] });
+  }
   return g;
 }
 

@@ -24,6 +24,8 @@ class InFlight:
         self.rounds: dict[UOp, Array] = {}        # memory: of each element, the round that is bringing it, or NEVER
         self.readers: dict[UOp, Array] = {}       # and the number of the last step that reads it
         self.started = self.finished = self.agreed = 0        # steps: begun; over for each thread; over for all
+        self.adds: dict[str, int] = {}            # matrix in registers: the last step that adds to it,
+        self.multiplies: dict[str, int] = {}      # and the last one that reads it as a factor
 
     def copy(self, memory: UOp, index: Array, round_: int) -> None:
         """A copy of a round into these elements begins."""
@@ -45,9 +47,11 @@ class InFlight:
             raise Bug(f"{self.title} waits forever: no copy of round {round_} into {memory.arg.name} was started")
         rounds[rounds == round_] = NEVER
 
-    def step(self, reads: list[tuple[UOp, Array]]) -> None:
-        """A step of the matrix unit that reads these elements begins."""
+    def step(self, sums: str, reads: list[tuple[UOp, Array]], held: list[str]) -> None:
+        """A step of the matrix unit begins, which reads these elements, and matrices that registers hold."""
         self.started += 1
+        self.adds[sums] = self.started
+        self.multiplies.update(dict.fromkeys(held, self.started))
         for memory, index in reads:
             rounds, readers = self._of(memory)
             waiting = int(rounds[index].max(initial=NEVER))
@@ -62,8 +66,15 @@ class InFlight:
     def barrier(self) -> None:
         self.agreed = self.finished
 
+    def assign(self, name: str) -> None:
+        """A matrix in registers is written."""
+        last = max(self.adds.get(name, 0), self.multiplies.get(name, 0))
+        if last > self.finished:
+            raise Bug(f"{self.title} assigns to {name} while step {last - 1} of the matrix unit may still use it: a wait "
+                      f"for that step is missing")
+
     def read_sums(self, name: str) -> None:
-        if self.finished < self.started:
+        if self.finished < self.adds.get(name, 0):
             running = self.started - self.finished
             raise Bug(f"{self.title} reads the sums {name} while {running} steps of the matrix unit may still run: "
                       f"a wait for them is missing")

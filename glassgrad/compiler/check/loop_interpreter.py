@@ -109,8 +109,16 @@ class _PhaseRun:
             memory.watch = watches.get(memory.address)
         scratch = max([m.arg.size for m in self.private], default=1)
         chunk = max(1, AT_ONCE // max(facts.width(self.body), scratch))
+        if self.waits and self._tasks_differ():
+            chunk = 1
         for first in range(0, count, chunk):
             self._run_tasks(first, min(chunk, count - first), sizes)
+
+    def _tasks_differ(self) -> bool:
+        """Whether tasks have different rounds of copies, so that one record does not serve them all."""
+        tasks = {loop.range for loop in self.task_loops}
+        parts = [e for s in walk(self.body) if isinstance(s, (For, If, AwaitCopies)) for e in expressions(s)]
+        return any(not tasks.isdisjoint(ranges_of(e)) for e in parts)
 
     def _run_tasks(self, first: int, count: int, sizes: Sequence[int]) -> None:
         self.first_task, self.tasks = first, Wide(np.arange(count), (TASKS,))
@@ -185,6 +193,8 @@ class _PhaseRun:
 
     def _assign(self, s: Assign, mask: Wide | None) -> None:
         register, value = s.register, self._typed(s.register, s.value, mask)
+        if self.waits and any(self.kinds.get(r) == UNIT for r in register.src):
+            self.in_flight.assign(register.arg)
         extra = [r for r in self._spread_over(s.value) if r not in self._own(register)]
         if extra:
             raise Bug(f"{self.title} assigns register {register.arg} once for each {extra[0].arg.name}, "
@@ -202,11 +212,11 @@ class _PhaseRun:
             raise Bug(f"{self.title} waits forever: a condition on {threads[0].arg.name} keeps some threads of a group "
                       f"from a wait of all")
         if isinstance(s, CopyBoxes):
-            round_ = int(self._value(s.round, mask).array)
+            round_ = self._value(s.round, mask).array.item()
             for box in s.boxes:
                 self._copy_box(s.memory, box, round_, mask)
         elif isinstance(s, AwaitCopies):
-            self.in_flight.await_copies(s.memory, int(self._value(s.round, mask).array))
+            self.in_flight.await_copies(s.memory, self._value(s.round, mask).array.item())
         elif isinstance(s, AwaitSteps):
             self.in_flight.await_steps(s.pending)
         else:
@@ -214,7 +224,7 @@ class _PhaseRun:
 
     def _copy_box(self, memory: UOp, box: Box, round_: int, mask: Wide | None) -> None:
         """A box of a matrix, with zeros for what lies outside it."""
-        to = int(self._value(box.to, mask).array) + np.arange(math.prod(box.counts))
+        to = self._value(box.to, mask).array.item() + np.arange(math.prod(box.counts))
         self.in_flight.copy(memory, to, round_)
         at, inside = np.asarray(box.offset), np.asarray(True)
         offsets = np.meshgrid(*[np.arange(n) for n in reversed(box.counts)], indexing="ij")
@@ -233,10 +243,18 @@ class _PhaseRun:
     def _start_step(self, s: Accumulate, mask: Wide | None) -> None:
         """A step of a matrix unit that runs beside the threads."""
         loads = [n for n in toposort([s.value]) if n.op is o.LOAD]
-        self.in_flight.step([(n.src[0], np.unique(self._value(n.src[1], mask).array)) for n in loads])
+        held = [n.arg for n in toposort([s.value]) if n.op is o.REGISTER]
+        self.in_flight.step(s.register.arg, [(n.src[0], np.unique(self._value(n.src[1], mask).array)) for n in loads],
+                            held)
+
+    def _is_step(self, s: Accumulate) -> bool:
+        """Whether a unit adds products to a matrix: what is combined along a row is no step."""
+        own = {r for r in s.register.src if self.kinds.get(r) == UNIT}
+        return len(own) == 2 and s.value.op is o.MUL and \
+            any(self.kinds.get(r) == UNIT and r not in own for r in ranges_of(s.value))
 
     def _accumulate(self, s: Accumulate, mask: Wide | None) -> None:
-        if self.waits and any(self.kinds.get(r) == UNIT for r in s.register.src):
+        if self.waits and self._is_step(s):
             self._start_step(s, mask)
         if s.register not in self.registers:
             raise Bug(f"{self.title} reads register {s.register.arg} before anything is assigned to it")

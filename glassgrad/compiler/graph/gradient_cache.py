@@ -31,17 +31,19 @@ def derived(function: Callable[[], list[UOp | None]], order: Sequence[UOp], give
     places: dict[UOp, int] = {}
     key: list[Any] = []
     for node in order:
-        op = node.op
-        if op is o.CONST:
-            key.append(node)                    # interned: the node is its bits
-        elif op in _OWN:
-            key.append((op, node.dtype, node.shape, node.device))
+        op, src = node.op, node.src
+        if not src:                             # of an interned constant, the node is its bits
+            key.append((op, node.dtype, node.shape, node.device) if op in _OWN else node)
         elif op is o.DETACH:                    # a token tells leaves apart, and two nodes are two rows anyhow
             if type(node.arg) is OwnGradient:
                 return function()               # the user's own function, which must be called
-            key.append((op, *[places[s] for s in node.src]))
+            key.append((op, *[places[s] for s in src]))
+        elif len(src) == 2:
+            key.append((op, node.dtype, node.arg, places[src[0]], places[src[1]]))
+        elif len(src) == 1:
+            key.append((op, node.dtype, node.arg, places[src[0]]))
         else:
-            key.append((op, node.dtype, node.arg, *[places[s] for s in node.src]))
+            key.append((op, node.dtype, node.arg, *[places[s] for s in src]))
         places[node] = len(places)
     key.extend([places.get(node) for node in given])
     found = _known.get(whole := tuple(key))
@@ -55,8 +57,12 @@ def derived(function: Callable[[], list[UOp | None]], order: Sequence[UOp], give
         return results
     rows, wanted = found
     nodes, place = list(order), user_place()
-    for op, dtype, src, arg in rows:
-        nodes.append(UOp(op, dtype, tuple([nodes[i] for i in src]), arg, place))
+    for op, dtype, numbers, arg in rows:
+        if len(numbers) == 2:
+            sources: tuple[UOp, ...] = (nodes[numbers[0]], nodes[numbers[1]])
+        else:
+            sources = tuple([nodes[i] for i in numbers])
+        nodes.append(UOp(op, dtype, sources, arg, place))
     return [None if i is None else nodes[i] for i in wanted]
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", bound="Node")
 _BUFFER, _CONST = o.BUFFER, o.CONST
+_VIEWS = frozenset((*o.MOVEMENT, o.DETACH))
 _nothing = int                       # a callable that does nothing, written in C
 
 _SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH, o.IOTA, o.RANDOM))
@@ -92,7 +93,7 @@ class Node:
                 return first
         node = _create(cls)
         node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
-        _describe(node)
+        _describe(node, op, src, arg)
         node.place = place or user_place()
         entry = _Entry(node, _forget)
         for source in src:
@@ -144,7 +145,7 @@ class Node:
     def base(self) -> Self:
         """The node below all movement ops."""
         node = self
-        while node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
+        while node.op in _VIEWS:
             node = node.src[0]
         return node
 
@@ -166,15 +167,14 @@ _shapes: dict[Any, Shape] = {}      # of views and reductions, by op, argument a
 _MOST_SHAPES = 8192
 
 
-def _describe(node: Node) -> None:
+def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
     """Shape, device and whether it is symbolic. Nearly all nodes have sources of one device and of sizes that are plain
     numbers: the fast path here handles these, the rules of shape.py the rest."""
-    op, src, arg = node.op, node.src, node.arg
     kind = op.kind
     if kind is _BINARY:
         x, y = src
         shape, other, device = x.shape, y.shape, x.device
-        if (shape == other or not shape or not other) and (device is y.device or y.device is None) and \
+        if (shape is other or shape == other or not shape or not other) and (device is y.device or y.device is None) and \
                 not x.symbolic and not y.symbolic:
             node.shape, node.device, node.symbolic = shape or other, device, False
             return
@@ -213,27 +213,47 @@ def _symbolic(node: Node) -> bool:
 
 
 def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = None) -> list[N]:
-    """Every node under the roots, sources before users, each once; iterative, so depth is no limit.
+    """Every node under the roots, sources before users, each once.
 
     `sources` says where to go on from a node: to all its sources, where it is not given.
     """
-    done: set[N] = set()
-    order: list[N] = []
-    stack: list[N | None] = list(roots)
-    stack.reverse()
+    done: dict[N, None] = {}                # in the order in which they are done
+    for root in roots:
+        if root not in done:
+            _visit(root, sources, done, 0)
+    return list(done)
+
+
+_DEEP = 100                 # calls inside each other, of which Python allows 1000; they are twice as fast as a stack
+
+
+def _visit(node: N, sources: Callable[[N], Sequence[N]] | None, done: dict[N, None], depth: int) -> None:
+    """Add the nodes under a node, then the node."""
+    if depth > _DEEP:
+        _visit_deep(node, sources, done)
+        return
+    for source in node.src if sources is None else sources(node):
+        if source not in done:
+            _visit(source, sources, done, depth + 1)
+    done[node] = None
+
+
+def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[N, None]) -> None:
+    """Add the nodes under a root that are not done yet, in the same order; depth is no limit."""
+    begun: set[N] = set()
+    stack: list[N | None] = [root]
     pop = stack.pop
     while stack:
         node = pop()
         if node is None:                    # the next one's sources are done
-            order.append(pop())             # type: ignore[arg-type]
-        elif node not in done:
-            done.add(node)
+            done[pop()] = None              # type: ignore[index]
+        elif node not in done and node not in begun:
+            begun.add(node)
             below = node.src if sources is None else sources(node)
             if below:
                 stack += (node, None, *below[::-1])
             else:
-                order.append(node)
-    return order
+                done[node] = None
 
 
 def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:

@@ -7,8 +7,9 @@ are kept: engine/registry.py says that.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection
 from functools import partial
+from itertools import compress
 from typing import Any, Generic, TypeVar
 
 from glassgrad.compiler.graph.node import N
@@ -51,10 +52,13 @@ class NodeTable(Generic[V]):
         """Drop the fact about a node, if there is one."""
         self._rows.pop(id(node), None)
 
-    def among(self, nodes: Iterable[N]) -> Iterator[tuple[N, V]]:
+    def among(self, nodes: Collection[N]) -> list[tuple[N, V]]:
         """Those of some nodes that have a fact, each with it, in their order."""
         rows = self._rows
-        return ((node, rows[key][1]) for node in nodes if (key := id(node)) in rows)
+        if not rows:
+            return []
+        found = compress(nodes, map(rows.__contains__, map(id, nodes)))
+        return [(node, rows[id(node)][1]) for node in found]
 
     def __contains__(self, node: Any) -> bool:
         return id(node) in self._rows

@@ -131,6 +131,8 @@ class AwaitCopies:
 class AwaitSteps:
     """Every thread waits until at most so many of the matrix unit's steps that it started are unfinished."""
     pending: int
+    ready: tuple[UOp, ...] = ()     # sums that are used only after it; none, at 0: all of them
+    made: tuple[UOp, ...] = ()      # registers that are computed before it, while steps run, and used after it
 
 
 @dataclass(eq=False)

@@ -11,8 +11,8 @@ import math
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, build, divide, index, less, linear, multiply
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.index_algebra import add, both, build, divide, index, less, linear, multiply
+from glassgrad.compiler.graph.uop import UOp, const
 
 
 def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
@@ -32,6 +32,30 @@ def kept_below(score: UOp, inner: list[UOp]) -> UOp | None:
         if seen.op is not o.CONST or not seen.arg:
             return seen
     return None
+
+
+def something_masked(score: UOp, kept: UOp, inner: list[UOp]) -> UOp | None:
+    """The condition under which a score that is `kept` or -inf is -inf for some values of the inner counters; None: it is
+    more than that, or may always be."""
+    wanted: UOp | None = const(True)
+    while score is not kept:
+        if score.op is not o.WHERE or not _is_least(score.src[2]):
+            return None
+        condition, score, _ = score.src
+        for part in _parts(condition):
+            found = _holds_where(part, True)
+            if len(found) != 1:
+                return None
+            greatest = multiply(_least(multiply(found[0], -1), inner), -1)
+            wanted = both(wanted, less(greatest, index(0)))
+    return None if wanted is None else UOp(o.NOT, dtypes.bool, (wanted,))
+
+
+def _parts(condition: UOp) -> list[UOp]:
+    """Conditions that hold together where this one does."""
+    if condition.op is o.NOT and condition.src[0].op is o.NOT:
+        return _parts(condition.src[0].src[0])
+    return [part for s in condition.src for part in _parts(s)] if condition.op is o.AND else [condition]
 
 
 def _kept_where(score: UOp) -> list[UOp]:

@@ -30,7 +30,9 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const, identity
+from glassgrad.compiler.lower.full_precision import in_full_precision, without_factor
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
                                             counter, load, local, register, walk)
 from glassgrad.compiler.lower.masks import blocks_in_sight, kept_below
@@ -74,6 +76,7 @@ class ScoreBlocks(NamedTuple):
 
 SCORE_BLOCKS = ScoreBlocks()
 GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True)
+BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True)
 
 
 class OnlineSoftmax(Values):
@@ -82,9 +85,12 @@ class OnlineSoftmax(Values):
     def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks):
         super().__init__(sink, {})
         self.chain, self.even = chain, blocks.even
+        self.scores, self.rate = chain.scores, chain.rate
         self.stands_for: dict[UOp, UOp] = {}              # counters in place of indices that gates keep inside
         self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
         self.dtype = chain.exps.dtype
+        if self.even:
+            self.in_full_precision()
         size = self.shape[chain.row_axis]
         self.rows, self.keys = blocks.rows_of(size), blocks.keys_of(self.shape[chain.axis])
         self.row, self.block = counter("q", self.rows), counter("qb", -(-size // self.rows))
@@ -117,6 +123,16 @@ class OnlineSoftmax(Values):
         self.out = local("out", self.dtype, width * self.rows)
         self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements lie in LOCAL memory
         self.asked: dict[UOp, Index] = {}                       # and where they were asked for
+
+    def in_full_precision(self) -> None:
+        """Scores that are rounded nowhere, a constant factor of theirs left to the exponential."""
+        full = in_full_precision(self.chain.scores, self.chain.inside, self.dtype)
+        self.scores, factor = without_factor(full)
+        rate = factor * (1 if self.rate is None else self.rate.arg)
+        self.rate = None if rate == 1 else const(rate, self.dtype)
+        for n in toposort([self.scores]):
+            if n not in self.nesting:
+                self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
 
     def kept_inside(self, name: str, at: UOp, size: int) -> UOp:
         """An index that is not used past the end, as one that cannot be there: views need no remainders of it."""
@@ -219,11 +235,14 @@ class OnlineSoftmax(Values):
     def exponential(self, score: UOp, top: UOp) -> UOp:
         """exp2((score - top) * rate), and 0 for a score of -inf, whatever the top is: a row may have seen nothing else
         yet. (Nor is the exponential of a number far below 0 computed for it: results that underflow are slow.)"""
-        zero, masked = const(0, self.dtype), score.eq(identity(o.MAX, self.dtype))
+        zero, least, rate = const(0, self.dtype), identity(o.MAX, self.dtype), self.rate
+        if self.even:                     # exp2(-inf) is 0, and cheap
+            seen = top.eq(least).where(zero, top)
+            below = score - seen if rate is None else UOp(o.MULACC, self.dtype, (score, rate, seen * -rate.arg))
+            return UOp(o.EXP2, self.dtype, (below,))
+        masked = score.eq(least)
         below = masked.where(zero, score - top)
-        rate = self.chain.rate
-        power = UOp(o.EXP2, self.dtype, (below if rate is None else below * rate,))
-        return masked.where(zero, power if self.even else expand(power))
+        return masked.where(zero, expand(UOp(o.EXP2, self.dtype, (below if rate is None else below * rate,))))
 
     # -- the nests -------------------------------------------------------------------------------------------
     def begin(self) -> list[Statement]:
@@ -252,7 +271,7 @@ class OnlineSoftmax(Values):
             self.queries, add(multiply(at[self.depth_axis], self.rows), self.row))}
 
         def scores() -> list[Statement]:
-            found.append(self.value_at(chain.scores, scores_at, both(self.row_gate, self.key_gate)))
+            found.append(self.value_at(self.scores, scores_at, both(self.row_gate, self.key_gate)))
             least = identity(o.MAX, self.dtype)
             return [Store(self.tile, spot, found[-1] if self.key_gate is None
                           else self.key_gate.where(found[-1], least))]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
@@ -181,6 +181,13 @@ class Values:
         carried = node.dtype.accumulator
         if any(source.shape[a] == 0 for a in axes):
             return identity(combine, node.dtype)
+        chosen = one_term(node)
+        if chosen is not None:
+            picked = yield (chosen.number, at, gate)
+            place = picked.cast(dtypes.index).maximum(0).minimum(self.size(source.shape[axes[0]] - 1))
+            value = yield (chosen.value, tuple(place if a == axes[0] else i for a, i in enumerate(at)), gate)
+            return place.eq(picked.cast(dtypes.index)).where(-value if chosen.negated else value,
+                                                             const(0, value.dtype)).cast(node.dtype)
         depth = self.depth(at, gate)
         if self.votes is not None:
             for block in self.path[1:]:
@@ -220,6 +227,43 @@ class Values:
         _, filling, spot = self.kept_at[node]
         shared = sum(1 for mine, theirs in zip(self.path, filling) if mine is theirs)
         return shared < len(filling) and filling[shared].closed and not any(b.counter in spot for b in filling[:shared])
+
+
+class OneTerm(NamedTuple):
+    """The only term of a sum that is not 0: `value`, or minus it, at the position `number` along the summed axis."""
+    number: UOp
+    value: UOp
+    negated: bool
+
+
+def one_term(node: UOp) -> OneTerm | None:
+    """sum over k of where(k == number, value, 0), as a loss has it and its gradient: it needs no loop. None for others.
+    `number` does not depend on k: at any of its positions it is the same."""
+    if node.op is not o.SUM or len(node.arg.axes) != 1:
+        return None
+    [axis], source = node.arg.axes, node.src[0]
+    negated = source.op is o.NEG
+    source = source.src[0] if negated else source
+    if source.op is not o.WHERE or source.src[0].op is not o.CMPEQ or source.src[1].shape == () or \
+            source.src[2].op is not o.CONST or source.src[2].arg != 0:
+        return None
+    left, right = source.src[0].src
+    for position, number in ((left, right), (right, left)):
+        if _counts(position, axis) and number.op is o.EXPAND and number.src[0].shape[axis] == 1:
+            return OneTerm(number, source.src[1], negated)
+    return None
+
+
+def _counts(node: UOp, axis: int) -> bool:
+    """Whether a node's elements are their positions along an axis."""
+    shape = node.shape
+    while node.op in (o.EXPAND, o.RESHAPE):
+        if node.op is o.EXPAND and node.src[0].shape[axis:axis + 1] != shape[axis:axis + 1]:
+            return False
+        if node.op is o.RESHAPE and [n for n in node.shape if n != 1] != list(node.src[0].shape):
+            return False
+        node = node.src[0]
+    return node.op is o.IOTA and node.shape == shape[axis:axis + 1]
 
 
 def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:

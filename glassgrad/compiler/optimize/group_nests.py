@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
@@ -66,7 +67,8 @@ class HeldPlan:
         return int(self.row.arg.size) // self.unit.rows * self.unit.threads
 
     @staticmethod
-    def of(body: list[Statement], target: Target) -> HeldPlan | None:
+    def of(body: list[Statement], target: Target, beside: bool = False) -> HeldPlan | None:
+        """The plan for a unit whose steps run beside the threads, or for one that fetches both factors itself."""
         nests = list(_nests(body))
         if any(isinstance(s, If) for s in walk(body)) or not nests:
             return None
@@ -76,7 +78,7 @@ class HeldPlan:
             return None
         [row] = common
         stores = [s for p in products.values() for s in p.epilogue if isinstance(s, Store)]
-        unit = _unit(products.values(), target)
+        unit = _unit(products.values(), target, beside)
         if unit is None or row.arg.size % unit.rows or len(stores) != len(products):
             return None
         matrices = {s.memory: FlatAxis.of(p.n) for s, p in zip(stores, products.values())}
@@ -122,11 +124,15 @@ class HeldNests:
         self.row = counter("r", plan.row.arg.size)
         self.column = {m: counter(f"{m.arg.name}_c", _up(axis.size, TOGETHER)) for m, axis in plan.matrices.items()}
         self.now: dict[UOp, UOp] = {}                 # LOCAL memory -> the register that has its elements by now
+        self.block: dict[UOp, UOp] = {}               # the counter of blocks -> the block that is written
         lefts = {p.left.src[0] for p in plan.products.values()}
         self.rounded = {m: self.named(m, f"{m.arg.name}_left", self.unit.left) for m in plan.matrices if m in lefts}
-        self.tiles = {key: CopiedTile(f"right{number}", p.right, FlatAxis.of(p.n), FlatAxis.of(p.k), self)
-                      for number, (key, p) in enumerate(plan.products.items())}
+        self.tiles = self.right_tiles()
         self.lefts: dict[UOp, CopiedTile] = {}
+
+    def right_tiles(self) -> dict[int, CopiedTile]:
+        return {key: CopiedTile(f"right{number}", p.right, FlatAxis.of(p.n), FlatAxis.of(p.k), self)
+                for number, (key, p) in enumerate(self.plan.products.items())}
 
     def named(self, memory: UOp, name: str, dtype: DType) -> UOp:
         """The register in place of LOCAL memory."""
@@ -150,23 +156,24 @@ class HeldNests:
                 else:
                     out += [*([] if at or block is not None else tile.read({})), *tile.kept()]
                     out += self.next_tile(steps, at, block)
-                out += self.product(self.plan.products[id(s)], tile)
+                begins, steps_, rest = self.product(self.plan.products[id(s)], tile)
+                out += [*begins, *steps_, *rest]
             else:
                 out += self.nest(s)
         return out
 
     @staticmethod
     def next_tile(steps: list[CopiedTile], at: int, block: UOp | None) -> list[Statement]:
-        """Read what the next product needs, in this round or in the one after it."""
+        """Read what the next product needs, in this round or in the one after it. The last round reads its own again: a
+        branch would wait for each of its loads."""
         if at + 1 < len(steps):
             return steps[at + 1].read({})
         if block is None:
             return []
-        later = add(block, index(1))
-        return steps[0].read({block: later}, moves.below(later, block.arg.size))
+        return steps[0].read({block: add(block, index(1)).minimum(block.arg.size - 1)})
 
-    def product(self, product: Product, tile: CopiedTile) -> list[Statement]:
-        """The steps of the unit, between what a sum begins with and what is made of it."""
+    def product(self, product: Product, tile: FactorTile) -> tuple[list[Statement], list[Statement], list[Statement]]:
+        """What sums begin with, the steps of the unit, and what is made of the sums."""
         [store] = product.epilogue
         assert isinstance(store, Store)
         memory, value, total = store.memory, store.value, product.total
@@ -181,15 +188,17 @@ class HeldNests:
         left_memory = product.left.src[0]
         if left_memory in self.plan.copied:
             depth = counter("k", tile.depth)
-            left = self.lefts[left_memory].at(self.row, depth)
+            left = self.left_tile(left_memory).at(self.row, depth)
         else:
-            depth, left = self.column[left_memory], self.now[left_memory]
+            depth, left = self.column[left_memory], self.rounded[left_memory]
         step = Accumulate(sums, o.ADD, left.cast(sums.dtype) * tile.at(column, depth).cast(sums.dtype))
-        out = [*self.over([self.row, column], Assign(sums, begins)), *self.over([self.row, column, depth], step)]
-        if rest is not total:
-            out += self.over([self.row, column], Assign(sums, self.new(rest, {**replace, total: sums})))
+        made = [] if rest is total else \
+            self.over([self.row, column], Assign(sums, self.new(rest, {**replace, total: sums})))
         self.now[memory] = sums
-        return out
+        return self.over([self.row, column], Assign(sums, begins)), self.over([self.row, column, depth], step), made
+
+    def left_tile(self, memory: UOp) -> FactorTile:
+        return self.lefts[memory]
 
     def nest(self, nest: Statement) -> list[Statement]:
         """A nest that is no product: what it does with each element, for all of them."""
@@ -227,7 +236,7 @@ class HeldNests:
                 out += self.over(wide, self.held(s, replace))
             else:
                 assert isinstance(s, Store)
-                out += self.over(wide, self.stored(s, replace, matrices))
+                out += self.stored(s, wide, replace, matrices)
         return out
 
     def held(self, s: Store, replace: dict[UOp, UOp]) -> Assign:
@@ -238,19 +247,19 @@ class HeldNests:
         self.now[s.memory] = target
         return Assign(target, value)
 
-    def stored(self, s: Store, replace: dict[UOp, UOp], matrices: list[UOp]) -> Store:
+    def stored(self, s: Store, wide: list[UOp], replace: dict[UOp, UOp], matrices: list[UOp]) -> list[Statement]:
         """A store to a result; a matrix may have more columns in registers than it has."""
         gate = None
         for m in matrices:
             gate = both(gate, moves.below(self.column[m], self.plan.matrices[m].size))
         own = None if s.gate is None else self.new(s.gate, replace)
         value = moves.edge_gate(self.new(s.value, replace), gate)
-        return Store(s.memory, self.new(s.index, replace), value, s.combine, both(own, gate))
+        return self.over(wide, Store(s.memory, self.new(s.index, replace), value, s.combine, both(own, gate)))
 
     # -- expressions ---------------------------------------------------------------------------------------------
     def at_columns(self, matrices: Iterable[UOp], counters: list[UOp]) -> dict[UOp, UOp]:
         """Counters of a nest as those of registers."""
-        out = {self.plan.row: self.row}
+        out = {**self.block, self.plan.row: self.row}
         for m in matrices:
             axis = FlatAxis.of(counters)
             out.update(axis.apart(self.column[m]))
@@ -268,6 +277,13 @@ class HeldNests:
     @staticmethod
     def over(wide: list[UOp], statement: Statement) -> list[Statement]:
         return nested(wide, [statement], UNIT)
+
+
+class FactorTile(Protocol):
+    """A factor's part of a block, in memory that the group shares."""
+    depth: int
+
+    def at(self, position: UOp, k: UOp) -> UOp: ...
 
 
 class CopiedTile:
@@ -299,25 +315,25 @@ class CopiedTile:
         line, inner = (position, k) if self.along_k else (k, position)
         return load(self.memory, add(multiply(line, self.pitch), inner))
 
-    def element(self, replace: dict[UOp, UOp], gate: UOp | None) -> UOp:
+    def element(self, replace: dict[UOp, UOp]) -> UOp:
         """What a thread copies: zeros past the edges."""
         inner = add(self.first, self.each)
         lines, along = (self.axis, self.k) if self.along_k else (self.k, self.axis)
         edge = self.first if along.size % LINE == 0 else inner        # the same for a whole line where it can be
-        gate = both(gate, both(self.inside, both(moves.below(self.line, lines.size), moves.below(edge, along.size))))
+        gate = both(self.inside, both(moves.below(self.line, lines.size), moves.below(edge, along.size)))
         value = substitute_index(self.value, {**replace, **lines.apart(self.line), **along.apart(inner)}, {})
         return moves.zero_outside(value, gate)
 
-    def read(self, replace: dict[UOp, UOp], gate: UOp | None = None) -> list[Statement]:
+    def read(self, replace: dict[UOp, UOp]) -> list[Statement]:
         """Read the elements into registers."""
-        return self.for_all(Assign(self.next, self.element(replace, gate)))
+        return self.for_all(Assign(self.next, self.element(replace)))
 
     def kept(self) -> list[Statement]:
         """Store the registers to memory."""
         return self.for_all(self.store(self.next))
 
     def copied(self) -> list[Statement]:
-        return self.for_all(self.store(self.element({}, None)))
+        return self.for_all(self.store(self.element({})))
 
     def store(self, value: UOp) -> Store:
         at = add(multiply(self.line, self.pitch), add(self.first, self.each))
@@ -345,10 +361,11 @@ def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:
     return None
 
 
-def _unit(products: Iterable[Product], target: Target) -> MatrixUnit | None:
+def _unit(products: Iterable[Product], target: Target, beside: bool) -> MatrixUnit | None:
     """A unit that multiplies out of registers, for the types of all of them."""
     for unit in target.units:
-        if unit.loads is not None and all(p.total.dtype is unit.total and narrowed(p.right, unit.right) is not None
+        takes = unit.text is not None and bool(unit.text.held) if beside else unit.loads is not None
+        if takes and all(p.total.dtype is unit.total and narrowed(p.right, unit.right) is not None
                                           for p in products):
             return unit
     return None

@@ -14,6 +14,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, multiply
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
+from glassgrad.compiler.optimize.boxed_nests import in_boxes
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.group_nests import in_registers
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -32,13 +33,17 @@ def is_nests(body: list[Statement]) -> bool:
     return len(inner) > 1 and all(isinstance(s, (For, If)) for s in inner)
 
 
-def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
     """for tasks: nests  ->  TASK ..: nests, each with tiles or lanes, or on a GPU with matrices in registers"""
-    held = in_registers(body, target, decisions) if target.groups else None
-    if held is not None:
-        return held
+    if target.groups:
+        boxed = in_boxes(body, target, decisions)
+        if boxed is not None:
+            return boxed
+        held = in_registers(body, target, decisions)
+        if held is not None:
+            return [held]
     loops, inner = task_loops(body)
-    return moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions))
+    return [moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions))]
 
 
 def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:

@@ -16,6 +16,7 @@ from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.nests import is_nests, nests
+from glassgrad.compiler.optimize.plain.group_loops import in_threads
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -34,16 +35,23 @@ def optimize(kernel: Kernel, target: Target, products: bool = True, given: Seque
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool = True) -> Kernel:
     """`optimize`, with the decisions made through the caller's object."""
-    phases = [Phase(nests(phase.body, target, decisions)) for phase in kernel.phases if is_nests(phase.body)]
+    phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
+              for body in nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
     for body in _loop_nests(kernel, target):
         tiled = contraction(body, target, decisions) if products or target.groups else None
         done, rest = ([], body) if tiled is None else tiled
-        phases += [Phase(b) for b in [*done, *(plain(rest, target, decisions) if rest else [])]]
+        phases += [Phase(b) for b in [*done, *(_plain(rest, target, decisions) if rest else [])]]
         any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
+
+
+def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
+    """A loop nest that is no contraction."""
+    short = in_threads(body, target, decisions) if target.groups else None
+    return plain(body, target, decisions) if short is None else short
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[Statement]]:

@@ -48,7 +48,7 @@ class LaunchInfo:
     phases: tuple[tuple[str, int], ...]     # (function name, number of tasks), one after another
     shared: tuple[int, ...]                 # bytes of each slot that follows the params
     scratch_bytes: int                      # private to the worker that runs a task
-    by_value: tuple[TasksByValue, ...] = ()
+    by_value: tuple[TasksByValue, ...] = ()     # of phases whose number of tasks a value cuts short
 
 
 class BoxMap(NamedTuple):

@@ -15,6 +15,7 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
     visit              read by index: any row, any number of times             (t * 2)[rows]
     elementwise        its rows differ from those it is combined with          t.sum(0)[None, :] * t.sum(1)[:, None]
                        a sum of products shares its kernel with no other ...   a @ b + c @ d
+                       few rows and long: ...                                  t.sum(1) + t.max(1), on a GPU
     movement           a reduction under pad would be computed again           t.sum(1).pad(((1, 1),))
                        a sum of products that its reader repeats               (a @ b)[:, :, None] * c
                        read by every tap of a window                           x.relu().conv2d(w, padding=1)
@@ -38,15 +39,15 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule import online_softmax
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct, StoresScores
 
-COSTLY = 12            # vector instructions above which a value is stored rather than computed twice
+REPEATED = 12          # vector instructions that are too many for each of the elements that repeat a value
 MANY_INPUTS = 3        # recomputing a value needs this many loads or more: store it instead
-SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 DEEPEST = 8            # reductions in a row in one kernel: each reads what all before it made once more
 CONVERSION = 4         # vector instructions that bring an element to another type
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 _SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 _FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
+IN_PARTS = "few rows and long: each reduction is cut into parts, in a kernel of its own"
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
@@ -60,6 +61,26 @@ def counted(node: UOp) -> UOp | None:
     while source.op in (o.RESHAPE, o.EXPAND):
         source = source.src[0]
     return source if source.op is o.CONST else None
+
+
+def widens(node: UOp) -> bool:
+    """Whether a node is a conversion to a type of more bytes: its source is smaller, and cheap to convert again."""
+    return node.op is o.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
+
+
+def narrows(node: UOp) -> bool:
+    """Whether a node is a conversion to a type of fewer bytes."""
+    return node.op is o.CAST and node.src[0].dtype.itemsize > node.dtype.itemsize
+
+
+class FusionLimits(NamedTuple):
+    """What pays on a device. These are a CPU's; each target has its own (optimize/targets/target.py)."""
+    costly: int = 12               # vector instructions above which a value is stored rather than computed twice
+    costly_with_rows: int = 0      # the same for a value made of few values of reductions, where those can be stored
+    stores_factors: bool = False   # of sums of products, rounded to 16 bits, that several of them read
+    small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
+    few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
+    long_rows: int = 1 << 17       # into parts
 
 
 class Inlined(NamedTuple):
@@ -77,14 +98,15 @@ NOTHING = Inlined(0, 1, None, False, 0)
 CONSTANT = Inlined(0, 0, None, False, 0)
 
 
-def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None) -> dict[UOp, str]:
-    """Every node that gets memory, sources before users, with the reason.
+def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None,
+         limits: FusionLimits = FusionLimits()) -> dict[UOp, str]:
+    """Every node that gets memory, sources before users, with the reason. `limits` are those of the device.
 
     A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
     given memory because of the reduction inside them. A second pass treats such values as stored from the start.
     """
     order = toposort(sinks)
-    plan = _Plan(order)
+    plan = _Plan(order, limits)
     chains, apart = online_softmax.find(order, plan.varies, plan.readers, set(sinks), device, stores_scores)
     plan.one_pass(chains, apart)
     plan.walk(order, set(sinks))
@@ -95,7 +117,8 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
 
 
 class _Plan:
-    def __init__(self, order: list[UOp]):
+    def __init__(self, order: list[UOp], limits: FusionLimits):
+        self.limits = limits
         self.few: dict[UOp, str] = {}           # what got memory and is few values for many that are reduced
         self.again()
         self.varies = varies(order)
@@ -132,9 +155,11 @@ class _Plan:
         self.separate_shared(order)
 
     def store(self, node: UOp, reason: str) -> None:
-        """Give memory to a node: the value below its outermost movement ops, where that is not larger."""
+        """Give memory to a node: the value below its outermost movement ops and conversions, where that is not
+        larger. So what was rounded to 16 bits is stored in 16 bits, and matrix units read it so."""
         base = node
-        while base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) and base not in self.reasons:
+        while base not in self.reasons and (base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) or
+                                            widens(base) or self._is_piece(base)):
             base = base.src[0]
         if base.op in LEAVES or reason == "an output":
             base = node
@@ -144,6 +169,10 @@ class _Plan:
                 self.inlined[node] = NOTHING
                 node = node.src[0]
             self.inlined[base] = NOTHING
+
+    def _is_piece(self, node: UOp) -> bool:
+        """One of several pieces of a sum of products: it is stored whole, and they are views."""
+        return node.op is o.SHRINK and self.inlined[node.src[0]].contraction and len(self.readers[node.src[0]]) > 1
 
     def _note(self, node: UOp, reason: str) -> None:
         inside = self.inlined[node]
@@ -223,6 +252,8 @@ class _Plan:
             elif inside.only is None or inside.only is not only:
                 if inside.contraction or contraction:
                     self.cut(s, "a sum of products shares its kernel with no other reduction")
+                elif self._in_parts(s):
+                    self.cut(s, IN_PARTS)
                 else:
                     only = None
         distinct = set(node.src)
@@ -238,6 +269,12 @@ class _Plan:
                 return NOTHING
             found = found._replace(cost=cost)
         return found
+
+    def _in_parts(self, node: UOp) -> bool:
+        """Whether the reductions inside a node are cut into parts, which takes a kernel for each."""
+        inside = self.inlined[node]
+        rows = math.prod(most(node.shape[a]) for a in inside.rows or ())
+        return rows < self.limits.few_rows and inside.elements >= self.limits.long_rows
 
     def _weight(self, node: UOp) -> tuple[int, int]:
         """How large the reductions inside a node are: their rows, then the elements they read."""
@@ -266,6 +303,10 @@ class _Plan:
             if node.op is o.EXPAND and inside.contraction and node.size > source.size:
                 self.store(source, "a sum of products that its reader repeats")
                 return NOTHING
+            if node.op is o.EXPAND and not inside.contraction and node.size >= FEWER * source.size \
+                    and self._in_parts(source):
+                self.store(source, IN_PARTS)
+                return NOTHING
             rows = carried(node, inside.rows, exact=True)
             if rows is None:
                 self.store(source, "a reshape mixes the rows of its reduction with the rest")
@@ -277,7 +318,7 @@ class _Plan:
                 image = image.src[0]
             if image.op is o.PAD and image not in self.reasons:
                 value = image.src[0]
-                while value.op is o.CAST and value.src[0].dtype.itemsize < value.dtype.itemsize:
+                while widens(value):
                     value = value.src[0]                 # its readers convert it: a matrix unit reads the smaller type
                 if self.inlined[value].cost > 0:
                     self.store(value, "read by every tap of a window")
@@ -285,7 +326,7 @@ class _Plan:
         if repeats and node.op is not o.EXPAND and inside.cost * self._reads(node) > 8:
             self.store(source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
             return NOTHING
-        if repeats and inside.cost >= COSTLY and node.size >= 4 * source.size and not self._feeds_contraction(node):
+        if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and not self._feeds_contraction(node):
             self.store(source, "costly, and repeated many times")
             return NOTHING
         if node.op is o.EXPAND and node.size >= FEWER * source.size:
@@ -342,7 +383,7 @@ class _Plan:
                     apart = f"; not in one pass: {self.apart[node]}" if node in self.apart else ""
                     self.store(factor, "a factor of a sum of products, with a reduction inside" + apart)
         elif inside.rows is not None:
-            small = inside.elements <= SMALL and not inside.contraction
+            small = inside.elements <= self.limits.small and not inside.contraction
             if inside.contraction:
                 self.cut(source, "a sum of products under another reduction")
             elif axes & inside.rows and not small:
@@ -366,7 +407,7 @@ class _Plan:
         """
         few, large, between = self._reductions_under(node)
         shared = [self._first_shared(n, between) for n in large]
-        if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= COSTLY:
+        if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= self.limits.costly:
             self.store(node, reason)
         else:
             self.store_under(few + shared, between, reason)
@@ -425,6 +466,14 @@ class _Plan:
 
     def _worth_sharing(self, node: UOp) -> bool:
         inside = self.inlined[node]
-        if node.op in o.MOVEMENT or node.op is o.DETACH:
+        if node.op in o.MOVEMENT or node.op is o.DETACH or widens(node):
             return False                        # its source is next, and is not larger
-        return inside.rows is not None or inside.cost >= COSTLY or inside.inputs >= MANY_INPUTS and inside.cost > 0
+        if self.limits.stores_factors and narrows(node) and self._feeds_contraction(node):
+            return True
+        if inside.rows is not None and not inside.contraction and inside.cost < self.limits.costly_with_rows:
+            few, large, _ = self._reductions_under(node)
+            if not large:                       # the second pass stores these, and every kernel does the rest
+                self.few.update((value, "used by several kernels, and few") for value in few)
+                return False
+        return inside.rows is not None or inside.cost >= self.limits.costly or \
+            inside.inputs >= MANY_INPUTS and inside.cost > 0

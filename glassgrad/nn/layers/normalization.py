@@ -61,9 +61,14 @@ class BatchNorm(Layer):
         self._check(x)
         wide = x.cast(x.dtype.accumulator)
         mean, variance = self.calc_stats(wide)
+        if not settings.TRAINING and self.track_running_stats:
+            return wide.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt()).cast(x.dtype)
         if settings.TRAINING and self.track_running_stats:
             self._track(mean.detach(), variance.detach(), x.numel() // self.num_features)
-        return wide.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt()).cast(x.dtype)
+        normed = wide.layernorm(tuple(i for i in range(x.ndim) if i != 1), self.eps)
+        each = (1, self.num_features, *(1,) * (x.ndim - 2))                  # one value per channel
+        normed = normed if self.weight is None else normed * self.weight.reshape(each)
+        return (normed if self.bias is None else normed + self.bias.reshape(each)).cast(x.dtype)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim < 2 or x.shape[1] != self.num_features:

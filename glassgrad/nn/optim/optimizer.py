@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.modules import running_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
-from glassgrad.tensor.autograd.leaves import take_started
+from glassgrad.tensor.autograd.leaves import detached_as, take_started
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Optimizer", "OptimizerGroup"]
@@ -237,12 +237,12 @@ class Optimizer:
                 if p.grad is None:
                     continue
                 _in_order(p.grad)
-                gradient = p.grad.detach().cast(p.dtype.accumulator)
+                gradient = detached_as(p.grad, p.dtype.accumulator)
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
                 master = self.master[i]
                 if master is not None:
                     master.assign(new.cast(master.dtype))
-                p.assign(new.cast(p.dtype).detach())
+                p.assign(detached_as(new, p.dtype))
         self.shared.clear()
         if only_if is not None:
             for t in self._state():
@@ -256,9 +256,9 @@ class Optimizer:
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
         where the parameter was changed otherwise, that is the value."""
-        p, master = self.params[i].detach(), self.master[i]
-        wide = p.cast(p.dtype.accumulator)
-        return wide if master is None else (master.cast(p.dtype) == p).where(master, wide)
+        p, master = self.params[i], self.master[i]
+        wide = detached_as(p, p.dtype.accumulator)
+        return wide if master is None else (master.cast(p.dtype) == p.detach()).where(master, wide)
 
     def _state(self) -> Iterator[Tensor]:
         yield from self.params

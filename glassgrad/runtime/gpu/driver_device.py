@@ -7,8 +7,9 @@ and compilers in a library. Kernels run on one stream, in the order in which the
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import Bug
@@ -24,6 +25,15 @@ from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Launch, Reje
 __all__ = ["DriverDevice", "RunTimeCompiler"]
 
 MOST_THREADS = 8             # that compile: each takes a few hundred MB
+
+
+def _in_thread(pool: ThreadPoolExecutor, work: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Start work in a thread; what waits for it. Where Python ends (VIZ measures then), no thread starts: the caller
+    does the work."""
+    try:
+        return pool.submit(work).result
+    except RuntimeError:
+        return work
 
 
 class DriverDevice(DriverCalls, GpuDevice):
@@ -50,7 +60,7 @@ class DriverDevice(DriverCalls, GpuDevice):
         if missing:
             pool = ThreadPoolExecutor(min(MOST_THREADS, available_cores()), "glassgrad-compile")
             try:
-                waiting = {ast: self.begin(ast, lambda work: pool.submit(work).result) for ast in missing}
+                waiting = {ast: self.begin(ast, partial(_in_thread, pool)) for ast in missing}
                 for ast, wait in waiting.items():
                     self._programs[ast, mode] = self.loaded(ast, wait())
             finally:

@@ -22,7 +22,7 @@ from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuPlan
 
 __all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
 
-FEW = 3                      # launches that are started one by one even in a replay: a graph would save nothing
+FEW = 1                      # launches that are started by themselves even in a replay: a graph would save nothing
 
 
 class DriverLaunch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -60,7 +61,7 @@ class GpuProgram:
 
 
 class GpuDevice(SearchedKernels, Backend):
-    """One GPU, opened. A subclass provides the attributes and the first five methods."""
+    """One GPU, opened. A subclass provides the attributes and the first three methods."""
     dialect: Language | Dialect
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
@@ -88,8 +89,13 @@ class GpuDevice(SearchedKernels, Backend):
         raise Bug(f"{type(self).__name__} has no prepare")
 
     def time(self, launches: Sequence[Launch]) -> int:
-        """Run these to their end; the nanoseconds it took."""
-        raise Bug(f"{type(self).__name__} has no time")
+        """Run these to their end; the nanoseconds it took, here by the host's clock."""
+        self.synchronize()
+        start = time.perf_counter_ns()
+        for launch in launches:
+            launch.start()
+        self.synchronize()
+        return time.perf_counter_ns() - start
 
     # -- compiling -------------------------------------------------------------------------------------------
     @property
@@ -153,8 +159,8 @@ class GpuDevice(SearchedKernels, Backend):
         for missing in self.missing_types:
             if any(node.dtype.name == missing for node in ast.toposort()):
                 raise DTypeError(f"{self.name} has no {missing}", given=f"a kernel that computes in {missing}",
-                                 expected="element types that the device has", where=lines_of(ast),
-                                 fix='convert before you move it: x.to("CPU").float(), '
+                                 expected="float32 or smaller floats, integers, bool", where=lines_of(ast),
+                                 fix=f'convert before you move it: x.to("CPU").float().to("{self.name}"), '
                                      'or Tensor(values, dtype="float32")')
 
     def loop_tree(self, ast: UOp) -> Kernel:

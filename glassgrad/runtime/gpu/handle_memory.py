@@ -2,14 +2,20 @@
 
 The engine names memory by addresses: every block gets a range of numbers of its own, and `find` tells the handle and
 the distance from its beginning. Released blocks are kept for the next request of their size.
+
+A driver's threads are not in a child of `os.fork()`: what waits for them there would wait forever, so it is an error.
 """
 
 from __future__ import annotations
 
 import bisect
+import os
+import threading
+import weakref
 from typing import Any
 
-from glassgrad.base.errors import Bug
+from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.fork import held_at_fork
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
@@ -19,52 +25,80 @@ FIRST = 1 << 60           # numbers of such memory, apart from any address of th
 
 
 class MemoryByHandle:
-    """Blocks of device memory by numbers. A subclass provides `new_handle` and the two copies."""
+    """Blocks of device memory by numbers; safe to use from several threads. A subclass provides `new_handle` and the
+    two copies."""
     on_host, in_parts = False, True
 
-    def __init__(self) -> None:
+    def __init__(self, device: str):
+        self.device_name = device
+        self.forked = False                                       # whether a parent process opened it
+        _opened.add(self)
+        # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
+        self.lock = held_at_fork(threading.RLock(), "memory")
         self.next = FIRST
-        self.starts: list[int] = []
-        self.handles: list[Any] = []
-        self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: released blocks
+        self.starts: list[int] = []                               # of all blocks, in order; only `empty_cache` removes
+        self.handles: dict[int, Any] = {}
+        self.kept: dict[int, list[int]] = {}                      # size: released blocks
 
     def new_handle(self, size: int) -> Any:
         """Memory of so many bytes; None where the device has none left."""
         raise Bug(f"{type(self).__name__} has no new_handle")
 
-    def allocate(self, nbytes: int) -> MemoryBlock:
-        size = rounded(max(nbytes, 1))
-        pool = self.kept.get(size)
-        if pool:
-            address, handle = pool.pop()
-        else:
-            address, handle = self.next, self._new(size)
-            self.next += -(-size // 4096) * 4096
-        at = bisect.bisect_left(self.starts, address)
-        self.starts.insert(at, address)
-        self.handles.insert(at, handle)
-        return MemoryBlock(address, nbytes, size)
+    def check_process(self) -> None:
+        """Raise the error of a forked process."""
+        if self.forked:
+            raise DeviceError(f"{self.device_name} does not work in a forked process: its driver's threads are not "
+                              "there", given="a child of os.fork()", expected="a process that opens the device itself",
+                              fix='start processes by multiprocessing.get_context("spawn"), or use DEV=CPU')
 
-    def _new(self, size: int) -> Any:
+    def allocate(self, nbytes: int) -> MemoryBlock:
+        self.check_process()
+        size = rounded(max(nbytes, 1))
+        with self.lock:
+            pool = self.kept.get(size)
+            return MemoryBlock(pool.pop() if pool else self._new(size), nbytes, size)
+
+    def _new(self, size: int) -> int:
         handle = self.new_handle(size)
         if handle is None:
             self.empty_cache()
             handle = self.new_handle(size)
         if handle is None:
             raise no_memory_left(size)
-        return handle
+        address = self.next
+        self.next += -(-size // 4096) * 4096
+        self.handles[address] = handle
+        self.starts.append(address)
+        return address
 
     def release(self, block: MemoryBlock) -> None:
-        at = bisect.bisect_left(self.starts, block.address)
-        del self.starts[at]
-        self.kept.setdefault(block.size, []).append((block.address, self.handles.pop(at)))
+        with self.lock:
+            self.kept.setdefault(block.size, []).append(block.address)
 
     def empty_cache(self) -> None:
-        self.kept.clear()
+        with self.lock:
+            kept, self.kept = self.kept, {}
+            for address in (address for pool in kept.values() for address in pool):
+                del self.handles[address]
+            self.starts = [address for address in self.starts if address in self.handles]
 
     def find(self, address: int) -> tuple[Any, int]:
         """The handle of the block that an address lies in, and the distance from its beginning."""
-        at = bisect.bisect_right(self.starts, address) - 1
+        self.check_process()
+        starts = self.starts
+        at = bisect.bisect_right(starts, address) - 1
         if at < 0:
             raise Bug(f"no memory of this device is at {address:#x}")
-        return self.handles[at], address - self.starts[at]
+        return self.handles[starts[at]], address - starts[at]
+
+
+_opened: weakref.WeakSet[MemoryByHandle] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for memory in _opened:
+        memory.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,12 +49,10 @@ def open_opencl(name: str = "OPENCL") -> OpenclDevice:
 class OpenclMemory(MemoryByHandle):
     """Blocks of device memory by numbers."""
 
-    def __init__(self, cl: Any, context: Any, queue: Any):
-        super().__init__()
+    def __init__(self, name: str, cl: Any, context: Any, queue: Any):
+        super().__init__(name)
         self.cl, self.context, self.queue = cl, context, queue
         self.largest: int = queue.device.max_mem_alloc_size
-        self.forked = False                                       # whether a parent process opened it
-        OPENED.add(self)
 
     def new_handle(self, size: int) -> Any:
         if size > self.largest:
@@ -67,13 +64,6 @@ class OpenclMemory(MemoryByHandle):
             return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
         except self.cl.MemoryError:
             return None
-
-    def find(self, address: int) -> tuple[Any, int]:
-        if self.forked:
-            raise DeviceError("OPENCL does not work in a forked process: its driver's threads are not there",
-                              given="a child of os.fork()", expected="a process that opens the device itself",
-                              fix='start processes by multiprocessing.get_context("spawn"), or use DEV=CPU')
-        return super().find(address)
 
     def copy_in(self, address: int, data: Any) -> None:
         view = memoryview(data).cast("B")
@@ -95,18 +85,6 @@ class OpenclMemory(MemoryByHandle):
         return out
 
 
-OPENED: weakref.WeakSet[OpenclMemory] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for memory in OPENED:
-        memory.forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 def driver_failure(cl: Any, error: Exception, doing: str) -> Exception:
     """What the driver reports, as an error for the user's line: no memory, or a device that is lost."""
     if isinstance(error, cl.MemoryError):        # drivers may allocate a block when it is first used
@@ -124,7 +102,7 @@ class OpenclDevice(GpuDevice):
         self.cl, self.device = cl, device
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-        super().__init__(name, OpenclMemory(cl, self.context, self.queue))
+        super().__init__(name, OpenclMemory(name, cl, self.context, self.queue))
         self.has_float64 = "cl_khr_fp64" in device.extensions
         group_bytes = min(GPU.group_bytes, device.local_mem_size - FOLD_BYTES)
         self.target = replace(GPU, row_bytes=group_bytes, group_bytes=group_bytes)
@@ -155,6 +133,7 @@ class OpenclDevice(GpuDevice):
         return sum(launch.event.profile.end - launch.event.profile.start for launch in launches)
 
     def synchronize(self) -> None:
+        self.memory.check_process()
         try:
             self.queue.finish()
         except self.cl.Error as error:

@@ -2,7 +2,7 @@
 
 Memory is named by handles (handle_memory.py). A launch binds its arguments' blocks, each from an aligned byte on, and
 writes a small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a
-command buffer, which is submitted before a copy, or when it is long.
+command buffer, which is submitted before a copy, or when it is long; threads take turns (`DriverErrors`).
 
 Limits are those of the adapter: threads and memory of a group go into the `Target` that kernels are written for; an
 argument that is larger than one binding is refused. A kernel with more arguments than bindings gets the last ones
@@ -16,14 +16,12 @@ import contextlib
 import ctypes
 import math
 import struct
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
+from glassgrad.base.errors import Bug, DeviceError, MemoryLimitError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
@@ -71,15 +69,17 @@ def open_webgpu(name: str = "WEBGPU") -> WebgpuDevice:
 
 
 class DriverErrors:
-    """A block in which the driver's errors become ours."""
+    """A block in which one thread at a time calls the driver, and the driver's errors become ours. (Where contextlib
+    raises them, its line is taken for the user's.)"""
 
     def __init__(self, device: WebgpuDevice, kind: type[Exception]):
         self.device, self.kind = device, kind
 
     def __enter__(self) -> None:
-        pass
+        self.device.memory.lock.acquire()
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self.device.memory.lock.release()
         wgpu = self.device.wgpu
         if not isinstance(error, wgpu.GPUError) or isinstance(error, wgpu.GPUOutOfMemoryError):
             return
@@ -94,8 +94,8 @@ class DriverErrors:
 class WebgpuMemory(MemoryByHandle):
     """Buffers. Copies are of whole words: what a copy covers in part is read first."""
 
-    def __init__(self, device: WebgpuDevice):
-        super().__init__()
+    def __init__(self, device: WebgpuDevice, name: str):
+        super().__init__(name)
         self.device = device
 
     def new_handle(self, size: int) -> Any:
@@ -110,13 +110,13 @@ class WebgpuMemory(MemoryByHandle):
         before, after = address % 4, -(address + view.nbytes) % 4
         if not view.nbytes:
             return
-        if before or after:
-            begin = address - before
-            words = self.copy_out(begin, before + view.nbytes + after)
-            words[before:before + view.nbytes] = view
-            address, view = begin, memoryview(words)
-        handle, at = self.find(address)
         with self.device.errors():
+            if before or after:
+                begin = address - before
+                words = self.copy_out(begin, before + view.nbytes + after)
+                words[before:before + view.nbytes] = view
+                address, view = begin, memoryview(words)
+            handle, at = self.find(address)
             self.device.submit()
             self.device.queue.write_buffer(handle, at, view)
 
@@ -143,7 +143,7 @@ class EntryPoint:
 class WebgpuDevice(GpuDevice):
     """One adapter. `limits` are the adapter's, or smaller ones."""
     dialect = WGSL
-    has_float64, packs_arguments = False, True
+    packs_arguments = True
 
     def __init__(self, name: str, wgpu: Any, adapter: Any, limits: dict[str, int] | None = None):
         self.wgpu, self.limits = wgpu, {key: adapter.limits[key] for key in USED} | (limits or {})
@@ -152,7 +152,7 @@ class WebgpuDevice(GpuDevice):
         self.encoder: Any = None
         self.compute: Any = None                      # the open pass of the encoder
         self.waiting: set[WebgpuLaunch] = set()       # launches in the encoder
-        super().__init__(name, WebgpuMemory(self))
+        super().__init__(name, WebgpuMemory(self, name))
         self.target, self.clock = GPU, self.new_buffer(4)
         threads = min(GPU.vector_bytes, self.limits[USED[0]], self.limits[USED[1]])
         group_bytes = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
@@ -164,7 +164,7 @@ class WebgpuDevice(GpuDevice):
         self.about = f"{about['device']}, {about['description']}, through {about['backend_type']}"
 
     def errors(self, kind: type[Exception] = Bug) -> DriverErrors:
-        """Inside, what the driver reports is raised as our errors: of this kind, unless the device is lost."""
+        """Around calls of the driver: what it reports is raised as our errors, of this kind unless it is lost."""
         return DriverErrors(self, kind)
 
     def new_buffer(self, size: int, usage: str = "STORAGE") -> Any:
@@ -192,13 +192,7 @@ class WebgpuDevice(GpuDevice):
 
     # -- compiling -------------------------------------------------------------------------------------------
     def compile(self, ast: UOp) -> GpuProgram:
-        nodes = toposort([ast])
-        if any(n.dtype is dtypes.float64 for n in nodes):
-            raise DTypeError(f"{self.name} has no float64", given="a kernel that computes in float64",
-                             expected="float32 or smaller floats, integers, bool",
-                             fix='convert before you move it: x.to("CPU").float().to("WEBGPU"), '
-                                 'or Tensor(values, dtype="float32")')
-        program = super().compile(ast)
+        nodes, program = toposort([ast]), super().compile(ast)
         params = {n.arg.slot: math.prod(map(most, n.arg.shape)) * n.dtype.itemsize for n in nodes if n.op is o.PARAM}
         written = {n.arg.slot for s in nodes if s.op is o.STORE for n in toposort([s.src[0]]) if n.op is o.PARAM}
         shared = program.info.shared
@@ -248,19 +242,12 @@ class WebgpuDevice(GpuDevice):
 
     def submit(self) -> None:
         """Start what was collected."""
+        self.memory.check_process()
         if self.encoder is not None:
             encoder = self.close_pass()
             self.encoder = None
             self.waiting.clear()
             self.queue.submit([encoder.finish()])
-
-    def time(self, launches: Sequence[Any]) -> int:
-        self.synchronize()
-        start = time.perf_counter_ns()
-        for launch in launches:
-            launch.start()
-        self.synchronize()
-        return time.perf_counter_ns() - start
 
     def synchronize(self) -> None:
         with self.errors():

@@ -9,17 +9,19 @@ constants get a DETACH node with a token of their own, which computes nothing.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry
+from glassgrad.tensor.autograd import no_grad
 
 
 class Leaf:
@@ -54,6 +56,11 @@ def distinct(node: UOp) -> UOp:
     return UOp(o.DETACH, node.dtype, (node,), Leaf())
 
 
+def detached_as(tensor: Any, dtype: DType) -> Any:
+    """A tensor's values in a type, where gradients stop: to compute with, and no view of it, which would cost more."""
+    return tensor._with(tensor.uop.detach().cast(dtype))
+
+
 def hold(tensor: Any) -> None:
     """Register, without keeping it alive, that this tensor is a leaf."""
     note_written(tensor)
@@ -76,7 +83,15 @@ def is_held(tensor: Any) -> bool:
     return registry.stands_for(tensor)
 
 
-def holders(nodes: Iterable[UOp]) -> list[Any]:
+def is_only_leaf(tensor: Any) -> bool:
+    """Whether this tensor is the one leaf of its node, shares nothing with a view, and is in no block that notes what
+    becomes of tensors: to hold it again would change nothing."""
+    known = registry.leaves.get(tensor.uop)
+    return known is not None and len(known) == 1 and known[0]() is tensor and tensor._storage is None and \
+        not no_grad.open_blocks
+
+
+def holders(nodes: Collection[UOp]) -> list[Any]:
     """The live leaf tensors among these nodes, in the nodes' order."""
     return [t for node, known in registry.leaves.among(nodes) for t in _alive(known) if t.uop is node]
 

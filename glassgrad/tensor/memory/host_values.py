@@ -75,7 +75,7 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
                          expected="numbers or truth values: "
                                   + ", ".join(d.name for d in ALL if d in _BY_FORMAT.values()),
                          fix='convert it first, for example with array.astype("float32")')
-    native = numpy.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
+    native = numpy.ascontiguousarray(found, dtype=None if found.dtype.isnative else found.dtype.newbyteorder("="))
     return HostValue(native.reshape(-1).view("uint8").data, tuple(found.shape), own)
 
 

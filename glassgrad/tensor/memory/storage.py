@@ -72,11 +72,7 @@ class TensorStorage:
 
 def storage_of(tensor: Any) -> TensorStorage | None:
     """The storage that a tensor shares; None for one that was never viewed."""
-    try:
-        return tensor._storage  # type: ignore[no-any-return]
-    except AttributeError:
-        tensor._storage = None               # the next look is cheaper: a replay looks at its state in every call
-        return None
+    return tensor._storage  # type: ignore[no-any-return]
 
 
 def is_shared(tensor: Any) -> bool:
@@ -92,19 +88,19 @@ def is_view(tensor: Any) -> bool:
 
 def follows(tensor: Any) -> bool:
     """Whether a tensor is a view of a live one: giving that a value gives this one its own."""
-    storage = getattr(tensor, "_storage", None)
+    storage = tensor._storage
     return storage is not None and bool(tensor._steps) and bool(storage.owners())
 
 
 def shares_with(tensor: Any, others: Set[int]) -> bool:
     """Whether a tensor shows the storage of another that is among these, given by id."""
-    storage = getattr(tensor, "_storage", None)
+    storage = tensor._storage
     return storage is not None and any(id(other) in others for other in storage.live() if other is not tensor)
 
 
 def share(view: Any, source: Any) -> None:
     """`view`, whose node is movement ops over that of `source`, shows the storage of `source` from now on."""
-    storage = getattr(source, "_storage", None)
+    storage = source._storage
     if storage is None:
         storage = source._storage = TensorStorage()
         source._steps = ()
@@ -116,11 +112,12 @@ def share(view: Any, source: Any) -> None:
 
 def leave(tensor: Any) -> None:
     """The tensor has a value of its own from now on."""
-    if getattr(tensor, "_storage", None) is not None:
-        tensor._storage = None
+    tensor._storage = None
 
 
 def _steps(node: UOp, below: UOp) -> tuple[Step, ...]:
+    if node.src and node.src[0] is below:        # nearly always
+        return ((node.op, node.arg),)
     found: list[Step] = []
     while node is not below:
         if not node.src:

@@ -146,6 +146,9 @@ MOVES = [
     Rule("constant-operand-reshaped", some(_compute, node(o.RESHAPE, c)), _constant_operand,
          why="constants mix with any shape"),
     Rule("expand-last", some(_compute, node(o.EXPAND, x)), _expand_last, why="compute before repeating"),
+    Rule("permute-last", node(o.CAST, node(o.PERMUTE, x, name="inner")),
+         lambda root, inner, x: x.cast(root.dtype).permute(inner.arg.order),
+         why="convert before moving: if it is stored, it lies as its source does"),
     Rule("contiguous-twice", node(o.CONTIGUOUS, node(o.CONTIGUOUS, x, name="inner")), lambda inner: inner,
          why="it is stored already"),
 ]

@@ -25,12 +25,12 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
     """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); rest
 
     With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate.
-    refuses: loops inside, or a register accumulated here is read here
+    refuses: a branch inside, or a register accumulated here is read here
     """
-    if any(isinstance(s, (For, If)) for s in loop.body):
+    if any(isinstance(s, If) for s in walk(loop.body)):
         return None
     totals = accumulated(loop.body)
-    reads = {n for s in loop.body for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
+    reads = {n for s in walk(loop.body) for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
     if reads & set(totals):
         return None
     if chunk and loop.range.arg.size > chunk:

@@ -76,7 +76,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     apart = math.prod(f.range.arg.size for f in loops)
     if columns:
         across = free[_lane_loop(free, inner)].range.arg.size
-        beside = _neighbours(inner, free[_lane_loop(free, inner)].range) if target.groups else 0
+        beside = neighbours(inner, free[_lane_loop(free, inner)].range) if target.groups else 0
         tile = beside or tile
         apart = apart // across * -(-across // (tile * lanes))
     if total >= target.cut_steps and apart < target.few_tasks:
@@ -125,7 +125,9 @@ def grouped(loops: list[For], inner: list[Statement], total: int, target: Target
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
         return None
     n = reduced.range.arg.size
-    chunk = _chunk(n, max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
+    inside = max(times for _, times in weighed(reduced.body)) if target.groups else 1
+    least = -(-target.least_chunk // int(inside))
+    chunk = _chunk(n, max(least, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
@@ -218,6 +220,25 @@ def access_cost(body: list[Statement], lane: UOp, lanes: int) -> float:
     return cost
 
 
+def lanes_used(body: list[Statement], lanes: int) -> float:
+    """The share of a vector's lanes that has work, along the loop that lanes would go along. A loop inside another one
+    that is no longer than a few vectors has less: it is folded each time."""
+    loops, inner = task_loops(body)
+    if loops and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes):
+        n = loops[_lane_loop(loops, inner)].range.arg.size
+    else:
+        n, nested = min((_innermost(s) for s in inner if isinstance(s, For)), default=(1, False))
+        if nested and n < 4 * lanes:
+            return 0.0
+    return float(n / (-(-n // lanes) * lanes))
+
+
+def _innermost(loop: For, nested: bool = False) -> tuple[int, bool]:
+    """The size of the shortest innermost loop, and whether another one is around it."""
+    inside = [_innermost(s, True) for s in loop.body if isinstance(s, For)]
+    return min(inside) if inside else (int(loop.range.arg.size), nested)
+
+
 def weighed(body: list[Statement], times: float = 1.0) -> list[tuple[Statement, float]]:
     out: list[tuple[Statement, float]] = []
     for s in body:
@@ -235,7 +256,7 @@ def _accesses(statement: Statement) -> list[UOp]:
     return [*found, statement.index] if isinstance(statement, Store) else found
 
 
-def _neighbours(body: list[Statement], lane: UOp) -> int:
+def neighbours(body: list[Statement], lane: UOp) -> int:
     """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, where
     all is in order; else 0."""
     inner = list(walk(body))

@@ -8,11 +8,14 @@
             for k of the step: every thread multiplies its rows by its columns, in registers
         the epilogue
 
-A group's threads form a square of 16 x 16, and each has `rows` x `vectors` results of the block: in pieces of four that
-lie side by side with its neighbours', so that threads read different banks. Edges are copied as zeros and not stored.
+A group's threads form a square of 16 x 16 (8 x 32 for few rows, 32 x 8 for few columns), and each has `rows` x
+`vectors` results of the block: in pieces of four that lie side by side with its neighbours', so that threads read
+different banks. Edges are copied as zeros and not stored.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
@@ -23,6 +26,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, 
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.product.group_unit import Factor, packed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
@@ -38,18 +42,53 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         return None
     product = product.with_lanes_right()
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
-    n, outside_n = flat_axis(product.n, product.epilogue, "n")
-    outer, k = [*product.batch, *outside_m, *outside_n], FlatAxis.of(product.k)
-    if min(m.size, n.size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
+    in_order, outside_n = flat_axis(product.n, product.epilogue, "n")
+    k = FlatAxis.of(product.k)
+    # columns of one image, where they are stored in order; or of all, where one would leave much of a tile empty
+    columns_of = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
+    if outside_n:
+        columns_of.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
+    processors = target.few_tasks // 2
+
+    def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
+        n, outer, factor, tile, parts = way
+        return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors)
+    if min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
         return None
-    around = count(outer)
-    rows, columns = min(((r, c) for r in (8, 4, 2) for c in (8, 4, 2)),
-                        key=lambda tile: gpu.tile_time(m.size, n.size, around, tile, target.few_tasks // 2))
-    groups = around * -(-m.size // (SIDE * rows)) * -(-n.size // (SIDE * columns))
-    parts = max(1, min(target.few_tasks // (2 * groups), k.size // gpu.PART))
-    own = Tiling("staged", rows, columns, SIDE * SIDE, block_m=SIDE, block_n=SIDE, left="shared", right="shared",
-                 k_block=gpu.STEP, k_parts=parts)
-    return GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
+    n, outer, _, tile, parts = min(
+        ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.EFFICIENCY
+         for parts in gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors)), key=time)
+    rows, columns, side = tile
+    own = Tiling("staged", rows, columns, gpu.THREADS, block_m=side, block_n=gpu.THREADS // side, left="shared",
+                 right="shared", k_block=gpu.STEP, k_parts=parts)
+    in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
+    if in_steps is not None:
+        k = FlatAxis.of(in_steps)
+        left = packed("weights", product.left, m, k, outer, product.left.dtype, gpu.STEP)
+        before, product = [left.before], replace(product, left=_read_back(left))
+    phases, rest = GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
+    return [*before, *phases], rest
+
+
+def _steps_of_one_loop(p: Product, m: FlatAxis, n: FlatAxis) -> list[UOp] | None:
+    """The loops of K in an order in which all of a step belongs to one iteration of the others: channels last, after
+    the taps of a window. What divides and compares is the same for a step then. Refuses (None): no loop is made of
+    whole steps; or the left factor is too large to be stored in that order first."""
+    reads = {node.src[0]: node.src[1] for node in toposort([p.right]) if node.op is o.LOAD}
+    if len(p.k) < 2 or any(stride_along(at, n.parts[-1]) not in gpu.NEAR_STRIDES for at in reads.values()):
+        return None
+    whole = [r for r in p.k if r.arg.size % gpu.STEP == 0 and all(stride_along(at, r) for at in reads.values())]
+    small = gpu.SMALL_FACTOR * count(dict.fromkeys([*ranges_of(p.left)])) <= sum(memory.size for memory in reads)
+    return [*[r for r in p.k if r is not whole[-1]], whole[-1]] if whole and small else None
+
+
+def _read_back(factor: Factor) -> UOp:
+    """A factor that was stored first, as it is read."""
+    line, inner = (factor.axis, factor.k) if factor.along_k else (factor.k, factor.axis)
+    at = add(multiply(flat_index(line.parts), factor.pitch), flat_index(inner.parts))
+    for r, stride in factor.outer:
+        at = add(at, multiply(r, stride))
+    return load(factor.memory, at)
 
 
 def _refuses(c: Tiling) -> str | None:
@@ -63,14 +102,15 @@ class GroupTile:
 
     def __init__(self, product: Product, m: FlatAxis, n: FlatAxis, k: FlatAxis, outer: list[UOp], c: Tiling):
         self.product, self.m, self.n, self.k, self.outer, self.c = product, m, n, k, outer, c
-        self.lane = counter("l", SIDE * SIDE)
+        self.lane = counter("l", gpu.THREADS)
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
-        self.height, self.width = SIDE * c.rows, SIDE * c.vectors
+        self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
         self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
         steps = -(-k.size // c.k_block)
         self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-steps // c.k_parts))
-        self.in_m = self.position(one(self.row), c.rows, divide(self.lane, SIDE))
-        self.in_n = self.position(one(self.column), c.vectors, modulo(self.lane, SIDE))
+        thread_m, thread_n = self.thread()
+        self.in_m = self.position(one(self.row), c.rows, thread_m, c.block_m)
+        self.in_n = self.position(one(self.column), c.vectors, thread_n, c.block_n)
         self.at_m = add(multiply(one(self.task_m), self.height), self.in_m)
         self.at_n = add(multiply(one(self.task_n), self.width), self.in_n)
         self.first_k = multiply(multiply(one(self.part), self.step.arg.size), c.k_block)
@@ -78,11 +118,20 @@ class GroupTile:
         wide = tuple(r for r in (self.row, self.column, self.lane) if r.arg.size > 1)
         self.total = register(product.total.arg, product.total.dtype, wide)
 
+    def thread(self) -> tuple[UOp, UOp]:
+        """A thread's place among those of the group, along M and along N."""
+        if self.c.block_m == SIDE:
+            return divide(self.lane, SIDE), modulo(self.lane, SIDE)
+        high, wide = gpu.WARP_SIDES
+        warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide
+        return (add(multiply(divide(warp, across), high), divide(inside, wide)),
+                add(multiply(modulo(warp, across), wide), modulo(inside, wide)))
+
     @staticmethod
-    def position(own: UOp, of: int, thread: UOp) -> UOp:
+    def position(own: UOp, of: int, thread: UOp, threads: int) -> UOp:
         """Where a thread's own-th position lies in the block."""
         piece = min(of, gpu.PIECE)
-        return add(multiply(divide(own, piece), SIDE * piece), add(multiply(thread, piece), modulo(own, piece)))
+        return add(multiply(divide(own, piece), threads * piece), add(multiply(thread, piece), modulo(own, piece)))
 
     def tiled(self) -> tuple[list[list[Statement]], list[Statement]]:
         """The phases, and the loops that add up the parts of K."""

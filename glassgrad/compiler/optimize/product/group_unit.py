@@ -287,10 +287,11 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> F
     return Factor(value.src[0], offset, axis, k, along_k, pitch, [(r, terms[r]) for r in used], [])
 
 
-def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], dtype: DType, line: int) -> Factor:
-    """A factor that is stored first, lines along what is contiguous in memory and padded."""
+def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], dtype: DType, line: int,
+           along_k: bool = False) -> Factor:
+    """A factor that is stored first, lines along what is contiguous in memory and padded, or along k."""
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
-    along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
+    along_k = along_k or any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
     lines, inner = (axis, k) if along_k else (k, axis)
     used = [r for r in outer if r in ranges_of(value)]

@@ -8,20 +8,53 @@ from __future__ import annotations
 from glassgrad.compiler.optimize.targets.limits import Limits
 
 LIMITS = Limits(least_k=8)
-SIDE = 16                # threads of a group along M, and along N
+THREADS = 256            # of a group
+SIDE = 16                # of them along M, and along N, where a tile is about square
+WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere: what they read is least for 16 products each
 PIECE = 4                # neighbouring positions of a thread: one access of 16 bytes
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
 LEAST_SIDE = 16          # positions of M and of N below which a tile would be mostly edge
 STEP = 16                # of K that are copied at once
+WARP = 32                # threads that read and store at once
+MEMORY_PIECE = 32        # bytes that are read at least
+WARP_PIECES = 4          # of them, where each thread has four bytes and all are in order
+SMALL_FACTOR = 8         # times the elements of a factor that the other one has: then it is stored first in any order
+NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
+OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 PART = 512               # of K that are worth a part of their own
-EFFICIENCY = {64: 1.0, 32: 0.8, 16: 0.6, 8: 0.4, 4: 0.25}     # of a thread's tile: products for each value read
+# Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate.
+EFFICIENCY = {(8, 8, 16): 1.0, (8, 4, 16): 0.8, (4, 8, 16): 0.8, (4, 4, 16): 0.6, (8, 2, 16): 0.6, (2, 8, 16): 0.5,
+              (4, 2, 16): 0.4, (2, 4, 16): 0.4, (2, 2, 16): 0.25, (4, 8, 8): 0.75, (4, 4, 8): 0.58, (4, 2, 8): 0.38,
+              (8, 4, 32): 0.75, (4, 4, 32): 0.58, (2, 4, 32): 0.38}
+Tile = tuple[int, int, int]
 
 
-def tile_time(m: int, n: int, around: int, tile: tuple[int, int], at_once: int) -> float:
-    """How long tiles of a size take: rounds of groups that run at once, each with its work and its efficiency."""
-    rows, columns = tile
-    blocks = around * -(-m // (SIDE * rows)) * -(-n // (SIDE * columns))
-    return -(-blocks // at_once) * rows * columns / EFFICIENCY[rows * columns]
+ONE_GROUP = 1.3          # times as long, where a processor has one group alone: none works while it waits
+JOIN_PARTS = 1 / 1200    # of the time of one product of each thread: to store a sum of a part, and to add it
+JOIN_BEGINS = 800        # likewise: for a phase that adds up parts
+
+
+def tile_size(tile: Tile) -> tuple[int, int]:
+    """The results of a group, along M and N."""
+    rows, columns, side = tile
+    return rows * side, columns * (THREADS // side)
+
+
+def tile_time(m: int, n: int, k: int, around: int, tile: Tile, parts: int, processors: int) -> float:
+    """How long tiles of a size take, with K in so many parts: rounds of groups that run at once, each with its work and
+    its efficiency; and what adds up the parts."""
+    height, width = tile_size(tile)
+    groups = parts * around * -(-m // height) * -(-n // width)
+    alone = ONE_GROUP if groups <= processors else 1.0
+    join = JOIN_BEGINS + parts * around * m * n * JOIN_PARTS if parts > 1 else 0.0
+    return -(-groups // processors) * -(-k // parts) * tile[0] * tile[1] / EFFICIENCY[tile] * alone + join
+
+
+def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int) -> list[int]:
+    """Into how many parts K may be cut: one, or as many as fill one round of groups, or several."""
+    height, width = tile_size(tile)
+    groups = around * -(-m // height) * -(-n // width)
+    return sorted({max(1, min(rounds * processors // groups, k // PART)) for rounds in (0, 1, 2, 4)})
 
 
 # -- a matrix unit of a group ------------------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ class WordLoads:
 class StepText:
     """The instructions of a unit of a group's threads, as text."""
     step: str                 # of {sums}, {left} and {right}; {left_across}, {right_across}: 1 where lines lie across k
+    held: str = ""            # the same, where {left} is in registers of the threads, two elements to a word; empty: never
     before: str = ""          # what orders earlier writes of registers before the steps
     commit: str = ""          # closes the steps since the last one
     wait: str = ""            # until at most {pending} of those are unfinished; empty: the program waits for each step
@@ -134,9 +135,11 @@ def _wgmma(columns: int, dtype: DType, letters: str) -> MatrixUnit:
     sums = Fragments(columns // 2,
                      lambda lane, register: lane // 32 * 16 + lane % 32 // 4 + register // 2 % 2 * 8,
                      lambda lane, register: register // 4 * 8 + lane % 4 * 2 + register % 2)
+    step = f"{{{{ .reg .pred more; setp.ne.b32 more, 1, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{letters}." \
+           f"{letters} {{{{{{sums}}}}}}, "
     text = StepText(
-        f"{{{{ .reg .pred more; setp.ne.b32 more, 1, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{letters}."
-        f"{letters} {{{{{{sums}}}}}}, {{left}}, {{right}}, more, 1, 1, {{left_across}}, {{right_across}}; }}}}",
+        step + "{left}, {right}, more, 1, 1, {left_across}, {right_across}; }}",
+        step + "{{{left}}}, {right}, more, 1, 1, {right_across}; }}",
         "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned {pending};")
     return MatrixUnit(f"wgmma_m64n{columns}k16_{letters}", frozenset(("sm_90a",)), dtype, dtype, dtypes.float32, 64,
                       columns, words=8, registers=1, in_flight=2, threads=128, sums=sums,
@@ -166,7 +169,7 @@ def _mma_sync(dtype: DType, letters: str) -> MatrixUnit:
 MMA_SYNC = tuple([_mma_sync(dtype, letters) for dtype, letters in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))])
 
 
-WGMMA = tuple([_wgmma(columns, dtype, letters) for columns in (256, 192, 128, 64)
+WGMMA = tuple([_wgmma(columns, dtype, letters) for columns in (256, 192, 128, 112, 96, 80, 64, 48, 32, 16)
                for dtype, letters in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))])
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.lower.online_softmax import GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
+from glassgrad.compiler.lower.online_softmax import BOX_BLOCKS, GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
+from glassgrad.compiler.schedule.fusion import FusionLimits
 
 MOST_COLUMNS = 128     # of a result that stays in the registers of a group's threads between blocks of scores
 
@@ -36,6 +37,7 @@ class Target:
     few_tasks: int = 8                        # fewer leave workers idle: a sum is cut into parts then,
     cut_steps: int = 128 << 10                # if it is this long,
     least_chunk: int = 16                     # and a part has so many steps
+    fusion: FusionLimits = FusionLimits()     # which values are computed again, and which are stored
 
     @staticmethod
     def of(host: Any) -> Target:
@@ -56,7 +58,11 @@ class Target:
     @property
     def score_blocks(self) -> ScoreBlocks:
         """The blocks in which softmax(scores) times values is computed."""
-        return GROUP_BLOCKS if self.groups and any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
+        if not self.groups:
+            return SCORE_BLOCKS
+        if any(unit.text is not None and unit.text.held for unit in self.units):
+            return BOX_BLOCKS
+        return GROUP_BLOCKS if any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
 
     def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:
         """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
@@ -98,9 +104,12 @@ class Target:
         return "avx512bw" in self.features and "avx512vl" in self.features
 
 
-# A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy.
+# A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy. While a
+# number is stored and read again, at 4 TB/s, its threads do some 50 instructions.
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
-             few_tasks=264, least_chunk=64, groups=True)
+             few_tasks=264, least_chunk=64, groups=True,
+             fusion=FusionLimits(costly=48, costly_with_rows=48, stores_factors=True, small=256, few_rows=264,
+                                 long_rows=16 << 10))
 
 # Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.
 APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, buffers=31)

@@ -7,17 +7,22 @@ which the launch makes on the host (`box_maps`). What a matrix unit is called is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, linear, modulo, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Kernel, walk
-from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, Swizzled
+from glassgrad.compiler.lower.loops import (Accumulate, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Kernel,
+                                            ranges_of, walk)
+from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units_here
 from glassgrad.compiler.render.gpu.register_steps import RegisterSteps
 from glassgrad.compiler.render.launch import BoxMap
+
+LEFT_WORDS = 4       # of a thread, for one instruction whose left factor is in registers
 
 __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
 
@@ -66,6 +71,44 @@ def _box_map(box: Box, slots: dict[UOp, int]) -> BoxMap:
                   Swizzled().copy_code, elements * size)
 
 
+@dataclass
+class SharedMatrix:
+    """A factor in memory that the group shares: lines of one length, along k or across it."""
+    memory: UOp
+    begin: UOp              # where its first element lies
+    across: bool
+    next_line: int          # bytes from a line of positions to the next one, where lines lie across k
+    index: UOp              # of its elements, where the first position is meant
+    depth: UOp
+
+    @staticmethod
+    def of(read: UOp, position: UOp, depth: UOp, lines: Swizzled) -> SharedMatrix:
+        memory, at = read.src
+        size, line = memory.dtype.itemsize, lines.line_bytes // memory.dtype.itemsize
+        first = substitute_index(at, {position: index(0)}, {})
+        begin = substitute_index(first, {depth: index(0)}, {})
+        step = _distance(first, depth, 1, begin)
+        further = depth.arg.size * line                # where there is one line of positions it means nothing
+        if position.arg.size > line:
+            further = _distance(at, position, line, begin, {depth: index(0)})
+        if step not in (1, line):
+            raise Bug(f"a matrix in {memory.arg.name} does not lie in lines, along k or across it")
+        return SharedMatrix(memory, begin, step != 1, further * size, first, depth)
+
+    def bytes_to(self, k: int) -> int:
+        """From the first k to another one."""
+        return _distance(self.index, self.depth, k, self.begin) * self.memory.dtype.itemsize
+
+
+def _distance(at: UOp, counter_: UOp, value: int, begin: UOp, others: dict[UOp, UOp] | None = None) -> int:
+    """How far an element lies from the first one, in elements."""
+    there = substitute_index(at, {**(others or {}), counter_: index(value)}, {})
+    constant, terms = linear(add(there, multiply(begin, -1)))
+    if terms:
+        raise Bug("the elements of a matrix do not lie at fixed distances")
+    return constant
+
+
 class Asynchronous:
     """Writes the statements of one function."""
 
@@ -96,7 +139,7 @@ class Asynchronous:
         elif isinstance(s, Barrier):
             line(self.wait)
         else:
-            self.await_steps(s.pending)
+            self.await_steps(s)
 
     def copy(self, s: CopyBoxes) -> None:
         size, base = s.memory.dtype.itemsize, self.f.base(s.memory)
@@ -123,16 +166,21 @@ class Asynchronous:
             f'asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes '
             f'[%0], [%1, {{{places}}}], [%2];" :: "r"(to), "l"(map), "r"(round), {given} : "memory");')
 
-    def await_steps(self, pending: int) -> None:
-        """The wait; where all steps are over, their sums are named, so that no use of them moves up before it."""
-        found = [s for s in walk(self.f.body) if isinstance(s, Accumulate) and self.f.is_matrix(s.register)]
-        unit = self.unit_of(found[0])
+    def await_steps(self, s: AwaitSteps) -> None:
+        """The wait. Registers are named where they must be computed before it, or used only after it, so that nothing
+        of that moves over it."""
+        steps = [a for a in walk(self.f.body) if isinstance(a, Accumulate) and self.f.is_matrix(a.register)]
+        unit = self.unit_of(steps[0])
         assert unit.text is not None
-        self.f.line(f'asm volatile("{unit.text.wait.format(pending=pending)}" ::: "memory");')
-        if not pending:
-            names = [self.f.register(r).text for r in registers_of(found[0].register, unit, self.f.units)]
-            for name in names:
-                self.f.line(f'asm volatile("" : "+f"({name}) :: "memory");')
+        ready = s.ready or (() if s.pending else tuple(dict.fromkeys(a.register for a in steps)))
+        self.name(s.made, unit)
+        self.f.line(f'asm volatile("{unit.text.wait.format(pending=s.pending)}" ::: "memory");')
+        self.name([*ready, *s.made], unit)
+
+    def name(self, matrices: Iterable[UOp], unit: MatrixUnit) -> None:
+        for matrix in matrices:
+            for register in registers_of(matrix, unit, self.f.units):
+                self.f.line(f'asm volatile("" : "+f"({self.f.register(register).text}) :: "memory");')
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def unit_of(self, s: Accumulate) -> MatrixUnit:
@@ -147,51 +195,54 @@ class Asynchronous:
         text, lines = unit.text, unit.lines
         if text is None or lines is None or s.value.op is not o.MUL:
             raise Bug(f"the steps of {unit.name} are not written by groups of threads")
-        depth = [r for r in self.f.units if r not in s.register.src][0]
         row, column = s.register.src
-        left, left_across = self.matrix(s.value.src[0], row, depth, lines)
-        right, right_across = self.matrix(s.value.src[1], column, depth, lines)
+        [depth] = [r for r in ranges_of(s.value) if r in self.f.units and r not in (row, column)]
+        left, right = (factor.src[0] for factor in s.value.src)
         names = [self.f.register(r).text for r in registers_of(s.register, unit, self.f.units)]
-        outs = ", ".join(f'"+f"({name})' for name in names)
-        sums, count = ", ".join(f"%{i}" for i in range(len(names))), len(names)
-        step = text.step.format(sums=sums, left=f"%{count}", right=f"%{count + 1}", left_across=int(left_across),
-                                right_across=int(right_across))
-        above = unit.rows * lines.line_bytes
+        outs, count = ", ".join(f'"+f"({name})' for name in names), len(names)
+        sums = ", ".join(f"%{i}" for i in range(count))
+        right_matrix = SharedMatrix.of(right, column, depth, lines)
+        described = [f"  const u64 right = {self.descriptor(right_matrix, lines)};"]
+        if left.op is o.LOAD:
+            left_matrix = SharedMatrix.of(left, row, depth, lines)
+            above = f" + warps * {unit.rows * lines.line_bytes}"
+            described.append(f"  const u64 left = {self.descriptor(left_matrix, lines, above)};")
         self.f.line("{")
-        described = self.descriptor(f"shared_at({left}) + warps * {above}", left_across, lines)
-        self.f.line(f"  const u64 left = {described};")
-        self.f.line(f"  const u64 right = {self.descriptor(f'shared_at({right})', right_across, lines)};")
+        for line in described:
+            self.f.line(line)
+        if left.op is o.LOAD:
+            step = text.step.format(sums=sums, left=f"%{count}", right=f"%{count + 1}",
+                                    left_across=int(left_matrix.across), right_across=int(right_matrix.across))
+        else:
+            words = self.held_words(left, unit)
+            step = text.held.format(sums=sums, left=", ".join(f"%{count + i}" for i in range(LEFT_WORDS)),
+                                    right=f"%{count + LEFT_WORDS}", right_across=int(right_matrix.across))
         self.f.line(f'  asm volatile("{text.before}" ::: "memory");')
-        for at in range(0, depth.arg.size, unit.depth):
-            ins = ", ".join(f'"l"({name} + {self.further(at, across, lines, unit.left.itemsize) // 16})'
-                            for name, across in (("left", left_across), ("right", right_across)))
-            self.f.line(f'  asm volatile("{step}" : {outs} : {ins});')
+        for number, at in enumerate(range(0, depth.arg.size, unit.depth)):
+            if left.op is o.LOAD:
+                ins = [f'"l"(left + {left_matrix.bytes_to(at) // 16})']
+            else:
+                ins = [f'"r"({word})' for word in words[number * LEFT_WORDS:][:LEFT_WORDS]]
+            ins.append(f'"l"(right + {right_matrix.bytes_to(at) // 16})')
+            self.f.line(f'  asm volatile("{step}" : {outs} : {", ".join(ins)});')
         self.f.line(f'  asm volatile("{text.commit}" ::: "memory");')
         self.f.line("}")
 
-    def matrix(self, factor: UOp, position: UOp, depth: UOp, lines: Swizzled) -> tuple[str, bool]:
-        """Where a factor's matrix begins, and whether its lines lie across k."""
-        [read] = [n for n in toposort([factor]) if n.op is o.LOAD]
-        memory, at = read.src[0], read.src[1]
-        begin = substitute_index(at, {position: index(0), depth: index(0)}, {})
-        there = substitute_index(at, {position: index(0), depth: index(1)}, {})
-        distance, terms = linear(add(there, multiply(begin, -1)))
-        line = lines.line_bytes // memory.dtype.itemsize
-        if terms or distance not in (1, line):
-            raise Bug(f"a matrix in {memory.arg.name} does not lie in lines, along k or across it")
-        return f"({self.f.base(memory)} + {self.value(begin)})", distance != 1
+    def held_words(self, matrix: UOp, unit: MatrixUnit) -> list[str]:
+        """The words of a left factor in registers, two elements each; they are made before the steps begin."""
+        elements = [self.f.register(r).text for r in registers_of(matrix, unit, self.f.units)]
+        words, kind = [f"left{i}" for i in range(len(elements) // 2)], self.f.type(WORD)
+        for word, low, high in zip(words, elements[::2], elements[1::2]):
+            self.f.line(f"  {kind} {word} = ({kind}){low} | ({kind}){high} << 16;")
+            self.f.line(f'  asm volatile("" : "+r"({word}) :: "memory");')
+        return words
 
-    @staticmethod
-    def descriptor(address: str, across: bool, lines: Swizzled) -> str:
-        """Along k, 8 lines are a block, and 16 bytes mean nothing; across k, so are 8 k, and the next line of positions
-        begins after a whole step of k."""
+    def descriptor(self, matrix: SharedMatrix, lines: Swizzled, further: str = "") -> str:
+        """Where a matrix begins, and how the unit finds the rest. Along k, 8 lines are a block, and 16 bytes mean
+        nothing; across k, so are 8 k, and the next line of positions begins elsewhere."""
         block = 8 * lines.line_bytes
-        return f"matrix_at({address}, {8 * block if across else 16}, {block}, {lines.unit_code})"
-
-    @staticmethod
-    def further(k: int, across: bool, lines: Swizzled, itemsize: int) -> int:
-        """Bytes from the first k of a line to another one."""
-        return k * (lines.line_bytes if across else itemsize)
+        address = f"shared_at({self.f.base(matrix.memory)} + {self.value(matrix.begin)}){further}"
+        return f"matrix_at({address}, {matrix.next_line if matrix.across else 16}, {block}, {lines.unit_code})"
 
     # -- values --------------------------------------------------------------------------------------------------
     def value(self, node: UOp) -> str:

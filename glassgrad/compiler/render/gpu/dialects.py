@@ -62,6 +62,7 @@ class Dialect:
     shuffle_prelude: str = ""                # what `shuffle` calls
     small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by an instruction of their own
     power_of_two: tuple[str, ...] = ()       # of x, a float32, by an instruction: the body of a function
+    maximum: tuple[str, ...] = ()            # of x and y, float32, likewise; of a NaN it is NaN
     has_float64: bool = True
 
 
@@ -83,6 +84,7 @@ CUDA = Dialect(
     exchange="__shfl_xor_sync(0xffffffffu, x, step)",
     wide_access=True,
     power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
+    maximum=("f32 r;", 'asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
     small_floats={
         dtypes.float16: Conversion(("f32 r;", 'asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));', "return r;"),
                                    ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")),

@@ -83,7 +83,7 @@ class FragmentLayout:
 
     def numbers(self, columns: int) -> range:
         """The registers of each thread for a matrix with so many columns."""
-        return range(columns // self.unit.columns * self.sums.registers)
+        return range(per_thread(columns, self.unit))
 
     def slot(self, number: int) -> int:
         """Which of its rows a register of a thread belongs to."""
@@ -91,11 +91,16 @@ class FragmentLayout:
 
 
 def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[UOp]:
-    """The variables of each thread that hold its part of a matrix."""
-    assert unit.sums is not None
-    _, column = matrix_axes(matrix, ranges)
-    return [register(matrix.arg, matrix.dtype, (index(r),))
-            for r in range(column.arg.size // unit.columns * unit.sums.registers)]
+    """The variables of each thread that hold its part of a matrix, or of a number for each row."""
+    row, *columns = [r for r in matrix.src if r in ranges]
+    count = per_thread(columns[0].arg.size, unit) if columns else len(FragmentLayout(unit, row.arg.size).row_numbers)
+    return [register(matrix.arg, matrix.dtype, (index(r),)) for r in range(count)]
+
+
+def per_thread(columns: int, unit: MatrixUnit) -> int:
+    """Elements that each thread has of a matrix with so many columns: units that differ in columns alone lay out their
+    sums alike."""
+    return unit.rows * columns // unit.threads
 
 
 class _Spread:

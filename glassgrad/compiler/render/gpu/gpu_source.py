@@ -148,10 +148,14 @@ class GpuFunction(CFunction):
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
 
+    def sums(self) -> set[UOp]:
+        """The matrices in registers that a unit adds to."""
+        return {s.register for s in walk(self.body) if isinstance(s, Accumulate) and self.is_matrix(s.register)}
+
     def fits_registers(self, groups: int) -> bool:
         """Whether so many groups leave each thread the registers that its matrices take."""
-        sums = {s.register for s in walk(self.body) if isinstance(s, Accumulate) and self.is_matrix(s.register)}
-        if not sums or self.beside.stages:
+        sums = self.sums()
+        if not sums or self.beside.stages and len(sums) == 1:
             return True
         each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
         return groups * (each + gpu.OTHER_REGISTERS * self.threads) <= gpu.REGISTERS
@@ -198,7 +202,10 @@ class GpuFunction(CFunction):
             load_wide(self, values, self.is_group_memory)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
-        """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
+        """Innermost loops that only sum run four iterations at a time, so that their loads overlap. Those with several
+        products of a unit are long enough: written out again and again they leave the instruction cache."""
+        if self.beside.stages and len([m for m in self.sums() if m in flow.writes]) > 1:
+            return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
         return [f"#pragma unroll {UNROLL}"] if range_.arg.size >= UNROLL and sums else []
 
@@ -375,6 +382,12 @@ class GpuFunction(CFunction):
             return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
         return self.function("exp2", dtype, x)
 
+    def maximum(self, dtype: DType, x: CValue, y: CValue) -> CValue:
+        if self.dialect.maximum and dtype is dtypes.float32 and self.native_floats:
+            name = self.define("maximum", "f32", "f32 x, f32 y", *self.dialect.maximum)
+            return self.call(name, dtype, 0, x, y)
+        return C_OPS[o.MAX](self, dtype, x, y)
+
     @property
     def ops(self) -> Mapping[Op, COp]:
         return GPU_OPS
@@ -459,6 +472,7 @@ def wrapping(sign: str, of_bools: str = "") -> COp:
 # All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
 GPU_OPS: ChainMap[Op, COp] = ChainMap({
     o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
+    o.MAX: lambda c, dtype, x, y: c.maximum(dtype, x, y),
     o.ADD: wrapping("+", of_bools="|"),
     o.SUB: wrapping("-"),
     o.MUL: wrapping("*", of_bools="&"),

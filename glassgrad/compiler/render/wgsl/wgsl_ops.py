@@ -28,7 +28,9 @@ from glassgrad.compiler.render.wgsl.wgsl_int64 import HELPERS
 LONG = (dtypes.int64, dtypes.uint64)
 # Of numbers that fit 32 bits, these results fit too.
 STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT, o.MOD)
-LONG_OPS = {o.ADD: "add_64", o.SUB: "sub_64", o.MUL: "mul_64", o.NEG: "neg_64", o.ABS: "abs_64"}
+# Ops that are one call; a name with a place for the type differs by it.
+LONG_OPS = {o.ADD: "add_64", o.SUB: "sub_64", o.MUL: "mul_64", o.NEG: "neg_64", o.CMPLT: "less_{}", o.SHL: "shl_64",
+            o.SHR: "shr_{}", o.IDIV: "divide_{}", o.MOD: "modulo_{}"}
 
 
 class WgslArithmetic(CArithmetic):
@@ -119,16 +121,16 @@ class WgslArithmetic(CArithmetic):
 
     def apply_long(self, op: Op, dtype: DType, condition: tuple[CValue, ...], x: list[CValue]) -> CValue:
         """An op on pairs of words."""
-        name, texts = NAMES[dtype], [v.text for v in x]
+        texts = [v.text for v in x]
         if op in LONG_OPS:
-            return self.call(self.long_helper(LONG_OPS[op]), dtype, 0, *x) if op is not o.ABS or dtype.kind == "i" \
-                else x[0]
-        if op in (o.CMPLT, o.CMPEQ, o.CMPNE):
-            if op is o.CMPLT:
-                return self.call(self.long_helper(f"less_{name}"), dtypes.bool, 0, *x)
+            result = dtypes.bool if op is o.CMPLT else dtype
+            return self.call(self.long_helper(LONG_OPS[op].format(NAMES[dtype])), result, 0, *x)
+        if op is o.ABS:
+            return x[0] if dtype.kind == "u" else self.call(self.long_helper("abs_64"), dtype, 0, *x)
+        if op in (o.CMPEQ, o.CMPNE):
             return CValue(f"{'!' if op is o.CMPNE else ''}all({x[0].inside} == {x[1].inside})", dtypes.bool)
         if op in (o.MAX, o.MIN):
-            less = self.call(self.long_helper(f"less_{name}"), dtypes.bool, 0, *x).text
+            less = self.apply_long(o.CMPLT, dtype, (), x).text
             low, high = (texts[0], texts[1]) if op is o.MAX else (texts[1], texts[0])
             return CValue(f"select({low}, {high}, {less})", dtype)
         if op is o.WHERE:
@@ -138,12 +140,8 @@ class WgslArithmetic(CArithmetic):
         if op in (o.AND, o.OR, o.XOR):
             return CValue(f"({x[0].inside} {({o.AND: '&', o.OR: '|', o.XOR: '^'})[op]} {x[1].inside})", dtype)
         if op is o.MULACC:
-            product = self.call(self.long_helper("mul_64"), dtype, 0, *x[:2])
-            return self.call(self.long_helper("add_64"), dtype, 0, product, x[2])
-        long = {o.SHL: "shl_64", o.SHR: f"shr_{name}", o.IDIV: f"divide_{name}", o.MOD: f"modulo_{name}"}
-        if op not in long:
-            raise Bug(f"{op.name} of {dtype.name} reached the WGSL renderer")
-        return self.call(self.long_helper(long[op]), dtype, 0, *x)
+            return self.apply_long(o.ADD, dtype, (), [self.apply_long(o.MUL, dtype, (), x[:2]), x[2]])
+        raise Bug(f"{op.name} of {dtype.name} reached the WGSL renderer")
 
     # -- ops of up to 32 bits --------------------------------------------------------------------------------------
     def cut(self, dtype: DType, text: str) -> str:

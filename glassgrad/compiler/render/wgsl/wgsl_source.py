@@ -12,7 +12,7 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, For, Kernel, Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
 from glassgrad.compiler.render.c.c_source import CFunction
@@ -44,6 +44,7 @@ def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
 
 class WgslFunction(WgslArithmetic, CFunction):
     """One phase as one entry point, which every thread of every group runs."""
+    counts_in = "let"                # the type is the value's
 
     def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, memories: KernelArrays, tasks: int, groups: int, threads: int):
@@ -75,15 +76,6 @@ class WgslFunction(WgslArithmetic, CFunction):
                           *["  " + line for line in ("let thread = i32(local);", *self.pointers, *declared, *head,
                                                       *lines)], "}"])
 
-    def take_apart_task(self) -> None:
-        left = "task"
-        for at, range_ in reversed(list(enumerate(self.tasks))):
-            if range_.arg.size > 1:
-                outer = any(r.arg.size > 1 for r in self.tasks[:at])
-                value = f"{left} % {range_.arg.size}" if outer else left
-                self.line(f"let {self.named(range_, range_.arg.name)} = {value};")
-                left = f"{left} / {range_.arg.size}"
-
     def before(self, statement: Statement) -> None:
         if id(statement) in self.fences:
             self.line(WAIT)
@@ -113,14 +105,12 @@ class WgslFunction(WgslArithmetic, CFunction):
         """Other threads run while one waits for memory."""
 
     # -- values --------------------------------------------------------------------------------------------------
-    def held(self, node: UOp, dtype: DType) -> CValue:
+    def held(self, value: CValue, dtype: DType) -> CValue:
         """A value as registers and memory have it: 64-bit integers always as two words."""
-        value = self.operand(node)
         return self.long(value, dtype) if dtype in LONG else value
 
-    def assign(self, statement: Assign) -> None:
-        value = self.held(statement.value, statement.register.dtype)
-        self.line(f"{self.register(statement.register).text} = {value.text};")
+    def set_register(self, node: UOp, value: CValue) -> None:
+        super().set_register(node, self.held(value, node.dtype))
 
     def accumulate(self, statement: Accumulate) -> None:
         register, value, dtype = statement.register, statement.value, statement.register.dtype
@@ -129,7 +119,7 @@ class WgslFunction(WgslArithmetic, CFunction):
             result = self.multiply_add(dtype, self.operand(value.src[0]), self.operand(value.src[1]), total)
         else:
             result = self.apply(statement.combine, dtype, total, self.operand(value))
-        self.line(f"{total.text} = {result.text};")
+        self.set_register(register, result)
 
     def _counter(self, node: UOp) -> CValue:
         name = "thread" if node in self.thread_ranges else self.named(node, node.arg.name)
@@ -199,11 +189,10 @@ class WgslFunction(WgslArithmetic, CFunction):
     def _folded(self, node: UOp) -> CValue:
         """The values of all threads combined in a tree; every thread gets the result."""
         dtype, combine = node.dtype, node.arg.combine
-        value = self.held(node.src[0], dtype)
+        value = self.held(self.operand(node.src[0]), dtype)
         lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
         if lanes < self.threads:
-            start = self.constant(identity(combine, dtype).arg, dtype)
-            start = self.long(start, dtype) if dtype in LONG else start
+            start = self.held(self.constant(identity(combine, dtype).arg, dtype), dtype)
             value = CValue(f"select({start.text}, {value.text}, thread < {lanes})", dtype)
         return self.call(self._fold_helper(combine, dtype), dtype, 0, value, CValue("thread", dtypes.int32))
 
@@ -284,11 +273,10 @@ class WgslFunction(WgslArithmetic, CFunction):
         tests = ["thread == 0" if alone else self.takes_part(index)]
         tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
         test = " && ".join(t for t in tests if t)
-        value = self.held(statement.value, dtype)
+        value = self.operand(statement.value)
         if combine is not None:
             value = self.apply(combine, dtype, self.load(memory, index, statement.gate, 0), value)
-            value = self.long(value, dtype) if dtype in LONG else value
-        lines = self._writes(memory, self.position(memory, index), value)
+        lines = self._writes(memory, self.position(memory, index), self.held(value, dtype))
         for line in [f"if ({test}) {{ {' '.join(lines)} }}"] if test else lines:
             self.line(line)
 

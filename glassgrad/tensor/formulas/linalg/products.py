@@ -17,14 +17,12 @@ from glassgrad.tensor.formulas.movement import matrix_transpose, roll
 from glassgrad.tensor.formulas.reductions import sum_dtype, total
 
 
-def contract(x: UOp, y: UOp, out: DType) -> UOp:
-    """The sum over the last axis of x * y; floats of 16 bits are multiplied and summed in float32, then rounded."""
-    wide = out.accumulator
-    return (x.cast(wide) * y.cast(wide)).sum((len(x.shape) - 1,)).cast(out)
-
-
 def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
-    """x (.., M, K) @ y (.., K, N); a vector counts as one row or column, and loses its axis again."""
+    """x (.., M, K) @ y (.., K, N); a vector counts as one row or column, and loses its axis again.
+
+    Floats of 16 bits are multiplied and summed in float32, then rounded. They are converted before they are repeated,
+    so that the gradients, which are sums of products too, are also rounded once.
+    """
     x, y = in_autocast_dtype(x), in_autocast_dtype(y)
     if not x.shape or not y.shape:
         raise ShapeError("cannot multiply a matrix by a single number with @", given=f"{x.shape} @ {y.shape}",
@@ -35,6 +33,7 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
                          expected=f"columns of the left ({x.shape[-1]}) == rows of the right ({inner})",
                          fix="transpose one side, or check the layer's in_features")
     out = dtype or sum_dtype(promote(x.dtype, y.dtype))
+    x, y = x.cast(out.accumulator), y.cast(out.accumulator)
     vector_left, vector_right = len(x.shape) == 1, len(y.shape) == 1
     k = x.shape[-1]
     m, n = 1 if vector_left else x.shape[-2], 1 if vector_right else y.shape[-1]
@@ -43,7 +42,7 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
     lead = broadcast_shape(x.shape[:-2], y.shape[:-2])
     x = x.reshape(x.shape[:-2] + (m, 1, k)).broadcast(lead + (m, n, k))
     y = y.reshape(y.shape[:-2] + (1, n, k)).broadcast(lead + (m, n, k))
-    product = contract(x, y, out)                                   # (.., M, N, 1)
+    product = (x * y).sum((len(lead) + 2,)).cast(out)               # (.., M, N, 1)
     return product.reshape(lead + (() if vector_left else (m,)) + (() if vector_right else (n,)))
 
 

@@ -6,13 +6,15 @@ Does not know tensors.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.broadcast import Axis
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, binary, divide, in_accumulator, maximum, mul,
                                                   power, where)
@@ -126,19 +128,44 @@ def log_softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     return (x - elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)
 
 
-def layer_norm(x: UOp, axis: Axis, eps: float) -> UOp:
-    """(x - mean) / sqrt(variance + eps); the variance is over n."""
+@dataclass(frozen=True)
+class NormGradient:
+    """The gradient of a norm along axes, y = c / sqrt(mean(c^2) + eps) for c = x - mean(x), or for c = x. It needs two
+    means, where the rules for sums would give four: (g - mean(g) - y mean(g y)) / sqrt(..)."""
+    axes: tuple[int, ...]
+    eps: float
+    centred: bool
+
+    def __call__(self, g: UOp, y: UOp, x: UOp) -> tuple[UOp]:
+        along = g - y * mean(g * y, self.axes, keepdim=True)
+        along = along - mean(g, self.axes, keepdim=True) if self.centred else along
+        return (along * self.scale(self.centre(x)),)
+
+    def centre(self, x: UOp) -> UOp:
+        """What is scaled."""
+        return x - mean(x, self.axes, keepdim=True) if self.centred else x
+
+    def scale(self, c: UOp) -> UOp:
+        """What it is scaled by."""
+        return elementary.rsqrt(mean_square(c, self.axes) + self.eps)
+
+
+def _normed(x: UOp, axis: Axis, eps: float, centred: bool) -> UOp:
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
-    centred = wide - mean(wide, axis, keepdim=True)
-    return (centred * elementary.rsqrt(mean_square(centred, axis) + eps)).cast(exact(x.dtype))
+    norm_of = NormGradient(resolve_axes(axis, len(x.shape), "layernorm" if centred else "rms_norm"), eps, centred)
+    c = norm_of.centre(wide)
+    return own_gradient(c * norm_of.scale(c), (wide,), norm_of).cast(exact(x.dtype))
+
+
+def layer_norm(x: UOp, axis: Axis, eps: float) -> UOp:
+    """(x - mean) / sqrt(variance + eps); the variance is over n."""
+    return _normed(x, axis, eps, centred=True)
 
 
 def rms_norm(x: UOp, axis: Axis, eps: float) -> UOp:
     """x / sqrt(mean(x^2) + eps)."""
-    x = as_float(x)
-    wide = x.cast(x.dtype.accumulator)
-    return (wide * elementary.rsqrt(mean_square(wide, axis) + eps)).cast(exact(x.dtype))
+    return _normed(x, axis, eps, centred=False)
 
 
 def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
@@ -159,7 +160,9 @@ class LossesMixin(TensorBase):
                              expected=f"targets of shape {self.shape[:-1]}, one class each",
                              fix="check the batch sizes")
         smooth = self._smoothing(what, label_smoothing)
-        return self._with(losses.sparse_cross_entropy(self.uop, target.uop, ignored, smooth, reduction), target)
+        with one_place():
+            node = losses.sparse_cross_entropy(self.uop, target.uop, ignored, smooth, reduction)
+        return self._with(node, target)
 
     @staticmethod
     def _smoothing(what: str, label_smoothing: Any) -> float:

@@ -1,0 +1,195 @@
+"""One small kernel of each recipe under NVIDIA's compute-sanitizer: stray addresses and races. Needs numpy.
+
+    python -m benchmarks.gpu_sanitize                          all cases, memcheck and racecheck; a line for each
+    python -m benchmarks.gpu_sanitize --only product --tools memcheck
+    python -m benchmarks.gpu_sanitize --device CPU              the cases alone, without the tool: are the results right?
+
+Each case is a process of its own under each tool, with a limit of time. Its result is compared with float64 of NumPy.
+The exit status is the number of cases that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+__all__ = ["CASES", "main"]
+
+FAILED = 9                   # exit status of the tool where it found something
+LIMIT = 100.0                # seconds for a case under a tool
+
+Arrays = tuple[np.ndarray, ...]
+Case = tuple[str, Callable[..., Any], Callable[..., Any], tuple[tuple[int, ...], ...]]     # type, ours, NumPy's, shapes
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False) -> np.ndarray:
+    scores = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    return softmax(scores) @ v
+
+
+def convolved(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """3x3, of the same size."""
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))         # (batch, in, h, w, 3, 3)
+    return np.einsum("bihwyx,oiyx->bohw", windows, w)
+
+
+def scattered(x: np.ndarray) -> np.ndarray:
+    out = np.zeros((50, x.shape[1]))
+    np.add.at(out, np.arange(len(x)) * 7 % 50, x)
+    return out
+
+
+def rows_of(x: Any) -> Any:
+    """Rows 0, 7, 14, .. of 50, as a tensor."""
+    from glassgrad import Tensor
+    return Tensor(np.arange(300, dtype=np.int32) * 7 % 50, device=x.device)
+
+
+def added_rows(x: Any) -> Any:
+    """Rows added where an index says, by the gradient of a gather."""
+    from glassgrad import Tensor
+    table = Tensor.zeros(50, x.shape[1], device=x.device).contiguous().realize()
+    return (table[rows_of(x)] * x).sum().gradient(table)[0]
+
+
+def causal_attention(q: Any, k: Any, v: Any) -> Any:
+    return q.scaled_dot_product_attention(k, v, is_causal=True)
+
+
+def image_gradient(x: Any, w: Any) -> Any:
+    return x.conv2d(w, padding=1).sum().gradient(x)[0]
+
+
+def weight_gradient(x: Any, w: Any) -> Any:
+    return x.conv2d(w, padding=1).sum().gradient(w)[0]
+
+
+def numpy_image_gradient(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    ones = np.ones((x.shape[0], w.shape[0], *x.shape[2:]))
+    return convolved(ones, w.swapaxes(0, 1)[:, :, ::-1, ::-1])
+
+
+def numpy_weight_gradient(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, x.shape[2:], (2, 3))    # (batch, in, 3, 3, h, w)
+    return np.broadcast_to(windows.sum((0, 4, 5)), w.shape)
+
+
+HEADS = ((1, 2, 192, 64),) * 3
+IMAGE, WEIGHTS = (2, 64, 16, 16), (64, 64, 3, 3)
+CASES: dict[str, Case] = {
+    "elements": ("float32", lambda x, y: (x * 2 + y).relu(), lambda x, y: np.maximum(x * 2 + y, 0), ((60, 1001),) * 2),
+    "elements bfloat16": ("bfloat16", lambda x: x.gelu(), lambda x: x * 0.5 * (1 + erf(x / 2 ** 0.5)), ((64, 1024),)),
+    "transposed": ("float32", lambda x: (x.T + 1).contiguous(), lambda x: x.T + 1, ((300, 500),)),
+    "sum of rows": ("float32", lambda x: x.sum(1), lambda x: x.sum(1), ((300, 1000),)),
+    "sum of columns": ("float32", lambda x: x.sum(0), lambda x: x.sum(0), ((1000, 300),)),
+    "sum of all": ("float32", lambda x: x.sum(), lambda x: x.sum(), ((1000, 1000),)),
+    "sum of channels": ("float32", lambda x: x.sum((0, 2)), lambda x: x.sum((0, 2)), ((64, 32, 49),)),
+    "maximum": ("float32", lambda x: x.max(1), lambda x: x.max(1), ((100, 3000),)),
+    "softmax": ("float32", lambda x: x.softmax(1), softmax, ((100, 1000),)),
+    "layernorm": ("float32", lambda x: x.layernorm(eps=0.0), lambda x: (x - x.mean(1, keepdims=True))
+                  / x.std(1, keepdims=True), ((100, 768),)),
+    "cumsum": ("float32", lambda x: x.cumsum(0), lambda x: x.cumsum(0), ((100_000,),)),
+    "product float32": ("float32", lambda x, y: x @ y, lambda x, y: x @ y, ((200, 300), (300, 250))),
+    "product bfloat16": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((256, 256), (256, 256))),
+    "product ragged": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((201, 301), (301, 251))),
+    "product batched": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((4, 128, 64), (4, 64, 128))),
+    "vector times matrix": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((1, 1024), (1024, 2048))),
+    "attention": ("bfloat16", lambda q, k, v: q.scaled_dot_product_attention(k, v), attention, HEADS),
+    "attention causal": ("bfloat16", causal_attention, lambda q, k, v: attention(q, k, v, causal=True), HEADS),
+    "convolution": ("float16", lambda x, w: x.conv2d(w, padding=1), convolved, (IMAGE, WEIGHTS)),
+    "convolution, image's gradient": ("float16", image_gradient, numpy_image_gradient, (IMAGE, WEIGHTS)),
+    "convolution, weights' gradient": ("float16", weight_gradient, numpy_weight_gradient, (IMAGE, WEIGHTS)),
+    "gather": ("float32", lambda x: x[rows_of(x)], lambda x: x[np.arange(300) * 7 % 50], ((50, 129),)),
+    "scatter": ("float32", added_rows, scattered, ((300, 129),)),
+    "random": ("float32", lambda x: x + 0 * type(x).rand(*x.shape, device=x.device), lambda x: x, ((100, 100),))}
+
+TOLERANCES = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    from math import erf as of_one
+    return np.vectorize(of_one)(x)
+
+
+def run_case(name: str, device: str) -> float:
+    """The case's largest error, relative to its largest result."""
+    from glassgrad import Tensor
+    dtype, ours, numpys, shapes = CASES[name]
+    random = np.random.default_rng(0)
+    tensors = [Tensor(random.standard_normal(shape).astype(np.float32), device=device).cast(dtype).realize()
+               for shape in shapes]
+    arrays = [t.cast("float32").numpy().astype(np.float64) for t in tensors]
+    found, wanted = ours(*tensors).cast("float32").numpy(), numpys(*arrays)
+    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+    if not error < TOLERANCES[dtype]:
+        raise AssertionError(f"{name}: error {error:.1e}, expected less than {TOLERANCES[dtype]:.0e}")
+    return error
+
+
+def under_tool(name: str, tool: str, device: str, folder: str) -> tuple[bool, str]:
+    """Run a case in a process of its own; whether it passed, and what was said."""
+    command = [sys.executable, "-m", "benchmarks.gpu_sanitize", "--case", name, "--device", device]
+    if tool:
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FAILED), "--print-limit", "3", *command]
+    try:
+        done = subprocess.run(command, timeout=LIMIT, capture_output=True, text=True,
+                              env={**os.environ, "CACHE_DIR": folder})
+    except subprocess.TimeoutExpired:
+        return False, f"no end after {LIMIT:.0f} s"
+    said = (done.stdout + done.stderr).splitlines()
+    return done.returncode == 0, "" if done.returncode == 0 else "\n".join(said[-14:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases; the number that failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="cases whose name contains one of these texts, split by commas")
+    parser.add_argument("--tools", default="memcheck,racecheck", help="split by commas")
+    parser.add_argument("--device", default="CUDA")
+    parser.add_argument("--jobs", type=int, default=8, help="cases that run at once")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds after which no case is begun")
+    parser.add_argument("--case", default="", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.case:
+        print(f"error {run_case(chosen.case, chosen.device):.1e}")
+        return 0
+    tools = chosen.tools.split(",") if chosen.device == "CUDA" else [""]
+    if chosen.device == "CUDA" and shutil.which("compute-sanitizer") is None:
+        parser.error("compute-sanitizer is not on the PATH: it comes with CUDA's toolkit")
+    names = [name for name in CASES if any(part in name for part in chosen.only.split(","))]
+    began = time.perf_counter()
+
+    def one(pair: tuple[str, str]) -> bool:
+        (name, tool), start = pair, time.perf_counter()
+        passed, said = (False, "not begun") if start - began > chosen.limit else \
+            under_tool(name, tool, chosen.device, folder)
+        print(f"{name}, {tool or 'alone'}: {'clean' if passed else 'FAILED'}, {time.perf_counter() - start:.1f} s"
+              + f"\n{said}" * bool(said), flush=True)
+        return passed
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.jobs) as pool:
+        failed = sum(not passed for passed in pool.map(one, [(name, tool) for name in names for tool in tools]))
+    print(f"{failed} failed", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""Short loops on a GPU. In: a loop nest whose loops are shorter than a group of threads. Out: loop nests, or None.
+
+A group is a vector of 256 threads, and a loop of 20 would leave most of them idle. So loops are made one before threads
+go along them, whatever that does to indices: neighbouring threads need neighbouring memory, not a constant stride.
+
+    for a: for b: y[a, b] = ..                          threads along all (a, b)
+    for c: r = 0; for a: for b: r += x[a, c, b]; S      threads along c; or along all (a, b), and folded, where c are few
+    for c: r = 0; ..; q = 0; ..; S(r, q)                where c are few: r of all c, then q and S of all c
+
+Long sums of few results are cut into parts. What is chosen takes fewest steps: those of the longest thread, each with
+the pieces of memory that a warp's threads touch at once. Does not know a GPU's make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, expressions,
+                                            load, local, ranges_of, task_loops, walk)
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
+from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used, nest,
+                                                           neighbours, vectors_in_flight, weighed, work)
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
+from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+FULL = 0.75              # of a group's threads that have work: then loops stay as they are
+FEW_STORES = 16          # that one thread does for its result
+FOLD_STEPS = 12          # that one fold takes
+PHASE_STEPS = 24         # that one more phase takes, to begin and to end
+GROUPS = 4               # for each that runs at once, where a sum is cut into parts
+LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results;
+LEAST_FOLDED = 8         # and where they go along the sum
+
+
+def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+    """The phases of a nest with short loops; refuses (None) loops that are long enough, and what is of another form."""
+    found = GroupNest.of(body)
+    if found is None:
+        return None
+    several = len(found.sums) > 1 and found.results < target.few_tasks
+    if not several and (lanes_used(body, target.lanes(4)) >= FULL or len(found.loops) < 2 and not found.sums):
+        return None
+    return phases(found, target, decisions)
+
+
+@dataclass
+class Sums:
+    """Registers that begin, and the loop that adds to them: what were loops nested perfectly is one."""
+    begins: list[Assign]
+    loop: For
+
+    @property
+    def depth(self) -> int:
+        return int(self.loop.range.arg.size)
+
+    def folds(self) -> bool:
+        """Whether threads can go along the loop: what is summed is not read in it."""
+        totals = moves.accumulated(self.loop.body)
+        return not any(n in totals for s in walk(self.loop.body) for n in toposort(expressions(s)))
+
+
+@dataclass
+class GroupNest:
+    """For the outer loops, and for all results: sums, one after another, and what is stored of them."""
+    loops: list[UOp]
+    sums: list[Sums]
+    rest: list[Statement]
+    outer: list[For] = field(default_factory=list)        # which sums may end by
+
+    @staticmethod
+    def of(body: list[Statement]) -> GroupNest | None:
+        """A nest of this form; None for anything else."""
+        loops, inner = task_loops(body)
+        every = list(walk(inner))
+        if not all(isinstance(s, (For, Assign, Accumulate, Store)) for s in every) or _has_rows(every) or \
+                any(f.stop is not None for f in [*loops, *every] if isinstance(f, For)):
+            return None
+        sums: list[Sums] = []
+        while True:
+            begins = _leading(inner)
+            loop = inner[len(begins)] if len(begins) < len(inner) else None
+            if not begins or not isinstance(loop, For) or loop.kind != LOOP:
+                break
+            if set(moves.accumulated(loop.body)) != {b.register for b in begins} or _stores([loop]):
+                return None
+            sums.append(Sums(begins, _one_loop(loop)))
+            inner = inner[len(begins) + 1:]
+        steps = sum(times for _, times in weighed(inner))
+        if steps > FEW_STORES or len(_stores(inner)) != sum(not isinstance(s, For) for s in walk(inner)) or not inner:
+            return None
+        return GroupNest([f.range for f in loops], sums, inner)
+
+    @property
+    def results(self) -> int:
+        return count(self.loops)
+
+    @property
+    def inner(self) -> list[Statement]:
+        return [*[s for part in self.sums for s in (*part.begins, part.loop)], *self.rest]
+
+
+def phases(found: GroupNest, target: Target, decisions: Decisions) -> list[list[Statement]]:
+    """Threads along results, or along the sums, whichever takes fewer steps."""
+    if not found.sums:
+        return [along_results(found, target, decisions)]
+    by_result = Plan.along_results(found, target)
+    by_sum = [Plan.along_sum(found, part, target) for part in found.sums]
+    results_first = by_result.steps <= sum(plan.steps for plan in by_sum)
+    if len(found.sums) > 1 and (by_result.parts > 1 or not results_first):
+        return [phase for part in apart(found) for phase in phases(part, target, decisions)]
+    plan, way = (by_result, along_results) if results_first else (by_sum[0], along_sum)
+    if plan.parts == 1:
+        return [way(found, target, decisions)]
+    first, second = in_parts(found, plan.parts, 1 if results_first else target.lanes(4), decisions)
+    return [way(first, target, decisions), *phases(second, target, decisions)]
+
+
+# -- what it takes -----------------------------------------------------------------------------------------------------
+@dataclass
+class Plan:
+    """How many steps a nest takes, its sums cut into so many parts."""
+    steps: float
+    parts: int
+
+    @staticmethod
+    def along_results(found: GroupNest, target: Target) -> Plan:
+        axis = FlatAxis.of(found.loops)
+        lane = counter("lane", axis.size)
+        each = pieces_touched(moves.rebuild(found.inner, axis.apart(lane)), lane)
+        most = sum(part.depth for part in found.sums) // LEAST_PART
+        return Plan.best(-(-axis.size // target.lanes(4)), lambda parts: each / parts, most, target)
+
+    @staticmethod
+    def along_sum(found: GroupNest, part: Sums, target: Target) -> Plan:
+        vectors = -(-part.depth // target.lanes(4))
+        each = pieces_touched(part.loop.body, part.loop.range)
+        plan = Plan.best(found.results, lambda parts: -(-vectors // parts) * each + FOLD_STEPS,
+                         vectors // LEAST_FOLDED, target)
+        return plan if part.folds() else Plan(float("inf"), 1)
+
+    @staticmethod
+    def best(groups: int, steps: Callable[[int], float], most: int, target: Target) -> Plan:
+        """In one part, or in as many as keep the processors busy."""
+        def plan(parts: int) -> Plan:
+            rounds = max(1.0, groups * parts / target.few_tasks)
+            return Plan(rounds * steps(parts) + (PHASE_STEPS if parts > 1 else 0), parts)
+        wanted = max(1, min(GROUPS * target.few_tasks // groups, most))
+        return min(plan(1), plan(wanted), key=lambda p: p.steps)
+
+
+def pieces_touched(body: list[Statement], lane: UOp) -> float:
+    """How often the threads of a warp, neighbours along a counter, touch a piece of memory, in all of the body; counted
+    in what they touch where all is in order."""
+    total = 0.0
+    for s, times in weighed(body):
+        reads = [(n.src[0], n.src[1]) for n in toposort(expressions(s)) if n.op is o.LOAD]
+        for memory, at in [*reads, (s.memory, s.index)] if isinstance(s, Store) else reads:
+            total += times * pieces(at, lane, memory.dtype.itemsize) / gpu.WARP_PIECES
+    return total
+
+
+def pieces(at: UOp, lane: UOp, itemsize: int) -> int:
+    """How many pieces of memory the threads of a warp touch at an index; a warp's threads many, where it is read from
+    memory itself."""
+    values: dict[UOp, list[int]] = {}
+    for node in toposort([at]):
+        if node is lane:
+            values[node] = [n % node.arg.size for n in range(gpu.WARP)]
+        elif node.op in (o.CONST, o.RANGE):
+            values[node] = [int(node.arg) if node.op is o.CONST else 0] * gpu.WARP
+        elif node.op in _INTEGERS:
+            values[node] = [_INTEGERS[node.op](x, y) for x, y in zip(*[values[s] for s in node.src])]
+        else:
+            return gpu.WARP
+    return len({index * itemsize // gpu.MEMORY_PIECE for index in values[at]})
+
+
+_INTEGERS: dict[o.Op, Callable[[int, int], int]] = {
+    o.ADD: lambda x, y: x + y, o.MUL: lambda x, y: x * y, o.IDIV: lambda x, y: x // y, o.MOD: lambda x, y: x % y}
+
+
+# -- the ways ----------------------------------------------------------------------------------------------------------
+def along_results(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
+    """for a: for b: S  ->  TASK: LANE i: S[a = i // n, b = i % n]      (a thread for each result, or for neighbours)"""
+    lanes, axis = target.lanes(4), FlatAxis.of(found.loops)
+    flat = counter(found.loops[0].arg.name if found.loops else "i", axis.size)
+    inner = moves.serial(found.inner)
+    last = found.loops[-1] if found.loops and not found.sums else None
+    beside = neighbours(inner, last) if last is not None else 0
+    if last is not None and beside and last.arg.size % beside:
+        beside = 0
+    tile = beside or max(1, min(vectors_in_flight(inner), axis.size // (lanes * target.few_tasks)))
+    loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.apart(flat)), ADDS))
+    chosen = ask_lanes(decisions, [loop], 0, tile, lanes)
+    total = count(f.range for f in found.outer) * axis.size * work(inner)
+    return nest(found.outer, moves.wide(loop, chosen.tile, chosen.lanes, beside=beside > 0), total, target, decisions)
+
+
+def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
+    """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group of threads for each result)"""
+    [part] = found.sums
+    lanes, tile = target.lanes(4), min(4, vectors_in_flight(part.loop.body))
+    decisions.ask(FoldedLanes(part.loop.range.arg.name, tile, lanes), lambda c: None)
+    wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes)
+    inner = [*part.begins, *(wide or [part.loop]), *moves.serial(found.rest)]
+    return loops_around([*[f.range for f in found.outer], *found.loops], inner, TASK)
+
+
+def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> tuple[GroupNest, GroupNest]:
+    """r = 0; for k: r += ..; S  ->  TASK parts: r = 0; for k of one: r += ..; part = r     and     sum of parts; S"""
+    [sums] = found.sums
+    least = -(-sums.depth // (parts * step)) * step
+    chunk = next((c for c in range(least, 2 * least, step) if sums.depth % c == 0), least)
+    cut = sum_moves.group(found.inner, found.loops, chunk)
+    assert cut is not None
+    decisions.ask(PartialSums(sums.loop.range.arg.name, chunk), lambda c: None)
+    (outer, *_), inner = task_loops(cut[0])
+    nests = []
+    for body, around in ((inner, [For(outer.range, LOOP, [])]), (cut[1], [])):
+        _, loop, *rest = body[len(sums.begins) - 1:]
+        assert isinstance(loop, For)
+        nests.append(GroupNest(found.loops, [Sums(sums.begins, loop)], rest, around))
+    return nests[0], nests[1]
+
+
+def apart(found: GroupNest) -> list[GroupNest]:
+    """r = 0; ..; q = 0; ..; S(r, q)  ->  r = 0; ..; a = r     and     q = 0; ..; S(a, q)"""
+    kept: dict[UOp, UOp] = {}
+    out: list[GroupNest] = []
+    for part in found.sums:
+        loop = For(part.loop.range, LOOP, moves.rebuild(part.loop.body, kept))
+        if part is found.sums[-1]:
+            return [*out, GroupNest(found.loops, [Sums(part.begins, loop)], moves.rebuild(found.rest, kept))]
+        stores: list[Statement] = []
+        for begin in part.begins:
+            memory = local(f"sum_{begin.register.arg}", begin.register.dtype, found.results, "shared")
+            stores.append(Store(memory, flat_index(found.loops), begin.register))
+            kept[begin.register] = load(memory, flat_index(found.loops))
+        out.append(GroupNest(found.loops, [Sums(part.begins, loop)], stores))
+    return out
+
+
+# -- finding them ------------------------------------------------------------------------------------------------------
+def _leading(body: list[Statement]) -> list[Assign]:
+    """The assignments that a body begins with."""
+    out: list[Assign] = []
+    for s in body:
+        if not isinstance(s, Assign):
+            break
+        out.append(s)
+    return out
+
+
+def _stores(body: list[Statement]) -> list[Store]:
+    return [s for s in walk(body) if isinstance(s, Store)]
+
+
+def _has_rows(every: list[Statement]) -> bool:
+    """Whether memory of a group is used: rows that a task keeps."""
+    used = {n for s in every for n in toposort(expressions(s)) if n.op is o.LOCAL} | \
+        {s.memory for s in every if isinstance(s, Store) and s.memory.op is o.LOCAL}
+    return any(m.arg.scope == "worker" for m in used)
+
+
+def _one_loop(loop: For) -> For:
+    """for a: for b: S  ->  for i: S[a = i // n, b = i % n]"""
+    ranges, body = [loop.range], loop.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
+        ranges.append(body[0].range)
+        body = body[0].body
+    axis = FlatAxis.of(ranges)
+    if len(ranges) == 1:
+        return loop
+    whole = counter(loop.range.arg.name, axis.size)
+    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)))

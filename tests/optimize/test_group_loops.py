@@ -1,0 +1,116 @@
+"""Loops shorter than a group of threads (plain/group_loops.py): what they compute, and which way is chosen for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuda_compiler import needs_nvrtc
+from loop_kernels import HOPPER, Inputs, check
+
+from glassgrad import Tensor
+from glassgrad.compiler.graph.index_algebra import add, divide, modulo, multiply
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Kernel, counter
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.plain.group_loops import pieces
+from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets.target import GPU, Target
+from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.launch import launch_info
+from glassgrad.runtime.gpu import nvrtc
+
+SMALL = replace(GPU, vector_bytes=64, few_tasks=6)       # 16 threads in a group, and 6 groups keep it busy
+Make = Callable[..., Tensor]
+
+
+def normalized(x: Tensor) -> Tensor:
+    """Batch normalization, as a formula: two sums for each channel."""
+    mean = x.mean((0, 2, 3), keepdim=True)
+    return (x - mean) * (((x - mean) ** 2).mean((0, 2, 3), keepdim=True) + 0.1).rsqrt()
+
+
+def pooled_gradient(x: Tensor) -> Tensor:
+    return (normalized(x).max_pool2d((2, 2)) ** 2).sum().gradient(x)[0]
+
+
+EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
+    "sums for each channel": (lambda x: x.sum((0, 2, 3)), (40, 3, 5, 7)),
+    "products of rows": (lambda x: (x * x).max((0, 2)), (30, 5, 22)),
+    "a sum whose length is prime": (lambda x: x.sum((0, 2, 3)), (37, 2, 11, 13)),
+    "two sums for each channel": (lambda x: x.sum((0, 2)) / (x * x).sum((0, 2)), (60, 3, 21)),
+    "a sum of a sum": (lambda x: x.var((0, 2)), (60, 3, 21)),
+    "windows": (lambda x: x.max_pool2d((2, 2)), (3, 4, 10, 6)),
+    "normalized": (normalized, (20, 3, 6, 5)),
+    "normalized, pooled, by the input": (pooled_gradient, (12, 3, 6, 4)),
+    "a map with a row for each channel": (lambda x: x * x[:1, :, :1, :1] + 1, (5, 3, 4, 8)),
+    "a map out of order": (lambda x: x.permute(0, 2, 1) + 1, (5, 6, 7)),
+    "a sum of sums that are not read in order": (lambda x: ((x[:, :4].sum(1) + 1) ** 2).sum(), (90, 9)),
+    "sums over the first axis": (lambda x: x.sum(0), (300, 7)),
+    "integers": (lambda x: x.cast("int32").sum((0, 2)), (60, 3, 21)),
+}
+
+
+def tree(ast: UOp, target: Target) -> Kernel:
+    return optimize(lower(ast, keep_bytes=target.row_bytes), target, products=False)
+
+
+@pytest.mark.parametrize("target", [SMALL, replace(SMALL, few_tasks=60), GPU], ids=["small", "more groups", "gpu"])
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_threads_along_short_loops_compute_the_same(name: str, target: Target) -> None:
+    make, shape = EXPRESSIONS[name]
+    values = Inputs()
+    x = Tensor(values.leaf(np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32)))
+    check([make(x).uop], values, lambda ast: tree(ast, target), name)
+
+
+def kernel(make: Make, *shape: int) -> Kernel:
+    """The one kernel of an expression, for an H200."""
+    [item] = make(Tensor.zeros(*shape).contiguous().realize()).schedule()
+    return tree(item.ast, HOPPER)
+
+
+def groups(made: Kernel) -> list[int]:
+    return [tasks for _, tasks in launch_info(made).phases]
+
+
+def test_a_long_sum_for_each_of_few_channels_is_cut_and_folded() -> None:
+    """The mean of a batch: threads go along all pixels of a channel, and parts of them keep the processors busy."""
+    made = kernel(lambda x: x.sum((0, 2, 3)), 512, 32, 20, 20)
+    assert made.moves == ["group(loop=k0, chunk=6400)", "fold(loop=k0, tile=4, lanes=256)",
+                          "fold(loop=k0g, tile=4, lanes=256)"]
+    assert groups(made) == [1024, 32]
+
+
+def test_a_pooling_window_belongs_to_one_thread() -> None:
+    made = kernel(lambda x: x.max_pool2d((2, 2)), 512, 32, 20, 20)
+    assert made.moves[0] == "lanes(loop=i0, tile=4, lanes=256)" and groups(made) == [512 * 32 * 100 // 1024]
+
+
+def test_two_sums_of_few_channels_are_cut_one_by_one() -> None:
+    made = kernel(lambda x: (x.sum((0, 2, 3)) / (x * x).sum((0, 2, 3))), 512, 32, 20, 20)
+    assert groups(made) == [1024, 32, 1024, 32]
+
+
+def test_long_loops_stay_as_they_are() -> None:
+    rows, columns = kernel(lambda x: x.sum(1), 4096, 8192), kernel(lambda x: x.sum(0), 4096, 8192)
+    assert rows.moves[0] == "fold(loop=k0, tile=4, lanes=256)"
+    assert columns.moves[:2] == ["group(loop=k0, chunk=64)", "lanes(loop=i1, tile=4, lanes=256)"]
+
+
+def test_pieces_of_memory_that_a_warp_touches() -> None:
+    lane = counter("lane", 1024)
+    assert pieces(lane, lane, 4) == 4 and pieces(lane, lane, 2) == 2
+    assert pieces(multiply(lane, 2), lane, 4) == 8 and pieces(multiply(lane, 100), lane, 4) == 32
+    assert pieces(divide(lane, 8), lane, 4) == 1 and pieces(counter("other", 9), lane, 4) == 1
+    assert pieces(add(multiply(divide(lane, 4), 400), modulo(lane, 4)), lane, 4) == 8
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["normalized, pooled, by the input", "a sum of a sum"])
+def test_the_sources_compile(name: str) -> None:
+    make, shape = EXPRESSIONS[name]
+    for item in make(Tensor.zeros(64, *shape[1:]).contiguous().realize()).schedule():
+        assert nvrtc.compile_cuda(make_source(tree(item.ast, HOPPER), HOPPER, "cuda"), "sm_90a")
