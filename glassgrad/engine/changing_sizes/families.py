@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, with_variable
-from glassgrad.engine.changing_sizes.skeleton import apart, ops_of, sizes_in, split, split_sizes
+from glassgrad.engine.changing_sizes.skeleton import apart, sizes_in, some_ops, split, split_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest
@@ -66,7 +66,7 @@ class GeneralGraph:
         self._row, self._place = first[base], base - first.index(first[base])
 
     def value_for(self, normal: NormalizedGraph) -> int | None:
-        """The guard: the variable's value in a graph of the same ops; None where it is not one of these graphs."""
+        """The guard: the variable's value in a graph of as many rows; None where it is not one of these graphs."""
         key = normal.key
         sizes = split(key[self._row]).sizes
         if self._place >= len(sizes) or self._same(key) != self._fixed:
@@ -170,7 +170,7 @@ class SizeFormulas(NamedTuple):
 
 
 class SizeFamilies:
-    """All families of a process: graphs with a variable by their ops, and what was seen by skeleton."""
+    """All families of a process: graphs with a variable by some of their ops, and what was seen by skeleton."""
 
     def __init__(self, most: int):
         self._most = most
@@ -180,7 +180,7 @@ class SizeFamilies:
     def find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:
         """The graph with a variable that this graph is one of, and the variable's value. `where` is what else a
         schedule depends on."""
-        for general in reversed(self._general.get((where, ops_of(normal.key)), ())):
+        for general in reversed(self._general.get((where, some_ops(normal.key)), ())):
             value = general.value_for(normal)
             if value is not None:
                 return general, value
@@ -199,7 +199,7 @@ class SizeFamilies:
         """Keep a graph with a variable."""
         if len(self._general) >= self._most:
             self._general.pop(next(iter(self._general)))
-        self._general.setdefault((where, ops_of(normal.key)), []).append(general)
+        self._general.setdefault((where, some_ops(normal.key)), []).append(general)
 
 
 def _bits(values: Sequence[float]) -> bytes:

@@ -23,6 +23,7 @@ class SizesOf(NamedTuple):
 
 _parts: dict[tuple[o.Op, Any], SizesOf] = {}
 _MOST_PARTS = 8192
+_EVERY = 16             # a row in so many says enough of a graph to look for others of its skeleton
 
 
 def _shape_part(shape: tuple[int, ...]) -> SizesOf:
@@ -60,8 +61,10 @@ def sizes_in(op: o.Op, arg: Any) -> SizesOf:
     return known
 
 
-def apart(row: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+def apart(row: Any) -> tuple[tuple[Any, ...], Any]:
     """A row of a key without its argument, and the argument: a constant's is its value, a buffer's its shape."""
+    if type(row) is not tuple:           # the number of a sink's row
+        return (row,), None
     if row[0] is o.CONST:
         return row[:3], row[3] if len(row) > 3 else None
     return (row[:2] + row[3:], row[2]) if len(row) > 2 else (row, None)
@@ -82,6 +85,6 @@ def split_sizes(key: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]
     return tuple([part.rest for part in parts]), tuple([n for part in parts for n in part.sizes])
 
 
-def ops_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The ops of a graph: what is equal in graphs of one skeleton, and found at once."""
-    return tuple([row[0] if type(row) is tuple else row for row in key])
+def some_ops(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """How many rows a key has, and the ops of some: equal in graphs of one skeleton, and found at once."""
+    return len(key), *[row[0] if type(row) is tuple else row for row in key[::_EVERY]]
