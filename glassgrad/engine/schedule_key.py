@@ -146,4 +146,5 @@ def name_on_disk(normal: NormalizedGraph, scalars: Sequence[int], parts: tuple[A
         return ""
     constants = [c.arg for i, c in enumerate(normal.constants) if i not in scalars]
     bounds = [(s.low, s.high) for s in normal.symbols]             # a variable in the key shows only its name
-    return schedule_name(repr(parts), repr(bounds), struct.pack(f"{len(constants)}d", *constants).hex(), repr(normal.key))
+    bits = struct.pack(f"{len(constants)}d", *constants).hex()
+    return schedule_name(repr(parts), repr(bounds), bits, repr(normal.key))

@@ -247,7 +247,8 @@ def random_steps(random: Random) -> list[Callable[[Tensor], Tensor]]:
         lambda x, axis: x.flip(axis), lambda x, axis: x.transpose(-1, -2), lambda x, axis: x.cat(x * 2, dim=axis),
         lambda x, axis: x[..., 1:] + x[..., :-1], lambda x, axis: x.pad((1, 2)), lambda x, axis: mixed(x),
         lambda x, axis: masked(x), lambda x, axis: (x @ x.transpose(-1, -2)) * 0.1,
-        lambda x, axis: x.maximum(x.max(axis, keepdim=True) * 0.5), lambda x, axis: x[..., -2:] * x.sum(-1, keepdim=True)]
+        lambda x, axis: x.maximum(x.max(axis, keepdim=True) * 0.5),
+        lambda x, axis: x[..., -2:] * x.sum(-1, keepdim=True)]
     return [partial(random.choice(steps), axis=random.choice((-1, -2))) for _ in range(random.randint(2, 5))]
 
 

@@ -1,9 +1,9 @@
 """Graphs that differ in sizes alone. In: `NormalizedGraph`s. Out: one graph for all of them, and the guard that fits.
 
 A loop over sentences, or a model that writes one token after another, computes the same graph again and again with
-other sizes. Where three of one skeleton were seen, or two of which one is longer by one, a graph with a variable is made
-that serves them all (general_graph.py). The guard: a new graph is computed by that one only if all its sizes are what the formulas give for
-its value of the variable. See docs/design/changing_lengths.md.
+other sizes. Where three of one skeleton were seen, or two of which one is longer by one, a graph with a variable is
+made that serves them all (general_graph.py). The guard: a new graph is computed by that one only if all its sizes are
+what the formulas give for its value of the variable. See docs/design/changing_lengths.md.
 """
 
 from __future__ import annotations
