@@ -6,6 +6,8 @@ GPT of examples/, untrained, that writes 40 tokens, each from a longer text than
 bytecodes that Python executes for one call are counted: that number does not depend on the load of the machine, as the
 seconds do. `python -m benchmarks.unjitted where` counts them for each file. They say nothing of what functions written
 in C take: a key made of few calls of `map`, `chain` and `dict.fromkeys` had a third of the bytecodes and took longer.
+Of the third, the start of the process, the model's weights and the tokens are timed one by one; where Python keeps no
+bytecode (PYTHONDONTWRITEBYTECODE), half a second of the start is that of compiling this package.
 """
 
 from __future__ import annotations
@@ -84,22 +86,31 @@ def measure_unjitted(bursts: int = BURSTS) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure_generate(tokens: int = TOKENS) -> dict[str, float]:
-    """Seconds, of the clock and of all threads, until a GPT has written so many tokens; those of the start included."""
+def measure_generate(tokens: int = TOKENS) -> dict[str, Any]:
+    """Seconds, of the clock and of all threads, until a GPT has written so many tokens; and those of each part."""
     sys.path.insert(0, str(ROOT / "examples"))
     from gpt import GPT, Config
 
     from glassgrad import GlobalCounters, Tensor, dtypes, nn
+    at = [(_BEGAN, 0.0), _now()]
     Tensor.manual_seed(1)
     model = GPT(Config(words=65))
     weights = nn.state.get_parameters(model)
     weights[0].realize(*weights[1:])
+    at.append(_now())
     text = Tensor([[1]], dtype=dtypes.int32).realize()
     for _ in range(tokens):
         following = model(text)[:, -1].softmax(-1).multinomial(1).cast(dtypes.int32)
         text = text.cat(following, dim=1).realize()
-    return {"seconds": time.perf_counter() - _BEGAN, "cpu_seconds": time.process_time(),
-            "schedules": GlobalCounters.schedules, "last": text[0, -1].item()}
+    at.append(_now())
+    parts = {name: {"seconds": round(after[0] - before[0], 4), "cpu_seconds": round(after[1] - before[1], 4)}
+             for name, before, after in zip(("start", "weights", "tokens"), at, at[1:])}
+    return {"seconds": at[-1][0] - _BEGAN, "cpu_seconds": at[-1][1], **parts, "schedules": GlobalCounters.schedules,
+            "last": text[0, -1].item()}
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
 
 
 _BEGAN = time.perf_counter()

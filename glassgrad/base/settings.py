@@ -37,7 +37,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("TRAINING", 0, "1 switches dropout and batchnorm to their training behaviour."),
     Setting("DEV", "", "Device to use by default, by name."),
     Setting("THREADS", 0, "Worker threads of the CPU devices; 0 takes the cores this process may use."),
-    Setting("CACHE", 1, "0 neither reads nor writes the disk cache of compiled kernels."),
+    Setting("CACHE", 1, "0 neither reads nor writes the disk cache of compiled kernels and schedules."),
     Setting("CACHE_DIR", "", "Folder of the disk cache; empty takes the user's cache folder."),
     Setting("CACHE_MB", 1024, "Size in MiB above which the oldest entries of the disk cache are removed."),
     Setting("MEMORY_MB", 0, "Most MiB of tensors on a device, else MemoryLimitError; 0 leaves it to the system."),

@@ -100,6 +100,16 @@ class CompiledSchedule:
     def _nbytes(self, slot: int, values: Sequence[int]) -> int:
         return math.prod(self._shape(slot, values)) * self.planned.slots[slot].dtype.itemsize
 
+    def _exact_sizes(self, values: Sequence[int]) -> dict[int, int]:
+        """The bytes of the slots whose memory depends on the values of variables; of equal shapes they are counted
+        once."""
+        slots, counted = self.planned.slots, {}
+        for slot in self.exact:
+            shape = self.shapes[slot]
+            if shape not in counted:
+                counted[shape] = math.prod(self._shape(slot, values))
+        return {slot: counted[self.shapes[slot]] * slots[slot].dtype.itemsize for slot in self.exact}
+
     def _arenas(self, values: tuple[int, ...]) -> list[Arena]:
         """What lies where between kernels; where sizes are exact, it depends on their values."""
         key = values if self.exact else ()
@@ -108,9 +118,9 @@ class CompiledSchedule:
             if len(self._arenas_of) >= MOST_ARENAS:
                 self._arenas_of.clear()
             known = self._arenas_of[key] = []
+            sizes = self._exact_sizes(values)
             for name, rows in self.lives.items():
-                lives = [life._replace(nbytes=self._nbytes(slot, values)) if slot in self.exact else life
-                         for slot, life in rows]
+                lives = [life._replace(nbytes=sizes[slot]) if slot in sizes else life for slot, life in rows]
                 offsets, total = assign_offsets(lives)
                 known.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
         return known
@@ -214,7 +224,7 @@ class CompiledSchedule:
                       number: int) -> list[int]:
         """The kernels of a segment one by one, shown and checked; the first is the run's `number`-th. Nanoseconds."""
         check, times = state.check, []
-        exact = {slot: self._nbytes(slot, values) for slot in self.exact} if check else {}
+        exact = self._exact_sizes(values) if check else {}
         for i, item in enumerate(segment.items):
             before = segment.contents(item, addresses, exact) if check and item.ast.op not in HOST_PLANS else None
             times.append(run_reported(segment.plan, i, number + i, item, segment.programs[i], state.debug))

@@ -12,7 +12,7 @@ A graph of known structure skips compile and plan.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,23 +23,24 @@ from glassgrad.base.settings import State, kernel_mode, launch_state, settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Param, Shape
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.pipeline import make_schedule
+from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.fusion import FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
-from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies, fast_up_to
+from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.observer import prepare
+from glassgrad.engine.observer import observing, prepare
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import report_sizes
-from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes, with_params
+from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normalize, scalar_bytes, with_params
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
+from glassgrad.runtime.schedule_cache import keep_schedule, kept_schedule
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
 _MOST_SCHEDULES = 1024
@@ -176,17 +177,19 @@ class _ScheduleVariants:
 
 _known: dict[Any, _ScheduleVariants] = {}
 _sizes = SizeFamilies(_MOST_SCHEDULES)
+_forgetting = False              # whether schedules on disk are forgotten as well
 
 
 @contextmanager
 def forgotten_schedules() -> Iterator[None]:
     """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
-    global _known, _sizes
-    before, _known, _sizes = (_known, _sizes), {}, SizeFamilies(_MOST_SCHEDULES)
+    global _known, _sizes, _forgetting
+    before = _known, _sizes, _forgetting
+    _known, _sizes, _forgetting = {}, SizeFamilies(_MOST_SCHEDULES), True
     try:
         yield
     finally:
-        _known, _sizes = before
+        _known, _sizes, _forgetting = before
 
 
 def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
@@ -228,19 +231,29 @@ def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[General
     where there is none yet."""
     where = (*mode, Device.registered)
     family = _sizes.family(normal, where)
-    try:
-        found = None if family.given_up else family.generalize(normal)
-        if found is None:
-            return None
-        general, sinks, params = found
-        GlobalCounters.schedules += 1
-        general.compiled = prepare(normal, lambda: make_schedule(sinks, params, mode[1], limits=_limits(mode[1])),
-                                   lambda planned: CompiledSchedule(planned, general.scalars, len(normal.buffers)))
-    except GlassgradError as why:
-        family.given_up = str(why).splitlines()[0]
-        report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
+    sizes = None if family.given_up else family.formulas(normal)
+    if sizes is None:
         return None
-    general.fast_to = fast_up_to(general.compiled.items, general.compiled.programs, general.symbol)
+    symbols: list[Symbol] = []
+    limits = _limits(mode[1])
+
+    def schedule() -> Schedule:
+        def make(stores_scores: StoresScores) -> tuple[Schedule, Symbol]:
+            symbol, sinks, params = sizes.graph(normal)
+            return make_schedule(sinks, params, mode[1], limits=limits), symbol
+        planned, symbol = _kept_or_made(normal, sizes.scalars, (mode, limits, sizes), make)
+        symbols.append(symbol)
+        return planned
+
+    try:
+        GlobalCounters.schedules += 1
+        compiled = prepare(normal, schedule,
+                           lambda planned: CompiledSchedule(planned, sizes.scalars, len(normal.buffers)))
+    except GlassgradError as why:
+        if family.refuse(str(why).splitlines()[0]):
+            report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
+        return None
+    general = GeneralGraph(normal, sizes, symbols[0], compiled)
     _sizes.add(normal, where, general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
@@ -286,6 +299,35 @@ def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
     GlobalCounters.schedules += 1
-    compiled: CompiledSchedule = prepare(normal, lambda: _schedule(normal, scalars, device),
-                                         lambda planned: CompiledSchedule(planned, scalars, len(normal.buffers)))
+    limits = _limits(device)
+
+    def make(stores_scores: StoresScores) -> tuple[Schedule, None]:
+        return make_schedule(*with_params(normal, scalars), device, stores_scores, limits), None
+
+    compiled: CompiledSchedule = prepare(
+        normal, lambda: _kept_or_made(normal, scalars, (kernel_mode(), device, limits, scalars), make)[0],
+        lambda planned: CompiledSchedule(planned, scalars, len(normal.buffers)))
     return compiled
+
+
+def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tuple[Any, ...],
+                  make: Callable[[StoresScores], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
+    """A schedule from the disk cache, or made and kept there; with what `make` found besides. `parts` are what it
+    depends on beside the graph; of a target it depends on the answers that it gave."""
+    name = "" if _forgetting or observing() else name_on_disk(normal, scalars, parts)
+    kept = kept_schedule(name, normal.order) if name else None
+    if kept is not None:
+        planned, (more, answers) = kept
+        if all(_stores_scores(*question) == answer for question, answer in answers):
+            return planned, more
+    answers = []
+
+    def stores_scores(device: str, dtype: DType, width: int) -> str | None:
+        answer = _stores_scores(device, dtype, width)
+        answers.append(((device, dtype, width), answer))
+        return answer
+
+    planned, more = make(stores_scores)
+    if name:
+        keep_schedule(name, planned, (more, answers), normal.order)
+    return planned, more

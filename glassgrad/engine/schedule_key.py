@@ -20,6 +20,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import Symbol, replaced
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.runtime.schedule_cache import can_be_kept, schedule_name
 
 
 @dataclass(eq=False)
@@ -137,3 +138,14 @@ def scalar_bytes(value: Any, dtype: DType) -> bytes:
         code = {"float64": "d"}.get(dtype.name, "f")
         return array(code, [value]).tobytes().ljust(8, b"\0")     # beyond float32 is infinity, where struct refuses
     return (int(value) & ((1 << dtype.bits) - 1)).to_bytes(8, "little")
+
+
+def name_on_disk(normal: NormalizedGraph, scalars: Sequence[int], parts: tuple[Any, ...]) -> str:
+    """The name of a graph's schedule in the disk cache; "" where it is not kept. The constants numbered in `scalars`
+    are arguments, `parts` are what it depends on besides."""
+    if not can_be_kept(len(normal.order)) or any(n.op in (o.COPY, o.CALL) for n in normal.order):
+        return ""
+    constants = [c.arg for i, c in enumerate(normal.constants) if i not in scalars]
+    bounds = [(s.low, s.high) for s in normal.symbols]             # a variable in the key shows only its name
+    bits = struct.pack(f"{len(constants)}d", *constants).hex()
+    return schedule_name(repr(parts), repr(bounds), bits, repr(normal.key))

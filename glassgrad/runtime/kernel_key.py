@@ -16,11 +16,11 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 
 
-@lru_cache(maxsize=1)
-def source_digest() -> str:
-    """A digest of the compiler's own source: a changed compiler finds nothing in an old cache."""
+@lru_cache(maxsize=4)
+def source_digest(*stages: str) -> str:
+    """A digest of the compiler's own source, or of other stages: a changed compiler finds nothing in an old cache."""
     digest = hashlib.sha256()
-    for stage in ("compiler", "runtime"):
+    for stage in stages or ("compiler", "runtime"):
         for folder, inner, files in os.walk(PACKAGE + stage):
             inner.sort()
             for file in sorted(files):

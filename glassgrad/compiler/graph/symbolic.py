@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple, Union
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -38,6 +39,8 @@ class Quotient(NamedTuple):
 Atom = Union[Symbol, Quotient]        # noqa: UP007 - it is evaluated, on Python 3.10 too
 Monomial = tuple                      # of Atoms, sorted
 Terms = dict[Monomial, int]           # the constant is the term of ()
+
+_MOST_LENGTHS = 4096                  # whose products and bounds are kept
 
 SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt,
                                                 ">=": operator.ge, "!=": operator.ne}
@@ -73,7 +76,10 @@ class Length:
     terms: tuple[tuple[Monomial, int], ...]
 
     def __init__(self, terms: Terms):
-        self.terms = tuple(sorted(((m, k) for m, k in terms.items() if k), key=_order))
+        kept = [(m, k) for m, k in terms.items() if k]
+        if len(kept) > 1:
+            kept.sort(key=_order)
+        self.terms = tuple(kept)
         self._hash = hash(self.terms)
 
     # -- what it is ------------------------------------------------------------------------------------------
@@ -272,7 +278,12 @@ Size = Any                     # int | Length
 
 def most(n: Size) -> int:
     """The greatest a size can be: what memory and costs are reckoned by."""
-    return n.max if isinstance(n, Length) else n  # type: ignore[no-any-return]
+    return _greatest(n) if isinstance(n, Length) else n  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=_MOST_LENGTHS)
+def _greatest(length: Length) -> int:
+    return length.max
 
 
 def least(n: Size) -> int:
@@ -379,13 +390,20 @@ def _combined(x: Length, y: Any, sign: int) -> Any:
 
 
 def _product(x: Length, y: Any) -> Any:
-    more = _terms(y)
-    if more is None:
-        return NotImplemented
+    if not isinstance(y, (int, Length)):
+        number = _terms(y)
+        if number is None:
+            return NotImplemented
+        y = number[()]
+    return _product_of_sizes(x, y)
+
+
+@lru_cache(maxsize=_MOST_LENGTHS)                   # a compiler multiplies the same few sizes again and again
+def _product_of_sizes(x: Length, y: Size) -> Any:
     out: Terms = {}
     for left, k in x.terms:
-        for right, n in more.items():
-            monomial = tuple(sorted(left + right, key=repr))
+        for right, n in (_terms(y) or {}).items():
+            monomial = tuple(sorted(left + right, key=repr)) if left and right else left + right
             out[monomial] = out.get(monomial, 0) + k * n
     return _plain(out)
 

@@ -236,6 +236,13 @@ def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     return loops, body
 
 
+def numbered_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
+    """As `task_loops`, in the order in which a launch numbers their iterations: those that end at a value first, so
+    that the tasks beyond it are the last ones. (Not those that end where another loop's counter says.)"""
+    loops, inner = task_loops(body)
+    return sorted(loops, key=lambda loop: loop.stop is None or bool(ranges_of(loop.stop))), inner
+
+
 _EXPRESSIONS: dict[type, tuple[str, ...]] = {
     For: ("stop",), If: ("condition",), Assign: ("value",), Accumulate: ("value",), Store: ("index", "value", "gate"),
     Prefetch: ("index",), CopyBoxes: ("round",), AwaitCopies: ("round",), AwaitSteps: (), Barrier: ()}

@@ -1,21 +1,45 @@
 """How a rendered kernel is launched. In: a `Kernel`. Out: `LaunchInfo`, and where its LOCAL memory is.
 
 One phase is one function `void name_p(void **args, int64_t task, void *scratch)`. If a phase is nothing but TASK loops
-nested perfectly inside each other, `task` counts their iterations; any other phase is one task.
+nested perfectly inside each other, `task` counts their iterations; any other phase is one task. Where the outermost of
+them ends at a value that a launch is given, the tasks beyond it do nothing and need not be run.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Kernel, filled, shared_locals, task_loops
+from glassgrad.compiler.lower.loops import For, Kernel, filled, numbered_loops, shared_locals
 
 ALIGNMENT = 64
+
+
+class TasksByValue(NamedTuple):
+    """How many tasks of a phase have something to do, by a value that is an argument of the launch."""
+    phase: int
+    argument: int                    # the position of the value
+    formula: Any                     # of the value: VALUE, an int, or (the name of an op, a formula, a formula)
+
+    def at(self, value: int) -> int:
+        """How many tasks there are.
+
+        >>> TasksByValue(0, 3, ("IDIV", ("ADD", VALUE, 7), 8)).at(20)
+        3
+        """
+        return max(0, _evaluated(self.formula, value))
+
+
+VALUE = "value"
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "ADD": operator.add, "MUL": operator.mul, "IDIV": operator.floordiv, "MOD": operator.mod, "MIN": min, "MAX": max}
 
 
 @dataclass(frozen=True)
@@ -24,6 +48,7 @@ class LaunchInfo:
     phases: tuple[tuple[str, int], ...]     # (function name, number of tasks), one after another
     shared: tuple[int, ...]                 # bytes of each slot that follows the params
     scratch_bytes: int                      # private to the worker that runs a task
+    by_value: tuple[TasksByValue, ...] = ()     # of phases whose number of tasks a value cuts short
 
 
 class BoxMap(NamedTuple):
@@ -40,10 +65,40 @@ class BoxMap(NamedTuple):
 
 def launch_info(kernel: Kernel) -> LaunchInfo:
     """What running a kernel takes: each phase with its number of tasks, shared slots and scratch."""
-    phases = tuple((function_name(kernel, p), math.prod(loop.range.arg.size for loop in task_loops(phase.body)[0]))
-                   for p, phase in enumerate(kernel.phases))
+    phases, by_value = [], []
+    for number, phase in enumerate(kernel.phases):
+        loops, _ = numbered_loops(phase.body)
+        phases.append((function_name(kernel, number), math.prod(loop.range.arg.size for loop in loops)))
+        by_value += _tasks_by_value(number, loops)
     shared = tuple(_nbytes(m) for m in shared_locals(kernel))
-    return LaunchInfo(phases, shared, LocalLayout(kernel).scratch_bytes)
+    return LaunchInfo(tuple(phases), shared, LocalLayout(kernel).scratch_bytes, tuple(by_value))
+
+
+def _tasks_by_value(phase: int, loops: list[For]) -> list[TasksByValue]:
+    """How many tasks of a phase have work, where its outermost loop ends at the one value that shapes depend on. Not
+    for variables of the user's: a replay changes their values without a new launch."""
+    if not loops or loops[0].stop is None:
+        return []
+    stop, size, each = loops[0].stop, loops[0].range.arg.size, math.prod(f.range.arg.size for f in loops[1:])
+    leaves = [n for n in stop.toposort() if n.op is not o.CONST and n.op.name not in _OPERATIONS]
+    if len(leaves) != 1 or not isinstance(leaves[0].arg, Measure) or not leaves[0].arg.symbol.exact:
+        return []
+    return [TasksByValue(phase, leaves[0].arg.slot, ("MUL", ("MIN", _formula(stop), size), each))]
+
+
+def _formula(node: UOp) -> Any:
+    if node.op is o.CONST:
+        return node.arg
+    return (node.op.name, *map(_formula, node.src)) if node.src else VALUE
+
+
+def _evaluated(formula: Any, value: int) -> int:
+    if isinstance(formula, int):
+        return formula
+    if formula == VALUE:
+        return value
+    name, left, right = formula
+    return _OPERATIONS[name](_evaluated(left, value), _evaluated(right, value))
 
 
 def packed_from(count: int, most: int) -> int:

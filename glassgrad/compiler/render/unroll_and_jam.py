@@ -27,7 +27,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
-                                            Statement, Store, ranges_of, rewritten, task_loops, walk)
+                                            Statement, Store, numbered_loops, ranges_of, rewritten, walk)
 
 Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 
@@ -45,7 +45,7 @@ def jam(phase: Phase, legalize: Callable[[UOp], UOp | None], origins: dict[State
         -> Jammed:
     """The phase written out. `legalize` exchanges a node (its sources are done) for what the target can do, or None.
     `origins` is filled with the statement of the phase behind each that is written."""
-    loops, body = task_loops(phase.body)
+    loops, body = numbered_loops(phase.body)
     wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
     writer = _Jam(legalize, wide[LANE], wide[UNIT], origins)
     for loop in reversed(loops):

@@ -1,9 +1,9 @@
 """Graphs that differ in sizes alone. In: `NormalizedGraph`s. Out: one graph for all of them, and the guard that fits.
 
 A loop over sentences, or a model that writes one token after another, computes the same graph again and again with
-other sizes. Where three of one skeleton were seen, a graph with a variable is made that serves them all
-(general_graph.py). The guard: a new graph is computed by that one only if all its sizes are what the formulas give for
-its value of the variable. See docs/design/changing_lengths.md.
+other sizes. Where three of one skeleton were seen, or two of which one is longer by one, a graph with a variable is
+made that serves them all (general_graph.py). The guard: a new graph is computed by that one only if all its sizes are
+what the formulas give for its value of the variable. See docs/design/changing_lengths.md.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, with_variable
-from glassgrad.engine.changing_sizes.skeleton import ops_of, split, split_sizes
+from glassgrad.engine.changing_sizes.skeleton import apart, sizes_in, some_ops, split, split_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest
+SEEN_GROWING = 2          # and where one is longer by one than the other: a text that grows
 LEAST_HIGH = 1024         # the least upper bound of a variable
 GROWTH = 4                # and how far beyond the greatest size seen it is
 MOST_SEEN = 12            # sizes that no variable fits, until a skeleton is given up
@@ -39,13 +40,12 @@ class GeneralGraph:
     """A graph with a variable in its sizes: made from a graph's key, in which one size is the variable and each size
     follows from it by a formula."""
 
-    def __init__(self, key: tuple[Any, ...], base: int, formulas: Sequence[Polynomial], symbol: Symbol,
-                 scalars: tuple[int, ...], constants: Sequence[float]):
-        self.symbol = symbol
-        self.scalars = scalars                           # which floats are arguments
-        self.constants = _bits(constants)                # what the others are
-        self.compiled: Any = None
-        self.fast_to = symbol.high                       # beyond it, kernels for one size would be much faster
+    def __init__(self, normal: NormalizedGraph, sizes: SizeFormulas, symbol: Symbol, compiled: Any):
+        key, formulas, base = normal.key, sizes.formulas, sizes.base
+        self.symbol, self.compiled = symbol, compiled
+        self.scalars = sizes.scalars                     # which floats are arguments
+        self.constants = self._other_floats(normal)
+        self.fast_to = fast_up_to(compiled.items, compiled.programs, symbol)
         self.runs: dict[int, int] = {}                   # how often each value of the variable was computed
         self._expected: dict[int, tuple[Any, ...]] = {}  # value: the rows that change, as they must be
         parts = [split(row) for row in key]
@@ -55,12 +55,18 @@ class GeneralGraph:
         same = sorted(set(range(len(key))) - set(changing))
         self._changing, self._same = itemgetter(*changing, changing[0]), itemgetter(*same, same[0])
         self._fixed = self._same(key)
-        self._formulas = [(parts[i].rest, by_row[i]) for i in (*changing, changing[0])]
+        kinds: dict[tuple[Any, ...], int] = {}
+        self._rows: list[_ChangingRow] = []              # what the rows that change must be
+        for i in (*changing, changing[0]):
+            without, rest_of_argument = parts[i].rest
+            row_formulas = tuple(by_row[i])
+            kind = kinds.setdefault((without[0], rest_of_argument, row_formulas), len(kinds))
+            self._rows.append(_ChangingRow(without, rest_of_argument, row_formulas, kind))
         first = [at for at, part in enumerate(parts) for _ in part.sizes]
         self._row, self._place = first[base], base - first.index(first[base])
 
     def value_for(self, normal: NormalizedGraph) -> int | None:
-        """The guard: the variable's value in a graph of the same ops; None where it is not one of these graphs."""
+        """The guard: the variable's value in a graph of as many rows; None where it is not one of these graphs."""
         key = normal.key
         sizes = split(key[self._row]).sizes
         if self._place >= len(sizes) or self._same(key) != self._fixed:
@@ -74,21 +80,31 @@ class GeneralGraph:
             expected = self._expected[n] = changing
         if expected is None or changing != expected:
             return None
-        return n if _bits([c.arg for i, c in enumerate(normal.constants) if i not in self.scalars]) == self.constants \
-            else None
+        return n if self._other_floats(normal) == self.constants else None
+
+    def _other_floats(self, normal: NormalizedGraph) -> bytes:
+        return _bits([c.arg for i, c in enumerate(normal.constants) if i not in self.scalars])
 
     def _is_as_expected(self, rows: Sequence[Any], n: int) -> bool:
-        values: dict[Polynomial, int] = {}
-        for row, (rest, formulas) in zip(rows, self._formulas):
-            part = split(row)
-            if part.rest != rest:
+        checked: set[tuple[int, Any]] = set()            # layers repeat: each argument is looked at once
+        for row, known in zip(rows, self._rows):
+            without, arg = apart(row)
+            if without != known.without:
                 return False
-            for formula, size in zip(formulas, part.sizes):
-                if formula not in values:
-                    values[formula] = formula.at(n)
-                if values[formula] != size:
+            if (known.kind, arg) not in checked:
+                part = sizes_in(row[0], arg)
+                if part.rest != known.rest or part.sizes != tuple([f.at(n) for f in known.formulas]):
                     return False
+                checked.add((known.kind, arg))
         return True
+
+
+class _ChangingRow(NamedTuple):
+    """A row of a key whose sizes change."""
+    without: tuple[Any, ...]                 # the row without its argument
+    rest: Any                                # the argument without its sizes
+    formulas: tuple[Polynomial, ...]         # of these sizes
+    kind: int                                # equal for rows of one op whose rest and formulas are equal
 
 
 @dataclass(eq=False)
@@ -111,33 +127,50 @@ class SizeFamily:
         for i, c in enumerate(normal.constants):
             self.constants.setdefault(i, set()).add(_bits([c.arg]))
 
-    def generalize(self, normal: NormalizedGraph) -> tuple[GeneralGraph, list[UOp], list[UOp]] | None:
-        """The graph with a variable, from the last sizes seen: its guard, its sinks, its PARAMs by slot. None where no
-        variable fits."""
-        if len(self.seen) < SEEN:
-            return None
-        found = fit(self.seen[-SEEN:])
+    def refuse(self, why: str) -> bool:
+        """No graph could be made for the sizes seen; whether that is final: three sizes leave no choice of formulas."""
+        self.given_up = why if len(self.seen) >= SEEN else ""
+        return bool(self.given_up)
+
+    def formulas(self, normal: NormalizedGraph) -> SizeFormulas | None:
+        """How sizes follow from a variable, by the last sizes seen; None where too few were, or no variable fits."""
+        last = self.seen[-SEEN:]
+        found = fit(last) if len(last) >= SEEN_GROWING else None
         if found is None:
             return None
         base, formulas = found
-        scalars = tuple(i for i, values in self.constants.items() if len(values) > 1)
-        values = [sizes[base] for sizes in self.seen[-SEEN:]]
-        if min(values) < 0:
+        values = [sizes[base] for sizes in last]
+        if min(values) < 0 or len(last) < SEEN and max(values) - min(values) > 1:
             return None
+        scalars = tuple(i for i, floats in self.constants.items() if len(floats) > 1)
         least = [n for row in normal.key for n in split(row).least]
         low, high = _limits(formulas, least, min(values), max(values))
-        symbol = Symbol("v0", low, high, None, True)
-        sinks, params, margins = with_variable(normal, formulas, symbol, scalars)
-        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in margins), max(values), high)
-        if narrower < high:
+        return SizeFormulas(base, tuple(formulas), scalars, low, max(values), high)
+
+
+class SizeFormulas(NamedTuple):
+    """How the sizes of a family follow from a variable."""
+    base: int                                # which size is the variable
+    formulas: tuple[Polynomial, ...]         # of each size
+    scalars: tuple[int, ...]                 # which floats are arguments
+    low: int                                 # the bounds of the variable, as far as sizes stay sizes
+    seen: int                                # its greatest value yet
+    high: int
+
+    def graph(self, normal: NormalizedGraph) -> tuple[Symbol, list[UOp], list[UOp]]:
+        """A graph with the variable in its sizes: the variable, the sinks, the PARAMs by slot. No slice ends outside of
+        its source, for all values up to an upper bound."""
+        symbol = Symbol("v0", self.low, self.high, None, True)
+        sinks, params, margins = with_variable(normal, self.formulas, symbol, self.scalars)
+        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in margins), self.seen, self.high)
+        if narrower < self.high:
             symbol = symbol._replace(high=narrower)
-            sinks, params, margins = with_variable(normal, formulas, symbol, scalars)
-        constants = [c.arg for i, c in enumerate(normal.constants) if i not in scalars]
-        return GeneralGraph(normal.key, base, formulas, symbol, scalars, constants), sinks, params
+            sinks, params, _ = with_variable(normal, self.formulas, symbol, self.scalars)
+        return symbol, sinks, params
 
 
 class SizeFamilies:
-    """All families of a process: graphs with a variable by their ops, and what was seen by skeleton."""
+    """All families of a process: graphs with a variable by some of their ops, and what was seen by skeleton."""
 
     def __init__(self, most: int):
         self._most = most
@@ -147,7 +180,7 @@ class SizeFamilies:
     def find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:
         """The graph with a variable that this graph is one of, and the variable's value. `where` is what else a
         schedule depends on."""
-        for general in reversed(self._general.get((where, ops_of(normal.key)), ())):
+        for general in reversed(self._general.get((where, some_ops(normal.key)), ())):
             value = general.value_for(normal)
             if value is not None:
                 return general, value
@@ -166,7 +199,7 @@ class SizeFamilies:
         """Keep a graph with a variable."""
         if len(self._general) >= self._most:
             self._general.pop(next(iter(self._general)))
-        self._general.setdefault((where, ops_of(normal.key)), []).append(general)
+        self._general.setdefault((where, some_ops(normal.key)), []).append(general)
 
 
 def _bits(values: Sequence[float]) -> bytes:

@@ -1,4 +1,4 @@
-"""A graph with a variable in its sizes. In: sizes of three graphs of one skeleton. Out: formulas, and the graph.
+"""A graph with a variable in its sizes. In: sizes of two or three graphs of one skeleton. Out: formulas, and the graph.
 
 Each size that differs is a polynomial of one of them, n. With a variable in the place of n, the graph is built again:
 its shapes are checked as it is built, so formulas that fit by chance and mean nothing are refused here.
@@ -31,25 +31,27 @@ class Polynomial(NamedTuple):
 
 
 def fit(seen: Sequence[tuple[int, ...]]) -> tuple[int, list[Polynomial]] | None:
-    """Which of the sizes is n, and each size as a polynomial of it; None where there is no such n.
+    """Which of the sizes is n, and each size as a polynomial of it; None where there is no such n. Three lists of sizes
+    leave no choice; of the polynomials that fit two lists, it is the one with the fewest terms.
 
     >>> fit([(7, 3, 4, 9), (7, 4, 5, 16), (7, 8, 9, 64)])
     (1, [Polynomial(constant=7, linear=0, square=0), Polynomial(constant=0, linear=1, square=0), \
 Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, square=1)])
     >>> fit([(3, 1), (4, 1), (8, 2)])
+    >>> fit([(3, 4, 18), (4, 5, 32)])[1][1:]
+    [Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, square=2)]
     """
-    first, second, third = seen
-    changing = [i for i, values in enumerate(zip(*seen)) if len(set(values)) > 1]
-    apart = [i for i in changing if len({first[i], second[i], third[i]}) == 3]
+    each = list(zip(*seen))
+    apart = [i for i, values in enumerate(each) if len(set(values)) == len(seen)]
     if not apart:
         return None
-    base = min(apart, key=lambda i: abs(second[i] - first[i]))
-    points = (first[base], second[base], third[base])
+    base = min(apart, key=lambda i: abs(each[i][1] - each[i][0]))
+    through = _through_two if len(seen) == 2 else _through_three
     found: list[Polynomial] = []
     known: dict[tuple[int, ...], Polynomial | None] = {}
-    for values in zip(*seen):
+    for values in each:
         if values not in known:
-            known[values] = Polynomial(values[0]) if len(set(values)) == 1 else _through(points, values)
+            known[values] = Polynomial(values[0]) if len(set(values)) == 1 else through(each[base], values)
         polynomial = known[values]
         if polynomial is None:
             return None
@@ -57,7 +59,17 @@ Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, squ
     return base, found
 
 
-def _through(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | None:
+def _through_two(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | None:
+    """The polynomial with integer coefficients and the fewest terms through two points; None where there is none."""
+    (x, y), (u, v) = points, values
+    square = u // (x * x) if x else 0
+    if square and (u, v) == (square * x * x, square * y * y):
+        return Polynomial(0, 0, square)
+    linear, over = divmod(v - u, y - x)
+    return None if over else Polynomial(u - linear * x, linear)
+
+
+def _through_three(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | None:
     """The polynomial with integer coefficients through three points; None where there is none."""
     (x, y, z), (u, v, w) = points, values
     first, over = divmod(v - u, y - x)

@@ -21,8 +21,9 @@ class SizesOf(NamedTuple):
     least: tuple[int | None, ...]
 
 
-_parts: dict[Any, SizesOf] = {}
+_parts: dict[tuple[o.Op, Any], SizesOf] = {}
 _MOST_PARTS = 8192
+_EVERY = 16             # a row in so many says enough of a graph to look for others of its skeleton
 
 
 def _shape_part(shape: tuple[int, ...]) -> SizesOf:
@@ -31,7 +32,10 @@ def _shape_part(shape: tuple[int, ...]) -> SizesOf:
 
 
 def _part(op: o.Op, arg: Any) -> SizesOf:
-    """The sizes in a node's argument."""
+    if op is o.BUFFER:
+        return _shape_part(arg)
+    if op is o.CONST:
+        return SizesOf(int, (arg,), (None,)) if type(arg) is int else SizesOf(arg, (), ())
     if op in SHAPES:
         return _shape_part(arg.shape)
     if op is o.SHRINK:
@@ -45,33 +49,34 @@ def _part(op: o.Op, arg: Any) -> SizesOf:
     return SizesOf(arg, (), ())
 
 
-def _apart(row: Any) -> tuple[Any, SizesOf]:
-    """A row of a key without its sizes, and these."""
-    op = row[0]
-    if op is o.BUFFER:
-        part = _shape_part(row[2])
-        return (op, row[1], part.rest, row[3]), part
-    if op is o.CONST:
-        if len(row) == 4 and row[2] is int:
-            return (op, row[1], int), SizesOf(int, (row[3],), (None,))
-        return row, SizesOf(None, (), ())
-    if len(row) < 3:                    # a scalar
-        return row, SizesOf(None, (), ())
-    part = _part(op, row[2])
-    return (op, row[1], part.rest, *row[3:]), part
+def sizes_in(op: o.Op, arg: Any) -> SizesOf:
+    """The sizes in the argument of a row, which `apart` gives."""
+    if op is o.CONST:                   # True and 1 are one key of a dict, and only one of them is a size
+        return _part(op, arg)
+    known = _parts.get((op, arg))
+    if known is None:
+        if len(_parts) >= _MOST_PARTS:
+            _parts.clear()
+        known = _parts[op, arg] = _part(op, arg)
+    return known
+
+
+def apart(row: Any) -> tuple[tuple[Any, ...], Any]:
+    """A row of a key without its argument, and the argument: a constant's is its value, a buffer's its shape."""
+    if type(row) is not tuple:           # the number of a sink's row
+        return (row,), None
+    if row[0] is o.CONST:
+        return row[:3], row[3] if len(row) > 3 else None
+    return (row[:2] + row[3:], row[2]) if len(row) > 2 else (row, None)
 
 
 def split(row: Any) -> SizesOf:
     """A row of a key, or the number of a sink's row: what is left of it without its sizes, and these."""
     if type(row) is not tuple:
         return SizesOf(row, (), ())
-    known = _parts.get(row)
-    if known is None:
-        if len(_parts) >= _MOST_PARTS:
-            _parts.clear()
-        rest, part = _apart(row)
-        known = _parts[row] = part._replace(rest=rest)
-    return known
+    without, arg = apart(row)
+    part = sizes_in(row[0], arg)
+    return part._replace(rest=(without, part.rest))
 
 
 def split_sizes(key: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
@@ -80,6 +85,6 @@ def split_sizes(key: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]
     return tuple([part.rest for part in parts]), tuple([n for part in parts for n in part.sizes])
 
 
-def ops_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The ops of a graph: what is equal in graphs of one skeleton, and found at once."""
-    return tuple([row[0] if type(row) is tuple else row for row in key])
+def some_ops(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """How many rows a key has, and the ops of some: equal in graphs of one skeleton, and found at once."""
+    return len(key), *[row[0] if type(row) is tuple else row for row in key[::_EVERY]]

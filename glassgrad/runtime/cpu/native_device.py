@@ -19,7 +19,7 @@ from glassgrad.base.interrupts import take_interrupt
 from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.launch import LaunchInfo, TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.cpu import llvm_compiler as llvm
@@ -142,12 +142,16 @@ class NativePlan(DevicePlan):
         self._arguments: list[Any] = []
         self._wires: list[tuple[Any, int, int]] = []    # (argument array, position, slot)
         self._by_slot: dict[int, list[tuple[Any, int]]] | None = None
+        self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # slot of a value: commands it cuts short
+        self._values: dict[int, int] = {}                                   # and the value they are cut for
         rows: list[Command] = []
         for program, uses in zip(programs, slots):
             array = (ctypes.c_void_p * max(1, len(uses)))()
             self._arguments.append(array)
             self._wires += [(array, i, slot) for i, slot in enumerate(uses)]
             self.spans.append((len(rows), len(program.phases)))
+            for cut in program.info.by_value:
+                self._by_value.setdefault(uses[cut.argument], []).append((len(rows) + cut.phase, cut))
             rows += [Command(address, ctypes.addressof(array), tasks, int(tasks <= 1))
                      for address, tasks in program.phases]
         self._serial = all(row.tasks == 1 for row in rows)
@@ -191,6 +195,19 @@ class NativePlan(DevicePlan):
         """Point every launch at the memory of its slots."""
         for array, position, slot in self._wires:
             array[position] = addresses[slot]
+        for slot, cuts in self._by_value.items():
+            self._run_only(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
+
+    def _run_only(self, cuts: list[tuple[int, TasksByValue]], slot: int, value: int) -> None:
+        """From now on, run only the tasks that have something to do with this value."""
+        if self._values.get(slot) == value:
+            return
+        self._values[slot] = value
+        counts: dict[Any, int] = {}          # kernels repeat: each formula is evaluated once
+        for number, cut in cuts:
+            if cut.formula not in counts:
+                counts[cut.formula] = cut.at(value)
+            self._commands[number].tasks = counts[cut.formula]
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Where a slot's address is written: (argument array, position)."""
@@ -240,7 +257,11 @@ class NativePlan(DevicePlan):
     def stopwatch(self) -> NativeStopwatch:
         """The same launches with the clock read after each, natively, with the worker pool of the settings of now."""
         if self._stopwatch is None:
-            self._stopwatch = NativeStopwatch(self._commands[:self._count], self.spans, self.scratch_bytes)
+            every = [Command.from_buffer_copy(command) for command in self._commands[:self._count]]
+            for (first, _), program in zip(self.spans, self.programs):
+                for number, (_, tasks) in enumerate(program.phases, first):
+                    every[number].tasks = tasks              # of all values: the stopwatch outlives this one
+            self._stopwatch = NativeStopwatch(every, self.spans, self.scratch_bytes)
         self._stopwatch.prepare()
         return self._stopwatch
 
@@ -256,12 +277,18 @@ def _run_pieces(run: Callable[[int, int], int], pieces: list[tuple[int, int]]) -
 
 
 def _pack(name: str, info: LaunchInfo, compiled: bytes, moves: tuple[str, ...]) -> bytes:
-    head = json.dumps([name, info.phases, info.shared, info.scratch_bytes, moves]).encode()
+    head = json.dumps([name, info.phases, info.shared, info.scratch_bytes, info.by_value, moves]).encode()
     return struct.pack("<I", len(head)) + head + compiled
 
 
 def _unpack(data: bytes) -> Made:
     (length,) = struct.unpack_from("<I", data)
-    name, phases, shared, scratch, moves = json.loads(data[4:4 + length])
-    info = LaunchInfo(tuple((f, t) for f, t in phases), tuple(shared), scratch)
+    name, phases, shared, scratch, by_value, moves = json.loads(data[4:4 + length])
+    cuts = tuple(TasksByValue(phase, argument, _tuples(formula)) for phase, argument, formula in by_value)
+    info = LaunchInfo(tuple((f, t) for f, t in phases), tuple(shared), scratch, cuts)
     return name, info, data[4 + length:], tuple(moves)
+
+
+def _tuples(value: Any) -> Any:
+    """What JSON gives back as lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -292,7 +292,7 @@ def tasks(loop: For, count: int) -> For:
     if loop.stop is not None:              # dealt out in turn: every task gets as many, however many there are
         body = rebuild(loop.body, {loop.range: add(multiply(inner, count), outer)})
         left = divide(add(loop.stop, add(index(count - 1), multiply(outer, -1))), count)
-        return For(outer, TASK, [For(inner, LOOP, body, left)])
+        return For(outer, TASK, [For(inner, LOOP, body, left)], loop.stop)
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
     return For(outer, TASK, [For(inner, LOOP, body, left_of(n, step, outer))])
 
