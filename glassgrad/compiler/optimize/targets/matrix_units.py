@@ -193,7 +193,8 @@ def _mma_sync(dtype: DType, letters: str) -> MatrixUnit:
 MMA_SYNC = tuple([_mma_sync(dtype, letters) for dtype, letters in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))])
 
 
-WGMMA = tuple([_wgmma(columns, types) for types in MULTIPLIED for columns in (256, 192, 128, 112, 96, 80, 64, 48, 32, 16)
+WGMMA = tuple([_wgmma(columns, types) for types in MULTIPLIED
+               for columns in (256, 192, 128, 112, 96, 80, 64, 48, 32, 16)
                if types.ends == _BOTH_WAYS or columns in (256, 192, 128, 64)])
 
 

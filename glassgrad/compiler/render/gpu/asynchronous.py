@@ -212,7 +212,7 @@ class Asynchronous:
             raise Bug(f"the steps of {unit.name} are not written by groups of threads")
         row, column = s.register.src
         [depth] = [r for r in ranges_of(s.value) if r in self.f.units and r not in (row, column)]
-        left, right = (factor.src[0] for factor in s.value.src)
+        left, right = (factor.src[0] if factor.op is o.CAST else factor for factor in s.value.src)
         names = [self.f.register(r).text for r in registers_of(s.register, unit, self.f.units)]
         outs, count = ", ".join(f'"+{_letter(unit)}"({name})' for name in names), len(names)
         sums = ", ".join(f"%{i}" for i in range(count))
