@@ -295,7 +295,9 @@ class ProductSteps(NamedTuple):
 
 class FactorTile(Protocol):
     """A factor's part of a block, in memory that the group shares."""
-    depth: int
+
+    @property
+    def depth(self) -> int: ...
 
     def at(self, position: UOp, k: UOp) -> UOp: ...
 

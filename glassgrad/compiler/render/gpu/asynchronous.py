@@ -121,8 +121,9 @@ def _distance(at: UOp, counter_: UOp, value: int, begin: UOp, others: dict[UOp, 
 class Asynchronous:
     """Writes the statements of one function."""
 
-    def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str):
+    def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str, threads: int):
         self.f, self.slots, self.maps, self.wait = function, slots, box_maps(kernel, slots), wait
+        self.warps = threads // WARP
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
 
     # -- what a function begins with ---------------------------------------------------------------------------
@@ -164,8 +165,7 @@ class Asynchronous:
             which = self.maps.index(_box_map(box, self.slots))
             lines.append(f"{name}(shared_at({base} + {self.value(box.to)}), &map{which}, round, {at});")
         if s.by_last:
-            stage, warps = self.stage(s.round), self.f.threads // WARP
-            self.f.line(f"if (comes_last(shared_at(arrived + {stage}), {warps}, thread)) {{")
+            self.f.line(f"if (comes_last(shared_at(arrived + {self.stage(s.round)}), {self.warps}, thread)) {{")
         else:
             self.f.line("if (thread == 0) {")
         for text in lines:

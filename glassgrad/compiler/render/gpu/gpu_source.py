@@ -121,7 +121,7 @@ class GpuFunction(CFunction):
         self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
         self.thread = dialect.thread_name
         self.taken |= {self.thread, "area", "arrived", "rounds", "warps", "left", "right", "round", "aligned"}
-        self.beside = Asynchronous(self, kernel, places.slots, dialect.wait)
+        self.beside = Asynchronous(self, kernel, places.slots, dialect.wait, self.threads)
         if self.beside.maps:
             definitions.helpers.setdefault("asynchronous", PRELUDE)
 
