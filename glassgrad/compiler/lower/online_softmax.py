@@ -49,7 +49,7 @@ class ScoreBlocks(NamedTuple):
     lanes: int = 16                # blocks have a multiple of so many rows
     even: bool = False             # all blocks are as large, past the end too: for groups of threads
     again: int = 8                 # what it costs to read the keys once more, in rows
-    narrow_rows: int = 0           # instead of `rows` where registers have place for them: values are narrow,
+    narrow_rows: int = 0           # instead of `rows` where registers suffice for them: values are narrow,
     narrow: int = 64               # of at most so many numbers, and scores read no memory besides keys
 
     def rows_of(self, size: int, width: int = 0, reads: bool = True) -> int:
