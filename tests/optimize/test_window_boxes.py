@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cuda_compiler import needs_nvrtc
@@ -16,6 +18,7 @@ from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.lower.loops import AwaitCopies, Axis, Box, CopyBoxes, Kernel, Phase, Store, local, walk, zero
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.runtime.gpu import nvrtc
 
@@ -104,6 +107,20 @@ def test_the_gradient_by_the_weights_sums_over_rows_and_columns_of_boxes(name: s
     out = np.full(w.size, np.nan, np.float16)
     run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
     np.testing.assert_array_equal(out.reshape(w.shape), wanted.astype(np.float16))
+
+
+def test_float32_is_read_so_where_the_unit_may_round_it() -> None:
+    """Channels are innermost, so lines lie along K, which is all that the unit takes of float32."""
+    features = {"sm_90a", "tf32"}
+    target = replace(HOPPER, features=frozenset(features), units=units_of(features))
+    x, w = (a.astype(np.float32) for a in numbers((1, 64, 4, 28), (64, 64, 3, 3)))
+    [item] = Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1).schedule()
+    kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target, products=False)
+    assert copies_windows(kernel)
+    wanted = convolved(x, w, 1)
+    out = np.full(wanted.size, np.nan, np.float32)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float32))
 
 
 def test_a_box_that_hardware_refuses_is_reported() -> None:

@@ -19,7 +19,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, linear, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter,
@@ -193,10 +194,20 @@ class _SharedTile:
         self.memories = [local(f"{name}{stage or ''}", value.dtype, self.depth * self.pitch)
                          for stage in range(tiling.c.stages)]
         each = size * self.depth // tiling.lane.arg.size                         # elements of a thread,
-        self.beside = counter(f"{name}_e", min(each, gpu.PIECE))                 # of which so many are neighbours
+        piece = min(each, gpu.PIECE) if self.is_matrix() else 1                  # of which so many are neighbours
+        self.beside = counter(f"{name}_e", piece)
         self.over = counter(f"{name}_u", each // self.beside.arg.size)
         wide = tuple(r for r in (self.over, self.beside, tiling.lane) if r.arg.size > 1)
         self.next = register(f"{name}_next", value.dtype, wide)
+
+    def is_matrix(self) -> bool:
+        """Whether neighbours of the factor are neighbours in memory. Those of a window are not always: each would need
+        an index of its own, where a thread that has one column of it needs one."""
+        if self.value.op is not o.LOAD or len(self.value.src) != 2:
+            return False
+        position, step = counter("position", self.axis.size), counter("step", self.k.size)
+        _, terms = linear(substitute_index(self.value.src[1], {**self.axis.apart(position), **self.k.apart(step)}, {}))
+        return all(atom.op is o.RANGE for atom in terms)
 
     def at(self, stage: int, k: UOp, position: UOp) -> UOp:
         return load(self.memories[stage], add(multiply(k, self.pitch), position))

@@ -126,12 +126,13 @@ class GroupUnitPlan:
     def with_images(self) -> GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
         p, line = self.product, self.line(self.units[0])
-        if not self.units[0].across or in_place(*self.factors()[1]) is not None:
+        if in_place(*self.factors()[1]) is not None:
             return self
         found = window_factor(self.right, self.n.parts, p.k, line)
         if found is not None:
             return replace(self, n=found.axis, k=found.k, images=(None, found))
-        both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) if not self.outer else None
+        both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
+            if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
             return self
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
