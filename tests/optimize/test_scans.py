@@ -58,6 +58,10 @@ def test_few_rows_are_cut_into_chunks(shape: tuple[int, ...], axis: int, count: 
     assert len(kernel_of(leaf.cumsum(axis), FEW).phases) == count
 
 
+def test_one_short_row_has_a_group(rng: np.random.Generator) -> None:
+    assert checked(rng.standard_normal(20).astype("float32"), "cumsum", 0, GPU) == ["scan(loop=k0, tile=8, lanes=16)"]
+
+
 def test_short_rows_have_a_thread_each(rng: np.random.Generator) -> None:
     moves = checked(rng.standard_normal((300, 20)).astype("float32"), "cumsum", 1, GPU)
     assert moves[0].startswith("lanes(loop=i0, ")

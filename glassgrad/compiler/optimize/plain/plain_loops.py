@@ -132,7 +132,7 @@ def scans(loops: list[For], inner: list[Statement], total: int, target: Target, 
     parts = scan_in_chunks(loops, inner, total, target, decisions)
     if parts is not None:
         return [b for part in parts for b in plain(part, target, decisions)]
-    body = scan_in_group(inner, decisions) if all(f.stop is None for f in loops) else None
+    body = scan_in_group(loops, inner, decisions) if all(f.stop is None for f in loops) else None
     return None if body is None else [moves.loops_around([f.range for f in loops], body, TASK)]
 
 

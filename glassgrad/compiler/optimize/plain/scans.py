@@ -145,11 +145,11 @@ def read_ahead_of_totals(inner: list[Statement]) -> list[Statement]:
     return [inner[0], For(block, LOOP, body)]
 
 
-def scan_in_group(inner: list[Statement], decisions: Decisions) -> list[Statement] | None:
-    """What a group of threads does for one row; refuses (None) another form, short rows, and rows whose neighbours are
-    not side by side in memory."""
+def scan_in_group(loops: list[For], inner: list[Statement], decisions: Decisions) -> list[Statement] | None:
+    """What a group of threads does for one row; refuses (None) another form, short rows among others, and rows whose
+    neighbours are not side by side in memory."""
     scan = RunningTotal.of(inner)
-    if scan is None or not scan.is_along_memory or scan.loop.range.arg.size < LEAST_ROW:
+    if scan is None or not scan.is_along_memory or (loops and scan.loop.range.arg.size < LEAST_ROW):
         return None
     wide = -(-scan.loop.range.arg.size // TILE)
     lanes = min(MOST_LANES, -(-wide // SIDE) * SIDE)
