@@ -1,8 +1,9 @@
 """A sample of all methods on HIP and Metal, run on the CPU: another one with each commit, as much as fits in the time.
 
 The calls are method_cases.py's, in float32, at sizes that take several groups of threads; the reference is the device
-CPU, which the whole suite checks. All of them: `python tests/render/test_shim_sample.py HIP_SHIM`; the whole suite:
-`DEVICE=HIP_SHIM ./dev test tests/tensor`.
+CPU, which the whole suite checks. All of them: `python tests/render/test_shim_sample.py HIP_SHIM`, or of any device,
+some of them: `python tests/render/test_shim_sample.py WEBGPU 0:200`; the whole suite: `DEVICE=HIP_SHIM ./dev test
+tests/tensor`.
 """
 
 from __future__ import annotations
@@ -125,11 +126,13 @@ def test_a_sample_of_all_methods(name: str) -> None:
     assert compared >= LEAST
 
 
-if __name__ == "__main__":                   # all of them, on one device
+if __name__ == "__main__":                   # all of them, or those FIRST:LAST, on one device
     register()
+    first, _, last = (sys.argv[2] if len(sys.argv) > 2 else ":").partition(":")
+    chosen = CALLS[int(first or 0):int(last or len(CALLS))]
     skipped: dict[str, list[str]] = {}
     wrong = 0
-    for one in CALLS:
+    for one in chosen:
         try:
             why = check(one, sys.argv[1])
             if why:
@@ -137,6 +140,6 @@ if __name__ == "__main__":                   # all of them, on one device
         except Exception as error:
             wrong += 1
             print(f"{one}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
-    print(f"{len(CALLS)} calls, {wrong} wrong; not compared:", {why: len(some) for why, some in skipped.items()})
+    print(f"{len(chosen)} calls, {wrong} wrong; not compared:", {why: len(some) for why, some in skipped.items()})
     print({why: some for why, some in skipped.items() if why != "it fails on every device"})
     sys.exit(wrong > 0)
