@@ -1,4 +1,4 @@
-"""Everything that is measured on a GPU, one script after another, as one page. In: options. Out: tables with date, commit.
+"""Everything that is measured on a GPU, one script after another. In: options. Out: a page with date and commit.
 
     ./dev bench --gpu            kernels, tiles, how it is driven, training steps: about half an hour
     ./dev bench --gpu --quick    fewer rounds
@@ -62,8 +62,8 @@ def page(results: dict[str, list[dict[str, Any]]], title: str) -> str:
                 lines.append(f"| {row['case']} | failed: {row['failed'].splitlines()[0][:80]} | | | | |")
                 continue
             rate = f"{row['tflops']:.0f}" if row["tflops"] else ""
-            lines.append(f"| {row['case']} | {row['ours_us']:.1f} | {row['theirs_us']:.1f} | {row['ratio']:.2f} | {rate} | "
-                         f"{row['error']:.1e} |")
+            lines.append(f"| {row['case']} | {row['ours_us']:.1f} | {row['theirs_us']:.1f} | {row['ratio']:.2f} | "
+                         f"{rate} | {row['error']:.1e} |")
         others = [row for row in rows if "case" not in row]
         if others:
             lines += ["| what | ours | torch | ratio |", "|---|---|---|---|"]

@@ -1,9 +1,9 @@
 """Whole training steps beside PyTorch, eager and compiled: ResNet-50 and GPT-2, mixed precision. Needs numpy and torch.
 
-    python -m benchmarks.gpu_models                                on CUDA: a table, and JSON to the file that --json names
+    python -m benchmarks.gpu_models                                 on CUDA: a table; JSON where --json says
     python -m benchmarks.gpu_models --only gpt2-2,resnet18 --quick  smaller networks, two rounds
     python -m benchmarks.gpu_models --only gpt2-kernels             one step kernel by kernel, the slowest first
-    python -m benchmarks.gpu_models --device CPU --quick            to try the script itself without a GPU, in small sizes
+    python -m benchmarks.gpu_models --device CPU --quick            to try the script without a GPU, in small sizes
 
 The networks are those of examples/, and the same in torch_networks.py; weights go from there to ours by their state
 dict. Both compute products and convolutions in bfloat16 (autocast) and keep weights in float32. PyTorch's optimizers

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_sanitize                          all cases, memcheck and racecheck; a line for each
     python -m benchmarks.gpu_sanitize --only product --tools memcheck
-    python -m benchmarks.gpu_sanitize --device CPU              the cases alone, without the tool: are the results right?
+    python -m benchmarks.gpu_sanitize --device CPU              without the tool: are the results right?
 
 Each case is a process of its own under each tool, with a limit of time. Its result is compared with float64 of NumPy.
 The exit status is the number of cases that failed.

@@ -31,7 +31,7 @@ from glassgrad.compiler.graph.rules.nested_sums import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.device_placement import place_on_devices
-from glassgrad.compiler.schedule.fusion import FusionLimits, fuse
+from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits, fuse
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
 from glassgrad.compiler.schedule.online_softmax import StoresScores
@@ -53,7 +53,7 @@ class GraphWork:
     inputs: list[UOp]                                 # these leaves, by slot
     device: str                                       # default device, for values with no inputs
     stores_scores: StoresScores | None = None         # why a device is given softmax's scores in memory
-    limits: FusionLimits = FusionLimits()             # what pays on that device
+    limits: FusionLimits = OF_A_CPU                   # what pays on that device
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
     groups: list[KernelGroup] = field(default_factory=list)            # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)
@@ -302,7 +302,7 @@ def _print(view: Printout, work: GraphWork | KernelWork) -> None:
 
 
 def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str,
-                  stores_scores: StoresScores | None = None, limits: FusionLimits = FusionLimits()) -> Schedule:
+                  stores_scores: StoresScores | None = None, limits: FusionLimits = OF_A_CPU) -> Schedule:
     """The kernels that compute these results; `inputs` are the PARAM leaves by slot."""
     work = GraphWork(list(sinks), list(inputs), device, stores_scores, limits)
     if settings.DEBUG >= 4:

@@ -26,7 +26,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
-from glassgrad.compiler.schedule.fusion import FusionLimits
+from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies
@@ -288,7 +288,7 @@ def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> S
 def _limits(device: str) -> FusionLimits:
     """What pays on a device; where it has no target, as on a CPU."""
     target = getattr(Device[device], "target", None)
-    return FusionLimits() if target is None else target.fusion
+    return OF_A_CPU if target is None else target.fusion
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:

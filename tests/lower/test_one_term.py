@@ -15,7 +15,8 @@ from glassgrad.compiler.lower.lower import lower
 
 
 def loops(kernel: Kernel) -> list[int]:
-    return [s.range.arg.size for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For) and s.kind == LOOP]
+    return [s.range.arg.size for phase in kernel.phases for s in walk(phase.body)
+            if isinstance(s, For) and s.kind == LOOP]
 
 
 @pytest.mark.parametrize("negated", [False, True])

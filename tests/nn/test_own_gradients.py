@@ -35,8 +35,8 @@ def plain_attention(torch: Any, q: Any, k: Any, v: Any, masked: bool) -> Any:
 
 CASES: dict[str, tuple[Ours, Theirs, tuple[tuple[int, ...], ...]]] = {
     "layer norm": (lambda x: x.layernorm(), lambda t, x: t.nn.functional.layer_norm(x, x.shape[-1:]), ((5, 7),)),
-    "layer norm of two axes": (lambda x: x.layernorm((-2, -1)), lambda t, x: t.nn.functional.layer_norm(x, x.shape[-2:]),
-                               ((3, 4, 5),)),
+    "layer norm of two axes": (lambda x: x.layernorm((-2, -1)),
+                               lambda t, x: t.nn.functional.layer_norm(x, x.shape[-2:]), ((3, 4, 5),)),
     "rms norm": (lambda x: x.rms_norm(), lambda t, x: t.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-6), ((5, 7),)),
     "batch norm": (batch_norm, lambda t, x, w, b: t.nn.functional.batch_norm(x, None, None, w, b, True),
                    ((4, 3, 5), (3,), (3,))),
@@ -65,7 +65,8 @@ def test_first_and_second_derivatives(name: str, torch: ModuleType, rng: np.rand
 
 def test_attention_in_mixed_precision(torch: ModuleType, rng: np.random.Generator) -> None:
     arrays = [rng.standard_normal((2, 12, 8)).astype(np.float32) for _ in range(3)]
-    inputs, others = [Tensor(a, requires_grad=True) for a in arrays], [torch.tensor(a, requires_grad=True) for a in arrays]
+    inputs = [Tensor(a, requires_grad=True) for a in arrays]
+    others = [torch.tensor(a, requires_grad=True) for a in arrays]
     with autocast(dtype=dtypes.bfloat16):
         result = causal(*inputs)
     assert result.dtype is dtypes.bfloat16

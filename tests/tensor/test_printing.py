@@ -50,7 +50,8 @@ def test_only_the_ends_of_a_product_are_computed() -> None:
 
 def test_showing_never_raises() -> None:
     x = Tensor.ones(10**7, 10**7).contiguous().sort(0)[0]
-    why = "there is not enough memory for this tensor" if x.device not in ("CUDA", "AMD") else "the GPU has no memory left"
+    on_gpu = x.device in ("CUDA", "AMD")
+    why = "the GPU has no memory left" if on_gpu else "there is not enough memory for this tensor"
     assert repr(x) == f"Tensor(<cannot be computed: {why}>, " \
         f"shape=(10000000, 10000000), dtype=float32, device={x.device})"
 

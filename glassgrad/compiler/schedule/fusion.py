@@ -83,6 +83,9 @@ class FusionLimits(NamedTuple):
     long_rows: int = 1 << 17       # into parts
 
 
+OF_A_CPU = FusionLimits()
+
+
 class Inlined(NamedTuple):
     """What is computed inside a node that has no memory."""
     cost: int                      # of one element, in vector instructions
@@ -99,7 +102,7 @@ CONSTANT = Inlined(0, 0, None, False, 0)
 
 
 def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None,
-         limits: FusionLimits = FusionLimits()) -> dict[UOp, str]:
+         limits: FusionLimits = OF_A_CPU) -> dict[UOp, str]:
     """Every node that gets memory, sources before users, with the reason. `limits` are those of the device.
 
     A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were

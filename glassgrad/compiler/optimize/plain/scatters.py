@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, index, less, linear, multiply,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, linear, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, If, Statement, Store, counter, ranges_of,
                                             register)
@@ -68,7 +67,7 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target,
 
 
 def _row(at: UOp, outer: list[UOp]) -> UOp | None:
-    """The one part of an index that is read from memory, where it has known bounds and no counter of the outer loops."""
+    """The one part of an index that is read from memory, if it has known bounds and no counter of the outer loops."""
     read = [atom for atom in linear(at)[1] if atom.op is not o.RANGE]
     if len(read) != 1 or any(r in ranges_of(read[0]) for r in outer) or bounds(read[0])[0] < 0:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.lower.online_softmax import BOX_BLOCKS, GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
-from glassgrad.compiler.schedule.fusion import FusionLimits
+from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits
 
 MOST_COLUMNS = 128     # of a result that stays in the registers of a group's threads between blocks of scores
 
@@ -37,7 +37,7 @@ class Target:
     few_tasks: int = 8                        # fewer leave workers idle: a sum is cut into parts then,
     cut_steps: int = 128 << 10                # if it is this long,
     least_chunk: int = 16                     # and a part has so many steps
-    fusion: FusionLimits = FusionLimits()     # which values are computed again, and which are stored
+    fusion: FusionLimits = OF_A_CPU           # which values are computed again, and which are stored
 
     @staticmethod
     def of(host: Any) -> Target:

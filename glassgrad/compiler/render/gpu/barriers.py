@@ -34,8 +34,8 @@ def fences(body: list[Statement]) -> set[int]:
 
 
 def own_places(body: list[Statement]) -> set[UOp]:
-    """Memories in which no place is touched by two threads: y[row * 768 + thread] += .., whatever the row is. Known where
-    a memory is only added to, and the thread is the remainder of each index by one number."""
+    """Memories in which no place is touched by two threads: y[row * 768 + thread] += .., whatever the row is. Known
+    where a memory is only added to, and the thread is the remainder of each index by one number."""
     read = {n.src[0] for s in walk(body) for n in toposort(expressions(s)) if n.op is o.LOAD}
     stores: dict[UOp, list[tuple[int, int, int] | None]] = {}
     for lane, s in _stores(body):

@@ -219,8 +219,8 @@ def dropout(x: UOp, p: float) -> UOp:
 
 @dataclass(frozen=True)
 class AttentionGradient:
-    """The gradient of y = weights value, for weights = softmax(scores): weights (g value^T - sum(g y)) of the scores. The
-    sum is over a row of y; the rules for sums would add up a row of scores, which is longer (Dao et al., 2022)."""
+    """The gradient of y = weights value, for weights = softmax(scores): weights (g value^T - sum(g y)) of the scores.
+    The sum is over a row of y; the rules for sums would add up a row of scores, which is longer (Dao et al., 2022)."""
     weights: DType
     factors: DType           # that the weights are rounded to before they are multiplied, and kept in
 
