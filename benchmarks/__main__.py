@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks import gpu_all
 from benchmarks.checked import check
 from benchmarks.frameworks import FRAMEWORKS, OURS, installed
 from benchmarks.machine import Peaks, busy, describe, measure_peaks, usable_cores
@@ -31,6 +32,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a few workloads, two short rounds; nothing is written")
     parser.add_argument("--check", action="store_true",
                         help="run ours alone under CHECK=1: every kernel against the interpreter; nothing is timed")
+    parser.add_argument("--gpu", action="store_true",
+                        help="on an NVIDIA GPU, beside PyTorch: kernels, launches, training steps; prints a page")
     parser.add_argument("--peers", metavar="NAMES", default="torch,jax,tinygrad",
                         help="compare with these (torch,jax,tinygrad)")
     parser.add_argument("--rounds", type=int, help="batches of each framework (7)")
@@ -115,6 +118,8 @@ def check_all(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; its exit status."""
     options = parse(arguments)
+    if options.gpu:
+        return gpu_all.main(options.quick)
     if options.list:
         show_list(options.names)
         return 0

@@ -7,7 +7,8 @@
 Inputs are fresh Gaussian numbers (constant ones raise the clock, and flatter). Results are compared with float64 on the
 device: the relative Frobenius error, beside PyTorch's own. Times: both libraries in turn, in another order each round;
 launches are queued behind a kernel that sleeps, so that Python's time does not count; several sets of inputs are taken
-in turn, so that they are not in the cache. `ratio` is the median of (PyTorch's time / ours) within a round.
+in turn, so that they are not in the cache. `ratio` is the median of (PyTorch's time / ours) within a round. Cases that
+end in "compiled" are beside torch.compile.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ class Case:
     theirs: Callable[..., Any]
     work: float = 0.0        # floating-point operations
     scales: tuple[float, ...] = ()
+    compiled: bool = False   # whether PyTorch's side is compiled: torch.compile
 
 
 def product(name: str, dtype: str, m: int, n: int, k: int, batch: int = 0, transposed: str = "") -> Case:
@@ -77,6 +79,7 @@ def cases() -> list[Case]:
     out.append(Case("linear, residual 4096", ((4096, 4096), (4096, 4096), (4096, 4096)), "bfloat16",
                     lambda x, w, r: x @ w + r, lambda x, w, r: torch.addmm(r, x, w), 2 * 4096.0 ** 3))
     out.append(product("product 4096 float32", "float32", 4096, 4096, 4096))
+    out += [rounded_product(4096), bytes_product(4096)]
     out.append(product("vector 1x14336x4096", "bfloat16", 1, 14336, 4096))
     image, weights = (32, 128, 56, 56), (128, 128, 3, 3)
     conv_work = 2.0 * 32 * 56 * 56 * 128 * 128 * 9
@@ -97,9 +100,58 @@ def cases() -> list[Case]:
     out.append(Case("softmax float32", big, "float32", lambda x: x.softmax(-1), lambda x: x.softmax(-1)))
     out.append(Case("layernorm float32", big, "float32", lambda x: x.layernorm(),
                     lambda x: functional.layer_norm(x, (x.shape[-1],))))
+    for dtype in ("float32", "bfloat16"):
+        out.append(Case(f"rmsnorm {dtype}", big, dtype, rmsnorm, rmsnorm))
+    out.append(Case("cumsum float32", big, "float32", lambda x: x.cumsum(-1), lambda x: x.cumsum(-1)))
+    out.append(Case("cumsum of columns float32", big, "float32", lambda x: x.cumsum(0), lambda x: x.cumsum(0)))
+    out.append(Case("cumsum of one row float32", ((8192 * 8192,),), "float32", lambda x: x.cumsum(0),
+                    lambda x: x.cumsum(0)))
+    named = {case.name: case for case in out}
+    for name in ("chain float32", "gelu bfloat16", "softmax float32", "layernorm float32", "rmsnorm float32",
+                 "rmsnorm bfloat16"):
+        theirs = functional.gelu if name.startswith("gelu") else named[name].theirs
+        out.append(replace(named[name], name=f"{name}, compiled", theirs=theirs, compiled=True))
     out.append(Case("sum of all float32", big, "float32", lambda x: x.sum(), lambda x: x.sum()))
     out.append(Case("sum over columns float32", big, "float32", lambda x: x.sum(0), lambda x: x.sum(0)))
     return out
+
+
+def rmsnorm(x: Any) -> Any:
+    """x / sqrt(mean(x^2) + 1e-6), by both libraries' own words."""
+    return x * ((x * x).mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def rounded_product(n: int) -> Case:
+    """A product of float32 on matrix units, which round the factors (tf32)."""
+    import torch
+
+    from glassgrad import Context
+
+    def ours(x: Any, y: Any) -> Any:
+        with Context(TF32=1):
+            return (x @ y).realize()
+
+    def theirs(x: Any, y: Any) -> Any:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        result = x @ y
+        torch.backends.cuda.matmul.allow_tf32 = False
+        return result
+    return Case(f"product {n} tf32", ((n, n), (n, n)), "float32", ours, theirs, 2.0 * n ** 3)
+
+
+def bytes_product(n: int) -> Case:
+    """A product of int8 into int32; the right factor lies along k, as PyTorch wants it."""
+    import torch
+    return Case(f"product {n} int8", ((n, n), (n, n)), "int8", lambda x, y: x.cast("int32") @ y.T.cast("int32"),
+                lambda x, y: torch._int_mm(x, y.T) if x.dtype is torch.int8 else x @ y.T, 2.0 * n ** 3)
+
+
+def random_input(shape: tuple[int, ...], dtype: Any, scale: float) -> Any:
+    """Gaussian numbers, or bytes of all values."""
+    import torch
+    if dtype is torch.int8:
+        return torch.randint(-128, 128, shape, device="cuda", dtype=dtype)
+    return (torch.randn(shape, device="cuda") * scale).to(dtype)
 
 
 def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
@@ -113,7 +165,7 @@ def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
     scales = case.scales or (1.0,) * len(case.shapes)
     ours_in, theirs_in = [], []
     for _ in range(sets):
-        theirs = [(torch.randn(s, device="cuda") * scale).to(kind) for s, scale in zip(case.shapes, scales)]
+        theirs = [random_input(s, kind, scale) for s, scale in zip(case.shapes, scales)]
         theirs_in.append(theirs)
         ours_in.append([Tensor(t.float().cpu().numpy(), device="CUDA").cast(case.dtype).realize() for t in theirs])
     ours = TinyJit(lambda *x: case.ours(*x).realize())
@@ -124,12 +176,13 @@ def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
     got = torch.from_numpy(np.asarray(made.cast("float32").numpy())).cuda().double()
     want = case.theirs(*[t.double() for t in theirs_in[0]])
     error = ((got - want).norm() / want.norm()).item() if not got.isnan().any() else math.inf
-    their_error = ((case.theirs(*theirs_in[0]).double() - want).norm() / want.norm()).item()
+    compute = torch.compile(case.theirs) if case.compiled else case.theirs
+    their_error = ((compute(*theirs_in[0]).double() - want).norm() / want.norm()).item()
     del got, want
     for values in ours_in * 2:
         ours(*values)
     queue = {"ours": [lambda v=v: ours(*v) for v in ours_in],
-             "theirs": [lambda v=v: case.theirs(*v) for v in theirs_in]}
+             "theirs": [lambda v=v: compute(*v) for v in theirs_in]}
     launches = max(3, min(24, int(2e-3 / (case.work / 600e12 + 5e-6))))
     taken: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(rounds):

@@ -4,8 +4,10 @@ Three programs: a sum of two vectors of 100 floats, realized; a training step of
 GPT of examples/, untrained, that writes 40 tokens, each from a longer text than the one before, in a new process
 (`python -m benchmarks.unjitted generate`; with an empty CACHE_DIR that is the cold case). Of the first two, the
 bytecodes that Python executes for one call are counted: that number does not depend on the load of the machine, as the
-seconds do. Of the third, the start of the process, the model's weights and the tokens are timed one by one; where
-Python keeps no bytecode (PYTHONDONTWRITEBYTECODE), half a second of the start is that of compiling this package.
+seconds do. `python -m benchmarks.unjitted where` counts them for each file. They say nothing of what functions written
+in C take: a key made of few calls of `map`, `chain` and `dict.fromkeys` had a third of the bytecodes and took longer.
+Of the third, the start of the process, the model's weights and the tokens are timed one by one; where Python keeps no
+bytecode (PYTHONDONTWRITEBYTECODE), half a second of the start is that of compiling this package.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from benchmarks.peers import ROOT
 
-__all__ = ["bytecodes", "measure_generate", "measure_unjitted"]
+__all__ = ["bytecodes", "bytecodes_by_file", "measure_generate", "measure_unjitted"]
 
 BURSTS, CALLS = 200, 10
 TOKENS = 40
@@ -27,12 +30,16 @@ TOKENS = 40
 
 def bytecodes(function: Callable[[], Any]) -> int:
     """How many instructions of Python a call executes."""
-    count = 0
+    return sum(bytecodes_by_file(function).values())
+
+
+def bytecodes_by_file(function: Callable[[], Any]) -> Counter[str]:
+    """How many instructions of Python a call executes in each file, the most first."""
+    count: Counter[str] = Counter()
 
     def step(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
         frame.f_trace_opcodes = True
-        count += event == "opcode"
+        count[frame.f_code.co_filename] += event == "opcode"
         return step
 
     before = sys.gettrace()
@@ -41,11 +48,11 @@ def bytecodes(function: Callable[[], Any]) -> int:
         function()
     finally:
         sys.settrace(before)
-    return count
+    return Counter(dict(count.most_common()))
 
 
-def _measured(function: Callable[[], Any], bursts: int) -> dict[str, float]:
-    """Bytecodes of a call, and the seconds of this thread that it takes at best."""
+def _measured(function: Callable[[], Any], bursts: int) -> dict[str, Any]:
+    """Bytecodes of a call, in all and by file, and the seconds of this thread that it takes at best."""
     for _ in range(5):
         function()
     best = float("inf")
@@ -54,10 +61,12 @@ def _measured(function: Callable[[], Any], bursts: int) -> dict[str, float]:
         for _ in range(CALLS):
             function()
         best = min(best, (time.thread_time_ns() - began) / CALLS / 1e9)
-    return {"bytecodes": bytecodes(function), "seconds": best}
+    files = bytecodes_by_file(function)
+    short = {name.rpartition("glassgrad/")[2]: count for name, count in files.items()}
+    return {"bytecodes": sum(files.values()), "seconds": best, "files": short}
 
 
-def measure_unjitted(bursts: int = BURSTS) -> dict[str, dict[str, float]]:
+def measure_unjitted(bursts: int = BURSTS) -> dict[str, dict[str, Any]]:
     """The sum and the training step."""
     from glassgrad import Tensor, nn
     a, b = Tensor.ones(100).contiguous().realize(), Tensor.ones(100).contiguous().realize()
@@ -107,4 +116,9 @@ def _now() -> tuple[float, float]:
 _BEGAN = time.perf_counter()
 
 if __name__ == "__main__":
-    print(json.dumps(measure_generate() if sys.argv[1:] == ["generate"] else measure_unjitted()))
+    if sys.argv[1:] == ["generate"]:
+        print(json.dumps(measure_generate()))
+    else:
+        programs = measure_unjitted()
+        where = [] if sys.argv[1:] == ["where"] else [program.pop("files") for program in programs.values()]
+        print(json.dumps(programs, indent=None if where else 1))

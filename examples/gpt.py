@@ -58,10 +58,7 @@ class Attention:
         size = width // self.heads
         q, k, v = (part.reshape(batch, length, self.heads, size).permute(0, 2, 1, 3)     # (batch, heads, length, size)
                    for part in self.c_attn(x).chunk(3, dim=-1))
-        places = Tensor.arange(length)
-        scores = q @ k.transpose(2, 3) / size ** 0.5                                    # (batch, heads, length, length)
-        scores = (places.reshape(1, length) <= places.reshape(length, 1)).where(scores, -float("inf"))
-        mixed = scores.softmax(-1) @ v
+        mixed = q.scaled_dot_product_attention(k, v, is_causal=True)
         return self.c_proj(mixed.permute(0, 2, 1, 3).reshape(batch, length, width))
 
 

@@ -49,7 +49,7 @@ class Buffer:
                  "_most", "_memory", "_block", "__weakref__")
 
     def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
-        self.shape, self.dtype, self.device = shape, dtype, device
+        self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
         self.place = place or user_place()

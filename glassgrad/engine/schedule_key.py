@@ -40,6 +40,7 @@ class NormalizedGraph:
         return struct.pack(f"{len(self.constants)}d", *[c.arg for c in self.constants]) if self.constants else b""
 
 
+_SLICING = frozenset((o.SHRINK, o.RESHAPE))
 _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
 
 
@@ -53,16 +54,16 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
     pieces: dict[UOp, int] = {}
     for n in order:
         op = n.op
+        if op in _SLICING and (op is o.SHRINK or pieces):
+            begin = _piece(n, pieces)
+            if begin is not None:
+                pieces[n] = begin
+                buffers.append(n)
+                addresses.append(begin)
+                place[n] = len(rows)
+                rows.append((o.BUFFER, n.dtype, n.shape, n.device))
+                continue
         if op not in _LIFTED:
-            if op is o.SHRINK or pieces and op is o.RESHAPE:
-                begin = _piece(n, pieces)
-                if begin is not None:
-                    pieces[n] = begin
-                    buffers.append(n)
-                    addresses.append(begin)
-                    place[n] = len(rows)
-                    rows.append((o.BUFFER, n.dtype, n.shape, n.device))
-                    continue
             src = n.src
             arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
             place[n] = len(rows)

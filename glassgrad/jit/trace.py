@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
@@ -337,8 +337,9 @@ class TracedCall:
         for tensor in self.hidden:
             yield f"the function puts a new tensor of shape {tensor.shape} where the jit does not look"
         yield from self.unseen
+        arguments = {id(t) for t in self.arguments}
         for tensor, _, _, wanted, _ in self.reached.values():
-            if tensor.requires_grad is not wanted and self.was_there(tensor):
+            if tensor.requires_grad is not wanted and (id(tensor) in arguments or self.was_there(tensor)):
                 yield f"the function sets requires_grad of a tensor of shape {tensor.shape} to {tensor.requires_grad}"
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
@@ -366,7 +367,7 @@ class TracedCall:
                 before.setdefault(row.grad.uop.base, BufferSource([], [])).owners.append(row)
         apart = {*self._made(), *[id(row.grad) for row in self.reached.values()], *self.reached}
 
-        def leaves(nodes: Iterable[UOp]) -> list[Tensor]:
+        def leaves(nodes: Collection[UOp]) -> list[Tensor]:
             return [t for t in dict.fromkeys(holders(nodes)) if id(t) not in apart]
 
         read: dict[UOp, list[Tensor]] = {}

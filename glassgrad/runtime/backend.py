@@ -165,10 +165,13 @@ class Stopwatch:
         return self._totals
 
     def run(self, every: bool = True) -> Any:
-        """Run every program; without `every` only some runs are timed: the first few, then ever fewer."""
+        """Run every program; without `every` only some runs are timed: the first few, then ever fewer. The first of
+        all, which loads programs, then stands for none but itself."""
         self.runs += 1
         if not every and self.runs > 4 and self.runs & (self.runs - 1):
             return self.plan.runner()()
+        if not every and self.runs == 2:
+            self.timed_runs, self._totals = 0, [0] * len(self._totals)
         self.timed_runs += 1
         self._latest = []
         for number in range(len(self.plan.programs)):

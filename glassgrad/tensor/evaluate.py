@@ -220,6 +220,9 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     trace = recording()
     if not len(registry.values if trace is None else trace.values):
         return list(roots)
+    below = toposort(roots)
+    if not (registry.values.among(below) if trace is None else trace.values.keys() & below):
+        return list(roots)
     common: list[str | None] = []
     new: dict[UOp, UOp] = {}
     stack = [(r, False) for r in roots]
@@ -231,7 +234,7 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
         elif node not in new:
             known = _known(node)
             if known is not None and node.device is None and not common:
-                devices = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
+                devices = {n.device for n in below} - {None} | {r.device or device for r in roots}
                 common.append(devices.pop() if len(devices) == 1 else None)
             if known is not None and known.device == (node.device or common[0]):
                 new[node] = known.reshape(node.shape)
@@ -277,8 +280,8 @@ def array_of(node: UOp, device: str, shown: bool = False) -> Any:
     """The values as a NumPy array of their own; or, to be shown, as one that reads the memory itself."""
     import numpy
     data, is_copy = _bytes_of(node, device)
-    array = numpy.frombuffer(data.toreadonly() if shown else data, node.dtype.format).reshape(sizes_now(node.shape))
-    return array if shown or is_copy else array.copy()
+    memory = data.toreadonly() if shown else data if is_copy else bytearray(data)
+    return numpy.frombuffer(memory, node.dtype.format).reshape(sizes_now(node.shape))
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:

@@ -1,7 +1,8 @@
-"""What the jit reads and sets of a tensor besides its public names. In: tensors, nodes. Out: tensors, nodes.
+"""What the jit and optimizers need of a tensor besides its public names. In: tensors, nodes. Out: tensors, nodes.
 
-A replay makes its results and leaves gradients without running a method of the user's program. The names here are all
-that it needs to know of a tensor's state. Does not know traces or replays.
+A replay makes its results and leaves gradients without running a method of the user's program. A step of an optimizer
+computes with values, not with views that a write would have to reach. The names here are all that they need to know of
+a tensor's state. Does not know traces, replays or formulas.
 """
 
 from __future__ import annotations

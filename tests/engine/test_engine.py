@@ -132,6 +132,24 @@ def test_slices_of_one_piece_are_buffers_of_their_own(piece: Any, joins: bool) -
     assert (len(keys) == 1) == joins
 
 
+def test_realizing_again_computes_nothing_and_keeps_equal_leaves_apart() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    node = x.uop
+    assert schedules(lambda: x.realize()) == 0 and x.uop is node
+    y = Tensor(x)                                        # another leaf of the same node
+    x.realize(), y.realize()
+    assert x.uop is not y.uop and x.tolist() == y.tolist() == [1.0, 2.0]
+
+
+def test_values_that_are_known_are_read_and_others_computed() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    known, other = x * 2, x * 3
+    assert known.tolist() == [2.0, 4.0]                  # the node remembers it
+    GlobalCounters.reset()
+    assert (other + 1).tolist() == [4.0, 7.0] and (known + other).tolist() == [5.0, 10.0]
+    assert known.tolist() == [2.0, 4.0] and GlobalCounters.kernel_count == 2
+
+
 # -- buffers are values --------------------------------------------------------------------------------------
 def test_assign_does_not_reach_back() -> None:
     w = Tensor([1.0, 2.0])

@@ -122,6 +122,44 @@ def test_no_interrupt_is_lost_while_nodes_die(monkeypatch: pytest.MonkeyPatch) -
     assert seen > 0
 
 
+# -- order ------------------------------------------------------------------------------------------------------------
+def ordered(roots, sources):
+    """The nodes in the order of a depth-first walk: a second way to say what `toposort` gives."""
+    done, waiting = {}, list(reversed(roots))
+    while waiting:
+        below = [source for source in sources(waiting[-1]) if source not in done]
+        if below:
+            waiting.append(below[0])
+        else:
+            done.setdefault(waiting.pop())
+    return list(done)
+
+
+@pytest.mark.parametrize("depth", [3, 30, 63, 64, 65, 66, 300])
+def test_sources_come_before_users_at_any_depth(depth):
+    random = np.random.default_rng(depth)
+    nodes = [param((2,)), const(2.0)]
+    for _ in range(depth):
+        near, far = nodes[-1], nodes[random.integers(len(nodes))]
+        nodes.append(near + far if random.integers(2) else far * near)
+    roots = [nodes[-1], nodes[depth // 2], nodes[-2] - nodes[-1]]
+    assert toposort(roots) == ordered(roots, lambda node: node.src)
+    assert toposort(roots, lambda node: node.src[:1]) == ordered(roots, lambda node: node.src[:1])
+
+
+def test_a_sort_keeps_no_node_alive():
+    gc.disable()
+    try:
+        node = param((2,)) * 3.5 + 1.25
+        gone = weakref.ref(node)
+        toposort([node])
+        toposort([node], lambda n: n.src)
+        del node
+        assert gone() is None, "without a collection of garbage"
+    finally:
+        gc.enable()
+
+
 # -- long chains ------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def chain():

@@ -102,6 +102,13 @@ def test_setting_requires_grad_inside() -> None:
     _refused(step, "the function sets requires_grad of a tensor of shape (3,) to")
 
 
+def test_setting_requires_grad_of_an_argument() -> None:
+    def step(x: Tensor) -> Tensor:
+        x.requires_grad = True
+        return x * 2
+    _refused(step, "the function sets requires_grad of a tensor of shape (3,) to True")
+
+
 def test_a_gradient_does_not_end_silently_at_what_a_jitted_call_made() -> None:
     w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
     jitted = TinyJit(lambda x: (x * w).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 
 import numpy as np
@@ -346,6 +347,28 @@ def test_gradients_are_computed_with_the_step_and_keep_no_graph(rng):
     assert GlobalCounters.kernel_count > before
     assert x.uop.op is o.BUFFER and x.grad.uop.base.op is o.BUFFER
     assert all(t.uop.base.op is o.BUFFER for t in (*optimizer.m, *optimizer.v, *optimizer.t, *optimizer.rates))
+
+
+class Halving(optim.Optimizer):
+    """A user's own optimizer."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 1.0})
+
+    def update(self, i, value, gradient, group):
+        return value * 0.5                                # the line of its nodes
+
+
+@pytest.mark.parametrize("make, line", [(lambda x: optim.SGD([x], lr=0.1), "optimizer.schedule_step()"),
+                                        (lambda x: optim.Adam([x], lr=0.1), "optimizer.schedule_step()"),
+                                        (lambda x: Halving([x]), "return value * 0.5")])
+def test_a_step_is_of_the_line_that_calls_it_and_a_users_formula_of_its_own(make, line):
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    optimizer = make(x)
+    (x * x).sum().backward()
+    optimizer.schedule_step()
+    node = x.uop.src[0]                                   # below the DETACH
+    assert linecache.getline(node.line.file, node.line.number).strip().startswith(line)
 
 
 def test_changing_the_learning_rate_schedules_nothing(rng):

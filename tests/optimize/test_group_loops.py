@@ -1,4 +1,4 @@
-"""Loops shorter than a group of threads (plain/group_loops.py): what they compute, and which way is chosen for a GPU."""
+"""Loops shorter than a group of threads (plain/group_loops.py): what they compute, and which way is chosen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from glassgrad.compiler.graph.index_algebra import add, divide, modulo, multiply
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, counter
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.plain.group_loops import pieces
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.plain.group_loops import in_threads, pieces
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
@@ -95,9 +97,10 @@ def test_two_sums_of_few_channels_are_cut_one_by_one() -> None:
 
 
 def test_long_loops_stay_as_they_are() -> None:
-    rows, columns = kernel(lambda x: x.sum(1), 4096, 8192), kernel(lambda x: x.sum(0), 4096, 8192)
-    assert rows.moves[0] == "fold(loop=k0, tile=4, lanes=256)"
-    assert columns.moves[:2] == ["group(loop=k0, chunk=64)", "lanes(loop=i1, tile=4, lanes=256)"]
+    for axis in (0, 1, None):
+        [item] = Tensor.zeros(4096, 8192).contiguous().realize().sum(axis).schedule()
+        [phase] = lower(item.ast).phases
+        assert in_threads(moves.merge_all(phase.body), HOPPER, Decisions()) is None
 
 
 def test_pieces_of_memory_that_a_warp_touches() -> None:

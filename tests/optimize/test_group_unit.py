@@ -136,7 +136,9 @@ def test_units_are_named_in_their_description_alone() -> None:
 
 def test_a_processor_has_the_units_of_its_features() -> None:
     assert units_of({"sm_75"}) == () and units_of({"sm_80"}) == units_of({"sm_100"}) == MMA_SYNC
-    assert set(units_of({"sm_90a"})) == {*WGMMA, *MMA_SYNC}
+    assert set(units_of({"sm_90a", "tf32"})) == {*WGMMA, *MMA_SYNC}
+    assert {u.name for u in WGMMA} - {u.name for u in units_of({"sm_90a"})} == \
+        {f"wgmma_m64n{columns}k8_tf32" for columns in (64, 128, 192, 256)}
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------
@@ -314,7 +316,8 @@ def test_the_source_has_a_step_for_each_part_of_a_line() -> None:
     source = make_source(kernel, HOPPER, "cuda")
     assert source.count("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16") == 4
     assert source.count("wgmma.commit_group.sync.aligned;") == 1 and source.count("wgmma.wait_group.sync.aligned") == 2
-    assert "__launch_bounds__(256, 1)" in source and "store_u16_8(data0" in source and "round_bf16(" in source
+    assert "__launch_bounds__(256, 1)" in source and "store_u16_2_by_round_pair_bf16_aligned(tile" in source
+    assert "store_u16_8(data0" in source
 
 
 def test_a_launch_says_which_boxes_are_copied() -> None:

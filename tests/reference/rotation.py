@@ -137,7 +137,8 @@ class DeviceSample(NamedTuple):
 
 ON_DEVICES = {
     "OPENCL": DeviceSample(12, tuple(f"{folder}/test_*.py" for folder in SUITE),
-                           {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1"}),
+                           {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1",
+                            "POCL_WORK_GROUP_SPECIALIZATION": "0"}),
     "WEBGPU": DeviceSample(12),
     "WASM": DeviceSample(20),
     "HIP_SHIM": DeviceSample(8, OPS),          # a process that a test starts does not have these two

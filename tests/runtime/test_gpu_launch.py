@@ -26,6 +26,7 @@ from glassgrad.compiler.render.gpu.dialects import CUDA, HIP
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.nn import optim
+from glassgrad.runtime.backend import Stopwatch
 from glassgrad.runtime.gpu import cuda, driver_device, driver_memory, hip
 from glassgrad.runtime.gpu.driver_device import DriverDevice
 from glassgrad.runtime.gpu.gpu_device import Rejected
@@ -123,6 +124,23 @@ def test_weights_are_written_in_place_and_nothing_is_set_again(opened: Opener) -
         if number > 3:
             assert calls_of(device) == {"launch_graph": 1}
     np.testing.assert_array_equal(w.numpy(), expected)
+
+
+@pytest.mark.parametrize("kernels, expected", [(1, {"launch": 1}), (2, {"launch_graph": 1}), (3, {"launch_graph": 1})])
+def test_from_two_launches_on_a_call_is_a_graph(opened: Opener, kernels: int, expected: dict[str, int]) -> None:
+    device = opened()
+    w = Tensor(np.ones(16, "float32"), device="CUDA").realize()
+
+    @TinyJit
+    def step() -> None:
+        for _ in range(kernels):
+            w.assign(w * 0.5 + 1).realize()
+    for number in range(6):
+        calls_of(device)
+        step()
+        if number > 3:
+            assert calls_of(device) == expected
+    np.testing.assert_array_equal(w.numpy(), np.full(16, 2 - 0.5 ** (6 * kernels), "float32"))
 
 
 def test_without_graphs_the_bits_are_the_same(opened: Opener) -> None:
@@ -297,6 +315,19 @@ def test_copies_larger_than_all_pinned_memory(opened: Opener, monkeypatch: pytes
     assert device.memory.copy_out(block.address, 0) == b"" and len(device.library.pinned) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("size", [1, 5, 40_000, 600_000])
+def test_an_array_of_values_is_memory_of_its_own(opened: Opener, size: int) -> None:
+    opened()
+    values = np.random.default_rng(size).standard_normal(size).astype("float32")
+    x = Tensor(values, device="CUDA").realize()
+    first = x.numpy()
+    np.testing.assert_array_equal(first, values)
+    first[:] = 0
+    second = x.numpy()
+    np.testing.assert_array_equal(second, values)
+    assert x[0].item() == values[0] and x[:3].tolist() == values[:3].tolist() and not np.shares_memory(first, second)
+
+
 # -- compiling ------------------------------------------------------------------------------------------------------
 def test_kernels_of_a_schedule_are_compiled_at_the_same_time(opened: Opener, monkeypatch: pytest.MonkeyPatch,
                                                              tmp_path: Path) -> None:
@@ -414,3 +445,18 @@ def test_what_a_search_found_is_what_runs(opened: Opener, monkeypatch: pytest.Mo
         assert device.loop_tree(ast).moves == list(tuned.moves)
     assert asked == [("cuda", "A GPU, sm_75, compiled by nvrtc 0.0", "CUDA")]
     assert recipe.speedup == 0.0 and device.moves(ast) == ()
+
+
+def test_the_first_timed_run_stands_for_itself_alone() -> None:
+    times = iter([9000, 10, 20, 30])
+
+    class Plan:
+        programs, runner = [None], lambda self: lambda: 0
+        ends_before = staticmethod(lambda number: False)
+        run_one = staticmethod(lambda number: next(times))
+    watch = Stopwatch(Plan())                    # type: ignore[arg-type]
+    watch.run(every=False)
+    assert (watch.totals, watch.timed_runs) == ([9000], 1)
+    for _ in range(4):
+        watch.run(every=False)
+    assert (watch.totals, watch.timed_runs, watch.runs) == ([60], 3, 5)

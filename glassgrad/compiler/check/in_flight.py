@@ -64,14 +64,15 @@ class InFlight:
         self.finished = max(self.finished, self.started - pending)
 
     def barrier(self) -> None:
+        """All threads have arrived, so what is over for each is over for all."""
         self.agreed = self.finished
 
     def assign(self, name: str) -> None:
         """A matrix in registers is written."""
         last = max(self.adds.get(name, 0), self.multiplies.get(name, 0))
         if last > self.finished:
-            raise Bug(f"{self.title} assigns to {name} while step {last - 1} of the matrix unit may still use it: a wait "
-                      f"for that step is missing")
+            raise Bug(f"{self.title} assigns to {name} while step {last - 1} of the matrix unit may still use it: "
+                      f"a wait for that step is missing")
 
     def read_sums(self, name: str) -> None:
         if self.finished < self.adds.get(name, 0):

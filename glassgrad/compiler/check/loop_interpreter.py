@@ -37,6 +37,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, 
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
 ALWAYS = Wide(np.asarray(True))
+COPY_BYTES = 16           # along the innermost axis: hardware stops at any other box
 WAITS = (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)
 
 
@@ -213,6 +214,8 @@ class _PhaseRun:
                       f"from a wait of all")
         if isinstance(s, CopyBoxes):
             round_ = self._value(s.round, mask).array.item()
+            if s.by_last:
+                self.in_flight.barrier()
             for box in s.boxes:
                 self._copy_box(s.memory, box, round_, mask)
         elif isinstance(s, AwaitCopies):
@@ -231,6 +234,8 @@ class _PhaseRun:
         for axis, first, offset in zip(box.axes, box.first, reversed(offsets)):
             (begin,), _ = self.axes.align([self._spread(self._value(first, mask), [TASKS])])
             position = begin.reshape(-1, 1) + offset.reshape(1, -1)
+            if axis is box.axes[0] and (position[:, 0] * box.source.dtype.itemsize % COPY_BYTES).any():
+                raise Bug(f"{self.title} copies a box that does not begin at a multiple of {COPY_BYTES} bytes")
             at, inside = at + position * axis.stride, inside & (0 <= position) & (position < axis.size)
         source, target = self._memory(box.source), self._memory(memory)
         runs = np.ones(len(at), bool) if mask is None else self._spread(mask, [TASKS]).array.reshape(-1)

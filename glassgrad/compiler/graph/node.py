@@ -92,7 +92,10 @@ class Node:
             if first is not None:
                 return first
         node = _create(cls)
-        node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+        node.op = op
+        node.dtype = dtype
+        node.src = src
+        node.arg = arg
         _describe(node, op, src, arg)
         node.place = place or user_place()
         entry = _Entry(node, _forget)
@@ -174,7 +177,7 @@ def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
     if kind is _BINARY:
         x, y = src
         shape, other, device = x.shape, y.shape, x.device
-        if (shape is other or shape == other or not shape or not other) and (device is y.device or y.device is None) and \
+        if (shape == other or not shape or not other) and (device is y.device or y.device is None) and \
                 not x.symbolic and not y.symbolic:
             node.shape, node.device, node.symbolic = shape or other, device, False
             return
@@ -224,7 +227,7 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     return list(done)
 
 
-_DEEP = 100                 # calls inside each other, of which Python allows 1000; they are twice as fast as a stack
+_DEEP = 64                  # calls inside each other, of which Python allows 1000; they are twice as fast as a stack
 
 
 def _visit(node: N, sources: Callable[[N], Sequence[N]] | None, done: dict[N, None], depth: int) -> None:

@@ -1,8 +1,8 @@
 """Scores in full precision. In: an expression in small floats that is never stored. Out: the same in float32.
 
 Where a product's sums are float32 and what is made of them stays in registers, rounding each step to the type that the
-graph names costs instructions and makes the result less exact. So it is left out, and a positive factor of all scores is
-left to the exponential, which multiplies anyway. Does not know loops.
+graph names costs instructions and makes the result less exact. So it is left out, and a positive factor of all scores
+is left to the exponential, which multiplies anyway. Does not know loops.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ class CopyBoxes:
     memory: UOp
     round: UOp
     boxes: tuple[Box, ...]
+    by_last: bool = False     # it starts when the last thread has come here; none waits for that
 
 
 @dataclass(eq=False)
@@ -237,9 +238,9 @@ def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
 
 def numbered_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     """As `task_loops`, in the order in which a launch numbers their iterations: those that end at a value first, so
-    that the tasks beyond it are the last ones."""
+    that the tasks beyond it are the last ones. (Not those that end where another loop's counter says.)"""
     loops, inner = task_loops(body)
-    return sorted(loops, key=lambda loop: loop.stop is None), inner
+    return sorted(loops, key=lambda loop: loop.stop is None or bool(ranges_of(loop.stop))), inner
 
 
 _EXPRESSIONS: dict[type, tuple[str, ...]] = {
@@ -285,11 +286,6 @@ def _copied(statement: S) -> S:
 def shared_locals(kernel: Kernel) -> list[UOp]:
     """The shared LOCALs in order of first use: the launch's slots after the params."""
     return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.scope == "shared"]
-
-
-def worker_locals(kernel: Kernel) -> list[UOp]:
-    """The private LOCALs in order of first use: laid one after another into the worker's scratch, 64-byte aligned."""
-    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.scope == "worker"]
 
 
 def filled(phase: Phase) -> list[UOp]:

@@ -35,8 +35,8 @@ def kept_below(score: UOp, inner: list[UOp]) -> UOp | None:
 
 
 def something_masked(score: UOp, kept: UOp, inner: list[UOp]) -> UOp | None:
-    """The condition under which a score that is `kept` or -inf is -inf for some values of the inner counters; None: it is
-    more than that, or may always be."""
+    """The condition under which a score that is `kept` or -inf is -inf for some values of the inner counters; None
+    where it is something else."""
     wanted: UOp | None = const(True)
     while score is not kept:
         if score.op is not o.WHERE or not _is_least(score.src[2]):

@@ -48,20 +48,24 @@ class ScoreBlocks(NamedTuple):
     keys: int = 64
     lanes: int = 16                # blocks have a multiple of so many rows
     even: bool = False             # all blocks are as large, past the end too: for groups of threads
+    again: int = 8                 # what it costs to read the keys once more, in rows
+    narrow_rows: int = 0           # instead of `rows` where registers have place for them: values are narrow,
+    narrow: int = 64               # of at most so many numbers, and scores read no memory besides keys
 
-    def rows_of(self, size: int) -> int:
-        """Rows of a block: few are computed twice, and few blocks read the keys again.
+    def rows_of(self, size: int, width: int = 0, reads: bool = True) -> int:
+        """Rows of a block: few are computed twice or past the end, and few blocks read the keys again.
 
         >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
         [64, 48, 20, 5]
         >>> [GROUP_BLOCKS.rows_of(size) for size in (512, 65, 20, 5)]
         [128, 128, 64, 64]
+        >>> [BOX_BLOCKS.rows_of(size, width=64, reads=False) for size in (4096, 1024, 130)]
+        [192, 128, 192]
         """
-        if self.even:
-            return min(self.rows, -(-size // self.lanes) * self.lanes)
-        again = self.rows // 8     # what it costs to read the keys once more, in rows
-        steps = range(self.lanes, self.rows + 1, self.lanes)
-        return min(size, min(steps, key=lambda rows: (-(-size // rows) * (rows + again), -rows)))
+        most = self.narrow_rows if self.narrow_rows and width <= self.narrow and not reads else self.rows
+        steps = range(self.lanes, most + 1, self.lanes)
+        rows = min(steps, key=lambda rows: (-(-size // rows) * (rows + self.again), -rows))
+        return rows if self.even else min(size, rows)
 
     def keys_of(self, size: int) -> int:
         """Keys of a block: all blocks have nearly as many.
@@ -75,8 +79,8 @@ class ScoreBlocks(NamedTuple):
 
 
 SCORE_BLOCKS = ScoreBlocks()
-GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True)
-BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True)
+GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48)
+BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=192)
 
 
 class OnlineSoftmax(Values):
@@ -92,7 +96,9 @@ class OnlineSoftmax(Values):
         if self.even:
             self.in_full_precision()
         size = self.shape[chain.row_axis]
-        self.rows, self.keys = blocks.rows_of(size), blocks.keys_of(self.shape[chain.axis])
+        width = math.prod(self.shape[a] for a in chain.columns)
+        self.rows = blocks.rows_of(size, width, self.scores_read_memory())
+        self.keys = blocks.keys_of(self.shape[chain.axis])
         self.row, self.block = counter("q", self.rows), counter("qb", -(-size // self.rows))
         begin = multiply(self.block, self.rows) if self.block.arg.size > 1 else index(0)
         ragged = size % self.rows > 0
@@ -115,7 +121,6 @@ class OnlineSoftmax(Values):
             self.place[a] = c
         [self.depth_axis] = chain.products.arg.axes
         self.length = chain.products.src[0].shape[self.depth_axis]
-        width = math.prod(c.arg.size for c in self.wide)
         self.queries = local("queries", chain.rows.dtype, self.length * self.rows)
         self.tile = local("tile", self.dtype, self.keys * self.rows)
         self.top, self.sums, self.shrink, self.scale = (
@@ -133,6 +138,11 @@ class OnlineSoftmax(Values):
         for n in toposort([self.scores]):
             if n not in self.nesting:
                 self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
+
+    def scores_read_memory(self) -> bool:
+        """Whether scores are made of more than the product of rows and keys, and positions."""
+        products = self.chain.products
+        return any(n.op is o.PARAM for n in toposort([self.scores], lambda n: () if n is products else n.src))
 
     def kept_inside(self, name: str, at: UOp, size: int) -> UOp:
         """An index that is not used past the end, as one that cannot be there: views need no remainders of it."""
@@ -272,9 +282,10 @@ class OnlineSoftmax(Values):
 
         def scores() -> list[Statement]:
             found.append(self.value_at(self.scores, scores_at, both(self.row_gate, self.key_gate)))
-            least = identity(o.MAX, self.dtype)
-            return [Store(self.tile, spot, found[-1] if self.key_gate is None
-                          else self.key_gate.where(found[-1], least))]
+            value, least, gate = found[-1], identity(o.MAX, self.dtype), self.key_gate
+            if gate is not None and value.op is o.WHERE and value.src[2] is least:         # one mask
+                gate, value = gate & value.src[0], value.src[1]
+            return [Store(self.tile, spot, value if gate is None else gate.where(value, least))]
 
         loops = self.nest([key, self.row], scores)
         step = counter("j", size)

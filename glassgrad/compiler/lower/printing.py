@@ -55,7 +55,8 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
             lines.append(f"{pad}if {text(s.condition)}")
             _body(s.body, depth + 1, lines)
         elif isinstance(s, CopyBoxes):
-            lines += [f"{pad}copy {memory_text(s.memory)}[{text(box.to)}] = {_box(box)} as round {text(s.round)}"
+            last = ", by the last thread" if s.by_last else ""
+            lines += [f"{pad}copy {memory_text(s.memory)}[{text(box.to)}] = {_box(box)} as round {text(s.round)}{last}"
                       for box in s.boxes]
         elif isinstance(s, AwaitCopies):
             lines.append(f"{pad}await copies of round {text(s.round)}")

@@ -5,8 +5,8 @@ nests between them, a block at a time. Out: the same for one thread group, or No
     tile = left right[j]                         copies of the first blocks; tile = left right[0]; weights = f(tile)
     weights = f(tile)                            for j: tile = left right[j + 1]        both products are steps that
     out = out * shrink + weights values[j]              out += weights values[j]        run beside f
-                                                        wait for tile; f(tile); wait for out; weights; out *= shrink
-                                                        a barrier; copies of later blocks
+                                                        wait for tile; copy right[j + 3]; f(tile)
+                                                        wait for out; copy values[j + 2]; weights; out *= shrink
                                                  out += weights values[last]
 
 Both right factors, and the left one of the first product, are matrices in memory that copies bring as they lie; what
@@ -20,24 +20,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, divide, index, less, linear,
-                                                    modulo, multiply, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Axis,
-                                            Barrier, Box, CopyBoxes, For, If, Statement, Store, counter, expressions,
-                                            load, local, ranges_of, task_loops, walk)
-from glassgrad.compiler.lower.masks import something_masked
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
+                                            Barrier, CopyBoxes, For, If, Statement, Store, counter, expressions, load,
+                                            local, ranges_of, register, task_loops, walk)
+from glassgrad.compiler.optimize.boxed_tiles import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
-from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan
+from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
-from glassgrad.compiler.optimize.product.group_unit import packed
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
-from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
 STAGES = 4           # factors of a block that are in memory or on their way: those of two blocks
@@ -50,13 +48,13 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
     if plan is None or any(f.stop is not None for f in loops):
         return None
     parts, tasks = BlockParts.of(plan, inner), [f.range for f in loops]
-    nests = None if parts is None else BoxedNests.of(plan, parts, tasks, target)
-    if nests is None:
+    nests = None if parts is None else BoxedNests(plan, parts, tasks)
+    if nests is None or not nests.fits(target):
         return None
-    decisions.ask(nests.tiling(), lambda c: None)
+    decisions.ask(nests.tiling(), lambda c: None if c.ahead else "copies run ahead of the steps here")
     last_first = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if r in ranges_of(nests.parts.count)}
     main = moves.rebuild(nests.statements_of_task(), last_first)                # the longest tasks begin first
-    return [*[tile.before for tile in nests.tiles_used() if tile.before], nested(tasks, main, TASK)]
+    return [*[tile.before for tile in (nests.left, *nests.right) if tile.before], nested(tasks, main, TASK)]
 
 
 @dataclass
@@ -95,36 +93,30 @@ class BlockParts:
 
 class BoxedNests(HeldNests):
     """The nests of a task, for a group of threads."""
-    parts: BlockParts
-    left: BoxedTile
-    right: tuple[BoxedTile, BoxedTile]     # of both products
 
-    @staticmethod
-    def of(plan: HeldPlan, parts: BlockParts, tasks: list[UOp], target: Target) -> BoxedNests | None:
-        unit, outer = plan.unit, [*tasks, *([] if parts.block is None else [parts.block])]
+    def __init__(self, plan: HeldPlan, parts: BlockParts, tasks: list[UOp]):
+        super().__init__(plan, ahead=False)
+        self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
         store = plan.copied[parts.first.left.src[0]]
         steps = [r for r in ranges_of(store.index) if r is not plan.row]
+        self.left = self.boxed("left", store.value, [plan.row], steps)
+        self.right = (self.boxed("right0", parts.first.right, parts.first.n, parts.first.k),
+                      self.boxed("right1", parts.second.right, parts.second.n, parts.second.k))
 
-        def tile(name: str, value: UOp, axis: list[UOp], k: list[UOp]) -> BoxedTile:
-            small = narrowed(value, unit.left)
-            assert small is not None
-            is_left = name == "left"
-            found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), unit)
-            if found is not None and (found.along_k or not is_left):
-                return found
-            return BoxedTile.stored(name, small, FlatAxis.of(axis), FlatAxis.of(k), outer, unit, is_left)
+    def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp]) -> BoxedTile:
+        """A factor, as it lies where boxes can bring it so; the left one lies along k."""
+        small, is_left = narrowed(value, self.unit.left), name == "left"
+        assert small is not None
+        found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), self.unit)
+        if found is not None and (found.along_k or not is_left):
+            return found
+        return BoxedTile.stored(name, small, FlatAxis.of(axis), FlatAxis.of(k), self.outer, self.unit, is_left)
 
-        nests = BoxedNests(plan, False)
-        nests.parts, nests.left = parts, tile("left", store.value, [plan.row], steps)
-        nests.right = (tile("right0", parts.first.right, parts.first.n, parts.first.k),
-                       tile("right1", parts.second.right, parts.second.n, parts.second.k))
-        widths = [nests.column[m].arg.size for m in plan.matrices]
-        known = [u.columns for u in target.units if u.text is not None and u.text.held and u.left is unit.left]
-        fits = (nests.left.size + STAGES * nests.stage) * unit.left.itemsize <= gpu.SHARED_BYTES
-        return nests if fits and all(w in known for w in widths) else None
-
-    def tiles_used(self) -> list[BoxedTile]:
-        return [self.left, *self.right]
+    def fits(self, target: Target) -> bool:
+        """Whether the stages fit the memory of a group, and units have these columns."""
+        known = {u.columns for u in target.units if u.text is not None and u.text.held and u.left is self.unit.left}
+        fits = self.memory.arg.size * self.unit.left.itemsize <= gpu.SHARED_BYTES
+        return fits and all(self.column[m].arg.size in known for m in self.plan.matrices)
 
     def right_tiles(self) -> dict[int, CopiedTile]:
         return {}
@@ -147,14 +139,14 @@ class BoxedNests(HeldNests):
     def stage_at(self, round_: UOp) -> UOp:
         return add(index(self.left.size), multiply(modulo(round_, STAGES), self.stage))
 
-    def copies(self, which: int, block: UOp) -> CopyBoxes:
+    def copies(self, which: int, block: UOp, by_last: bool = False) -> CopyBoxes:
         """Start to copy a block of the right factor of the first (0) or second (1) product; the left one comes along
         with the first block."""
         round_ = self.round(which, block)
         boxes = self.right[which].boxes(self.stage_at(round_), self.at_block(block))
         if which == 0 and block.op is o.CONST and block.arg == 0:
             boxes = [*self.left.boxes(index(0), {}), *boxes]
-        return CopyBoxes(self.memory, round_, tuple(boxes))
+        return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
 
     @staticmethod
     def round(which: int, block: UOp) -> UOp:
@@ -174,48 +166,51 @@ class BoxedNests(HeldNests):
 
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
+        """The first block as far as its weights, the loop over the others, and the last product."""
         parts, zero, first = self.parts, index(0), index(1)
-        several = self.most_blocks > 1
-        last = add(parts.count, index(-1))
-        out = [self.copies(0, zero), self.copies(1, zero)]
-        if several:
-            out += self.where_there(first, [self.copies(0, first), self.copies(1, first)])
-        out += [s for nest in parts.before for s in self.nest(nest)]
-        begins, steps, made = self.scores(zero)
+        out: list[Statement] = [self.copies(0, zero), self.copies(1, zero),
+                                *self.where_there(first, [self.copies(0, first), self.copies(1, first)]),
+                                *[s for nest in parts.before for s in self.nest(nest)]]
+        scores = self.scores(zero)
+        reads, made = read_first(scores.made)
         early, late = self.weights(zero)
-        sums = parts_of(self.second(zero))
-        out += [self.await_copies(0, zero), *begins, *steps, AwaitSteps(0, (register_of(steps),)), *made, *early, *late,
-                *sums.begins, self.await_copies(1, zero)]
-        if several:
-            out += [Barrier(), *self.where_there(index(2), [self.copies(0, index(2))])]
-            out.append(self.blocks())
-        out += [*parts_of(self.second(last)).steps, AwaitSteps(0, (register_of(sums.steps),)), Barrier()]
+        sums = self.second(zero)
+        out += [self.await_copies(0, zero), *scores.begins, *scores.steps, *reads,
+                AwaitSteps(0, (register_of(scores.steps),)), *made, *early, *late, *sums.begins,
+                self.await_copies(1, zero)]
+        if self.most_blocks > 1:
+            out += [*self.refill(0, index(2)), self.other_blocks()]
+        last = self.second(add(parts.count, index(-1)))
+        out += [*last.steps, AwaitSteps(0, (register_of(last.steps),)), Barrier()]
         self.block = {}
         return out + [s for nest in parts.after for s in self.nest(nest)]
 
-    def blocks(self) -> For:
-        """All blocks but the first and the last product: the steps of two products run beside what makes weights."""
-        parts = self.parts
+    def other_blocks(self) -> For:
+        """for blocks: scores of the next one and the second product of this one, and beside them the next weights"""
         loop = counter("kn", self.most_blocks - 1)
         now = one(loop)
-        later, sums = add(now, index(1)), parts_of(self.second(now))
-        begins, steps, scaled = self.scores(later)
+        later = add(now, index(1))
+        sums, scores = self.second(now), self.scores(later)
+        reads, made = read_first(scores.made)
         early, late = self.weights(later)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
-        made = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
+        beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
-            self.await_copies(0, later), *begins, *steps, *sums.steps, AwaitSteps(1, (register_of(steps),)), *scaled,
-            *early, self.await_copies(1, later), AwaitSteps(0, (register_of(sums.steps),), made), *late, *sums.begins,
-            Barrier(),
-            *self.where_there(add(now, index(2)), [self.copies(1, add(now, index(2)))]),
-            *self.where_there(add(now, index(3)), [self.copies(0, add(now, index(3)))])]
-        stop = None if parts.count.op is o.CONST else add(parts.count, index(-1))
-        return For(loop, LOOP, body, stop)
+            self.await_copies(0, later), *scores.begins, *scores.steps, *sums.steps, *reads,
+            AwaitSteps(1, (register_of(scores.steps),)), *self.refill(0, add(now, index(3))), *made, *early,
+            self.await_copies(1, later),       # a loop that waits: no compiler moves what is above it below
+            AwaitSteps(0, (register_of(sums.steps),), beside), *self.refill(1, add(now, index(2))), *late, *sums.begins]
+        count = self.parts.count
+        return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
     @property
     def most_blocks(self) -> int:
         return bounds(self.parts.count)[1]
+
+    def refill(self, which: int, block: UOp) -> list[Statement]:
+        """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
+        return self.where_there(block, [self.copies(which, block, by_last=True)])
 
     def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
         """Statements about a block, where there is one."""
@@ -224,17 +219,11 @@ class BoxedNests(HeldNests):
             return body if condition.arg else []
         return [If(condition, body)]
 
-    def scores(self, block: UOp) -> tuple[list[Statement], list[Statement], list[Statement]]:
-        """The first product. What only masks its sums is left out in blocks where nothing is masked."""
+    def scores(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
-        begins, steps, made = self.product(self.parts.first, self.tile(0, block))
-        if made:
-            [mask] = [s for s in walk(made) if isinstance(s, Assign)]
-            condition = something_masked(mask.value, mask.register, list(mask.register.src))
-            made = made if condition is None else [If(condition, made)]
-        return begins, steps, made
+        return self.product(self.parts.first, self.tile(0, block))
 
-    def second(self, block: UOp) -> tuple[list[Statement], list[Statement], list[Statement]]:
+    def second(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
         return self.product(self.parts.second, self.tile(1, block))
 
@@ -274,137 +263,20 @@ class BoxedNests(HeldNests):
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
 
 
-@dataclass
-class ProductParts:
-    begins: list[Statement]
-    steps: list[Statement]
-    made: list[Statement]
-
-
-def parts_of(parts: tuple[list[Statement], list[Statement], list[Statement]]) -> ProductParts:
-    return ProductParts(*parts)
-
-
 def register_of(steps: list[Statement]) -> UOp:
     """The sums of a product's steps."""
     [step] = [s for s in walk(steps) if isinstance(s, Accumulate)]
     return step.register
 
 
-# -- factors -----------------------------------------------------------------------------------------------------------
-@dataclass
-class BoxedTile:
-    """A factor's part of a block as boxes of a matrix in memory: lines along k, or across it."""
-    source: UOp
-    offset: int
-    along_k: bool
-    line: int                             # elements of a line in memory of the group
-    inside: tuple[int, UOp | None, int]   # along a line: elements of a block, its number where gates count, all elements
-    lines: tuple[int, UOp | None, int]    # and across lines
-    pitch: int                            # from line to line
-    outer: list[tuple[UOp, int]]          # what else the index depends on, with its stride
-    depth: int                            # of k, in steps of the unit
-    before: list[Statement]               # the loops that store it there, where it did not lie so
-
-    @staticmethod
-    def stored(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: list[UOp], unit: MatrixUnit,
-               along_k: bool) -> BoxedTile:
-        """A factor that is stored first."""
-        line, depth = line_of(unit), -(-k.size // unit.depth) * unit.depth
-        factor = packed(name, value, axis, k, outer, unit.right, line, along_k)
-        inner, other = (k, axis) if factor.along_k else (axis, k)
-        return BoxedTile(factor.memory, 0, factor.along_k, line, (inner.size, None, inner.size),
-                         (other.size, None, other.size), factor.pitch, factor.outer, depth, factor.before)
-
-    @staticmethod
-    def of(value: UOp, axis: FlatAxis, k: FlatAxis, unit: MatrixUnit) -> BoxedTile | None:
-        """A factor that boxes can bring; None: it is computed, or does not lie so."""
-        if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
-            return None
-        position, step = counter("position", axis.size), counter("step", k.size)
-        apart = {**axis.apart(position), **k.apart(step)}
-        offset, terms = linear(substitute_index(value.src[1], apart, {}))
-        ends: dict[UOp, tuple[int, UOp | None, int]] = {c: (c.arg.size, None, c.arg.size) for c in (position, step)}
-        for gate in all_of(value.src[2]) if len(value.src) > 2 else []:
-            found = _end(substitute_index(gate, apart, {}), terms, position, step)
-            if found is None:
-                return None
-            ends[found[0]] = found[1]
-        along_k = terms.get(step) == 1
-        inner, other = (step, position) if along_k else (position, step)
-        joined = {block for _, block, _ in ends.values()}
-        outer = [(atom, stride) for atom, stride in terms.items() if atom not in (position, step) and atom not in joined]
-        whole = gpu.COPY_BYTES // value.dtype.itemsize
-        pitch = terms.get(other, 0)
-        strides = [pitch, *[stride for _, stride in outer]]
-        if terms.get(inner) != 1 or offset % whole or any(s <= 0 or s % whole for s in strides) or \
-                len(outer) > gpu.COPY_AXES - 2 or any(bounds(atom)[0] < 0 for atom, _ in outer):
-            return None
-        depth = -(-k.size // unit.depth) * unit.depth
-        return BoxedTile(value.src[0], offset, along_k, line_of(unit), ends[inner], ends[other], pitch, outer, depth, [])
-
-    @property
-    def rows(self) -> int:
-        """Lines of one box."""
-        return self.lines[0] if self.along_k else self.depth
-
-    @property
-    def size(self) -> int:
-        """Elements in memory of the group."""
-        return -(-self.inside[0] // self.line) * self.line * self.rows
-
-    def boxes(self, to: UOp, block: dict[UOp, UOp]) -> list[Box]:
-        """The copies of a block."""
-        around = tuple([Axis(bounds(atom)[1] + 1, stride) for atom, stride in self.outer])
-        at = tuple([substitute_index(atom, block, {}) for atom, _ in self.outer])
-        axes = (Axis(self.inside[2], 1), Axis(self.lines[2], self.pitch), *around)
-        along, across = (index(0) if number is None else multiply(substitute_index(number, block, {}), size)
-                         for size, number, _ in (self.inside, self.lines))
-        counts = (self.line, self.rows, *[1] * len(around))
-        return [Box(self.source, self.offset, axes, counts, (add(along, index(i)), across, *at),
-                    add(to, index(i * self.rows))) for i in range(0, self.inside[0], self.line)]
-
-    def place(self, position: UOp, k: UOp) -> UOp:
-        """Where the boxes have put a position and a k of the block."""
-        inner, other = (k, position) if self.along_k else (position, k)
-        within = add(multiply(other, self.line), modulo(inner, self.line))
-        return add(multiply(divide(inner, self.line), self.line * self.rows), within)
-
-
-@dataclass
-class PlacedTile:
-    """A boxed tile at a place in memory."""
-    tile: BoxedTile
-    memory: UOp
-    begin: UOp
-
-    @property
-    def depth(self) -> int:
-        return self.tile.depth
-
-    def at(self, position: UOp, k: UOp) -> UOp:
-        return load(self.memory, add(self.begin, self.tile.place(position, k)))
-
-
-def line_of(unit: MatrixUnit) -> int:
-    """Elements of one line of memory that the unit reads."""
-    assert unit.lines is not None
-    return unit.lines.line_bytes // unit.left.itemsize
-
-
-def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, tuple[int, UOp | None, int]] | None:
-    """A gate that says where an axis ends: the axis, its elements in a block, the block's number, and all elements."""
-    found = below_limit(gate)
-    if found is None:
-        return None
-    inside, limit = found
-    [axis] = [c for c in (position, step) if c in inside] or [None]
-    others = [atom for atom in inside if atom is not axis]
-    if axis is None or inside[axis] != 1 or len(others) > 1:
-        return None
-    size = axis.arg.size
-    if not others:
-        return axis, (size, None, limit)
-    [block] = others
-    even = inside[block] == size and terms.get(block) == terms.get(axis, 0) * size
-    return (axis, (size, block, limit)) if even else None
+def read_first(made: list[Statement]) -> tuple[list[Statement], list[Statement]]:
+    """What is made of sums, with what it reads from memory in registers: it can be read while the steps run."""
+    if len(made) != 1 or not isinstance(made[0], For):
+        return [], made
+    [assign] = [s for s in walk(made) if isinstance(s, Assign)]
+    row, column = assign.register.src
+    loads = [n for n in toposort([assign.value]) if n.op is o.LOAD and not ranges_of(n).isdisjoint((row, column))]
+    held = {n: register(f"read{i}", n.dtype, (row, column) if column in ranges_of(n) else (row,))
+            for i, n in enumerate(loads)}
+    reads = [s for n, to in held.items() for s in HeldNests.over(list(to.src), Assign(to, n))]
+    return reads, moves.rebuild(made, held)

@@ -22,6 +22,7 @@ from glassgrad.compiler.optimize.product.recognize import Product, count, recogn
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
 from glassgrad.compiler.optimize.product.sum_tile import dots, taps
 from glassgrad.compiler.optimize.product.unit_tile import on_matrix_unit
+from glassgrad.compiler.optimize.product.warp_tile import on_warps
 from glassgrad.compiler.optimize.product.windows import windows
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -41,7 +42,9 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
         return None
     if target.groups:
         on_unit = on_group_unit(product, target, decisions)
-        return group_tiles(product, target, decisions) if on_unit is None else (on_unit, [])
+        if on_unit is None and (phases := on_warps(product, target, decisions)) is not None:
+            on_unit = phases, []
+        return group_tiles(product, target, decisions) if on_unit is None else on_unit
     phases = on_matrix_unit(product, target, decisions) or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
 

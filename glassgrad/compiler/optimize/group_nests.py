@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
@@ -25,6 +25,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, load, local, register, task_loops, walk)
+from glassgrad.compiler.lower.masks import something_masked
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
@@ -156,24 +157,25 @@ class HeldNests:
                 else:
                     out += [*([] if at or block is not None else tile.read({})), *tile.kept()]
                     out += self.next_tile(steps, at, block)
-                begins, steps_, rest = self.product(self.plan.products[id(s)], tile)
-                out += [*begins, *steps_, *rest]
+                done = self.product(self.plan.products[id(s)], tile)
+                out += [*done.begins, *done.steps, *done.made]
             else:
                 out += self.nest(s)
         return out
 
     @staticmethod
     def next_tile(steps: list[CopiedTile], at: int, block: UOp | None) -> list[Statement]:
-        """Read what the next product needs, in this round or in the one after it. The last round reads its own again: a
-        branch would wait for each of its loads."""
+        """Read what the next product needs, in this round or in the one after it. The last round reads its own again:
+        a branch would wait for each of its loads."""
         if at + 1 < len(steps):
             return steps[at + 1].read({})
         if block is None:
             return []
         return steps[0].read({block: add(block, index(1)).minimum(block.arg.size - 1)})
 
-    def product(self, product: Product, tile: FactorTile) -> tuple[list[Statement], list[Statement], list[Statement]]:
-        """What sums begin with, the steps of the unit, and what is made of the sums."""
+    def product(self, product: Product, tile: FactorTile) -> ProductSteps:
+        """The steps of the unit, between what sums begin with and what is made of them. What only masks them is left
+        out in blocks where nothing is masked."""
         [store] = product.epilogue
         assert isinstance(store, Store)
         memory, value, total = store.memory, store.value, product.total
@@ -192,10 +194,15 @@ class HeldNests:
         else:
             depth, left = self.column[left_memory], self.rounded[left_memory]
         step = Accumulate(sums, o.ADD, left.cast(sums.dtype) * tile.at(column, depth).cast(sums.dtype))
-        made = [] if rest is total else \
-            self.over([self.row, column], Assign(sums, self.new(rest, {**replace, total: sums})))
+        made: list[Statement] = []
+        if rest is not total:
+            finished = self.new(rest, {**replace, total: sums})
+            made = self.over([self.row, column], Assign(sums, finished))
+            condition = something_masked(finished, sums, [self.row, column])
+            made = made if condition is None else [If(condition, made)]
         self.now[memory] = sums
-        return self.over([self.row, column], Assign(sums, begins)), self.over([self.row, column, depth], step), made
+        return ProductSteps(self.over([self.row, column], Assign(sums, begins)),
+                            self.over([self.row, column, depth], step), made)
 
     def left_tile(self, memory: UOp) -> FactorTile:
         return self.lefts[memory]
@@ -279,9 +286,18 @@ class HeldNests:
         return nested(wide, [statement], UNIT)
 
 
+class ProductSteps(NamedTuple):
+    """A product as statements about matrices."""
+    begins: list[Statement]       # what its sums begin with
+    steps: list[Statement]
+    made: list[Statement]         # what is made of the sums
+
+
 class FactorTile(Protocol):
     """A factor's part of a block, in memory that the group shares."""
-    depth: int
+
+    @property
+    def depth(self) -> int: ...
 
     def at(self, position: UOp, k: UOp) -> UOp: ...
 

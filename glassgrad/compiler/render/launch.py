@@ -17,7 +17,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import For, Kernel, numbered_loops, shared_locals, worker_locals
+from glassgrad.compiler.lower.loops import For, Kernel, filled, numbered_loops, shared_locals
 
 ALIGNMENT = 64
 
@@ -70,7 +70,7 @@ def launch_info(kernel: Kernel) -> LaunchInfo:
         loops, _ = numbered_loops(phase.body)
         phases.append((function_name(kernel, number), math.prod(loop.range.arg.size for loop in loops)))
         by_value += _tasks_by_value(number, loops)
-    shared = tuple(_padded(m.arg.size * m.dtype.itemsize) for m in shared_locals(kernel))
+    shared = tuple(_nbytes(m) for m in shared_locals(kernel))
     return LaunchInfo(tuple(phases), shared, LocalLayout(kernel).scratch_bytes, tuple(by_value))
 
 
@@ -111,17 +111,26 @@ def function_name(kernel: Kernel, phase: int) -> str:
 
 
 class LocalLayout:
-    """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes."""
+    """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes. What a phase
+    does not use may lie under what it does: nothing of a task is left after it."""
 
     def __init__(self, kernel: Kernel):
         self.slots: dict[UOp, int] = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
         self.offsets: dict[UOp, int] = {}
-        self.scratch_bytes = 0
-        begins: dict[str, int] = {}
-        for memory in worker_locals(kernel):
-            begin = begins[memory.arg.over] if memory.arg.over else self.scratch_bytes
-            self.offsets[memory] = begins[memory.arg.name] = begin
-            self.scratch_bytes = max(self.scratch_bytes, begin + _padded(memory.arg.size * memory.dtype.itemsize))
+        self.phase_bytes: list[int] = []
+        for phase in kernel.phases:
+            used = [m for m in dict.fromkeys(filled(phase)) if m.arg.scope == "worker"]
+            end = max([self.offsets[m] + _nbytes(m) for m in used if m in self.offsets], default=0)
+            for memory in used:
+                if memory not in self.offsets:
+                    under = [m for m in used if memory.arg.over and m.arg.name == memory.arg.over]
+                    self.offsets[memory] = self.offsets[under[0]] if under else end
+                end = max(end, self.offsets[memory] + _nbytes(memory))
+            self.phase_bytes.append(end)
+
+    @property
+    def scratch_bytes(self) -> int:
+        return max(self.phase_bytes, default=0)
 
 
 def slot_of(memory: UOp, shared: dict[UOp, int]) -> int:
@@ -133,5 +142,5 @@ def slot_of(memory: UOp, shared: dict[UOp, int]) -> int:
     return shared[memory]
 
 
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def _nbytes(memory: UOp) -> int:
+    return -(-memory.arg.size * memory.dtype.itemsize // ALIGNMENT) * ALIGNMENT

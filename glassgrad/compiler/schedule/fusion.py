@@ -76,7 +76,7 @@ def narrows(node: UOp) -> bool:
 class FusionLimits(NamedTuple):
     """What pays on a device. These are a CPU's; each target has its own (optimize/targets/target.py)."""
     costly: int = 12               # vector instructions above which a value is stored rather than computed twice
-    costly_with_rows: int = 0      # the same for a value made of few values of reductions, where those can be stored
+    costly_with_rows: int = 0      # the same for what is made of reductions, where those are stored in its place
     stores_factors: bool = False   # of sums of products, rounded to 16 bits, that several of them read
     small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
     few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
@@ -470,10 +470,25 @@ class _Plan:
             return False                        # its source is next, and is not larger
         if self.limits.stores_factors and narrows(node) and self._feeds_contraction(node):
             return True
-        if inside.rows is not None and not inside.contraction and inside.cost < self.limits.costly_with_rows:
-            few, large, _ = self._reductions_under(node)
-            if not large:                       # the second pass stores these, and every kernel does the rest
+        if inside.rows is not None and self.limits.costly_with_rows:
+            few, large, between = self._reductions_under(node)
+            shared = [self._first_shared(n, between) for n in large]
+            cost = sum(n.op.cost for n in between)
+            if node not in shared and len(shared) <= 1 and cost < self.limits.costly_with_rows:
                 self.few.update((value, "used by several kernels, and few") for value in few)
-                return False
+                return False                    # these are stored instead, and every kernel does the rest
+        if inside.rows is None and self.limits.costly_with_rows:
+            return self.exact_cost(node) >= self.limits.costly or self._memory_read(node) >= MANY_INPUTS
         return inside.rows is not None or inside.cost >= self.limits.costly or \
             inside.inputs >= MANY_INPUTS and inside.cost > 0
+
+    def _memory_read(self, node: UOp) -> int:
+        """How many values as large as a node are read from memory for it, each counted once."""
+        stack, seen = [*node.src], set()
+        while stack:
+            n = stack.pop()
+            if n not in seen:
+                seen.add(n)
+                if n not in self.reasons and n.op not in LEAVES:
+                    stack.extend(n.src)
+        return sum(1 for n in seen if n.size * FEWER > node.size and (n in self.reasons or n.op in (o.BUFFER, o.PARAM)))

@@ -16,6 +16,7 @@ from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules import running_statistics as pending
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.nn.modules.new_parameters import buffer, ones, zeros
+from glassgrad.tensor.formulas.neural.activations import scaled_norm
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "LayerNorm2d", "RMSNorm", "GroupNorm",
@@ -65,10 +66,14 @@ class BatchNorm(Layer):
             return wide.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt()).cast(x.dtype)
         if settings.TRAINING and self.track_running_stats:
             self._track(mean.detach(), variance.detach(), x.numel() // self.num_features)
-        normed = wide.layernorm(tuple(i for i in range(x.ndim) if i != 1), self.eps)
+        axes = tuple(i for i in range(x.ndim) if i != 1)
         each = (1, self.num_features, *(1,) * (x.ndim - 2))                  # one value per channel
-        normed = normed if self.weight is None else normed * self.weight.reshape(each)
-        return (normed if self.bias is None else normed + self.bias.reshape(each)).cast(x.dtype)
+        if self.weight is None or self.bias is None:
+            normed = wide.layernorm(axes, self.eps)
+            return (normed if self.weight is None else normed * self.weight.reshape(each)).cast(x.dtype)
+        weight, bias = (t.cast(wide.dtype).reshape(each) for t in (self.weight, self.bias))
+        node = scaled_norm(wide.uop, weight.uop, bias.uop, axes, self.eps)
+        return wide._with(node, weight, bias).cast(x.dtype)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim < 2 or x.shape[1] != self.num_features:

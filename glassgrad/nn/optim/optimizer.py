@@ -9,15 +9,18 @@ computed together, so a whole training step is one schedule, and no gradient kee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, GradientError, InputError
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.modules import running_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
-from glassgrad.tensor.autograd.leaves import detached_as, take_started
+from glassgrad.tensor.autograd.leaves import take_started
+from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Optimizer", "OptimizerGroup"]
@@ -231,18 +234,9 @@ class Optimizer:
             raise GradientError("there are no gradients to step along", given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient", fix="call loss.backward() first")
         old = {id(t): t.uop for t in self._state()}
-        for group in self.param_groups:
-            for i in group.indices:
-                p = self.params[i]
-                if p.grad is None:
-                    continue
-                _in_order(p.grad)
-                gradient = detached_as(p.grad, p.dtype.accumulator)
-                new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
-                master = self.master[i]
-                if master is not None:
-                    master.assign(new.cast(master.dtype))
-                p.assign(detached_as(new, p.dtype))
+        is_ours = type(self).__module__.startswith("glassgrad.")         # else its formula has lines of its own
+        with one_place() if is_ours else nullcontext():
+            self._update_all()
         self.shared.clear()
         if only_if is not None:
             for t in self._state():
@@ -253,11 +247,26 @@ class Optimizer:
         losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
         return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
 
+    def _update_all(self) -> None:
+        """Give every parameter that has a gradient its new value."""
+        for group in self.param_groups:
+            for i in group.indices:
+                p = self.params[i]
+                if p.grad is None:
+                    continue
+                _in_order(p.grad)
+                gradient = _detached(p.grad, p.dtype.accumulator)
+                new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
+                master = self.master[i]
+                if master is not None:
+                    master.assign(new.cast(master.dtype))
+                p.assign(_detached(new, p.dtype))
+
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
         where the parameter was changed otherwise, that is the value."""
         p, master = self.params[i], self.master[i]
-        wide = detached_as(p, p.dtype.accumulator)
+        wide = _detached(p, p.dtype.accumulator)
         return wide if master is None else (master.cast(p.dtype) == p.detach()).where(master, wide)
 
     def _state(self) -> Iterator[Tensor]:
@@ -386,6 +395,11 @@ def _in_order(gradient: Tensor) -> None:
             gradient.replace(gradient.contiguous())
             return
         node = node.src[0]
+
+
+def _detached(tensor: Tensor, dtype: DType) -> Tensor:
+    """A tensor's values in a type, where gradients stop: to compute with, and no view of it."""
+    return computed_from(tensor, tensor.uop.detach().cast(dtype))
 
 
 def _kept(tensor: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType
+from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Group", "itself"]
@@ -108,7 +109,8 @@ class Group(MutableMapping[str, Any]):
         """A setting, or a function of one, to compute with: a tensor if it moves, else a plain number."""
         if key not in self._moving:
             return of(self._values[key])
-        return self.tensor(key, of).reshape(())
+        tensor = self.tensor(key, of)
+        return computed_from(tensor, tensor.uop.reshape(()))
 
     def tensor(self, key: str, of: Of = itself) -> Tensor:
         """The tensor of one element that holds a setting; giving it a new value changes the setting."""

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from glassgrad.base.errors import DeviceError
+from glassgrad.base.settings import settings
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
-from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import CUDA
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.driver_calls import DriverNames
@@ -79,6 +80,24 @@ class CudaDevice(DriverDevice):
         self.check("cuDeviceGetName", library.cuDeviceGetName(model, len(model), device))
         self.about = f"{model.value.decode()}, {self.architecture}, compiled by {nvrtc_version()}"
 
+    # What kernels are written for, and what compiled ones depend on, follow the setting TF32.
+    @property
+    def target(self) -> Target:
+        return self.targets[bool(settings.TF32)]
+
+    @target.setter
+    def target(self, target: Target) -> None:
+        features = target.features | {"tf32"}
+        self.targets = [target, replace(target, features=features, units=units_of(features))]
+
+    @property
+    def machine(self) -> str:
+        return self.chip_and_compiler + (" with tf32" if settings.TF32 else "")
+
+    @machine.setter
+    def machine(self, text: str) -> None:
+        self.chip_and_compiler = text
+
     def make_current(self) -> None:
         self.check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(self.context))
 
@@ -106,7 +125,8 @@ class CudaDevice(DriverDevice):
 
 
 _MAP_BYTES, _MAP_ALIGNED, _COPY_ALIGNED = 128, 64, 16
-_MAP_TYPES = {"float16": 6, "bfloat16": 9}           # numbers of the driver's element types
+# Numbers of the driver's element types; float32 is rounded to its matrix unit's type on the way.
+_MAP_TYPES = {"int8": 0, "uint8": 0, "float16": 6, "bfloat16": 9, "float32": 11}
 _LINES_FETCHED = 2                                   # a line of 128 bytes at a time
 
 

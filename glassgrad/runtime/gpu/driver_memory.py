@@ -162,14 +162,6 @@ class DriverMemory:
     def copy_out(self, address: int, nbytes: int) -> memoryview:
         out = _not_cleared(nbytes)
         driver, names, waiting = self.driver, self.driver.names, deque[tuple[PinnedPiece, int, int]]()
-        if 0 < nbytes <= _FEW_BYTES:
-            with self._copying:
-                piece = self._open().next()
-                driver.call(names.copy_out, ctypes.c_void_p(piece.address), ctypes.c_uint64(address),
-                            ctypes.c_size_t(nbytes), None)
-                driver.call(names.synchronize)           # one call less than an event, and what follows waits anyhow
-                out[:] = piece.view[:nbytes]
-            return out
 
         def read() -> None:
             piece, at, size = waiting.popleft()

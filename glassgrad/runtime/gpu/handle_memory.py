@@ -1,7 +1,7 @@
 """Memory that a device names by handles. In: sizes. Out: blocks with addresses.
 
-The engine names memory by addresses: every block gets a range of numbers of its own, and `find` tells the handle and
-the distance from its beginning. Released blocks are kept for the next request of their size.
+The engine names memory by addresses: where a handle has none, a block gets a range of numbers of its own. `find` tells
+the handle and the distance from its beginning. Released blocks are kept for the next request of their size.
 
 A driver's threads are not in a child of `os.fork()`: what waits for them there would wait forever, so it is an error.
 """
@@ -25,9 +25,10 @@ FIRST = 1 << 60           # numbers of such memory, apart from any address of th
 
 
 class MemoryByHandle:
-    """Blocks of device memory by numbers; safe to use from several threads. A subclass provides `new_handle` and the
+    """Blocks of device memory by addresses; safe to use from several threads. A subclass provides `new_handle` and the
     two copies."""
     on_host, in_parts = False, True
+    smallest = 1              # bytes of a block
 
     def __init__(self, device: str):
         self.device_name = device
@@ -36,13 +37,22 @@ class MemoryByHandle:
         # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
         self.lock = held_at_fork(threading.RLock(), "memory")
         self.next = FIRST
-        self.starts: list[int] = []                               # of all blocks, in order; only `empty_cache` removes
-        self.handles: dict[int, Any] = {}
+        self.handles: dict[int, Any] = {}                         # of all blocks, kept ones included
+        self.starts: list[int] = []            # their addresses in order; a new list each time: `find` takes no lock
         self.kept: dict[int, list[int]] = {}                      # size: released blocks
 
     def new_handle(self, size: int) -> Any:
         """Memory of so many bytes; None where the device has none left."""
         raise Bug(f"{type(self).__name__} has no new_handle")
+
+    def new_address(self, handle: Any, size: int) -> int:
+        """The address of a new block."""
+        address = self.next
+        self.next += -(-size // 4096) * 4096
+        return address
+
+    def free(self, handle: Any) -> None:
+        """Tell the driver that a block is not needed; usually its handle does so when it is collected."""
 
     def check_process(self) -> None:
         """Raise the error of a forked process."""
@@ -53,7 +63,7 @@ class MemoryByHandle:
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         self.check_process()
-        size = rounded(max(nbytes, 1))
+        size = rounded(max(nbytes, self.smallest))
         with self.lock:
             pool = self.kept.get(size)
             return MemoryBlock(pool.pop() if pool else self._new(size), nbytes, size)
@@ -65,10 +75,11 @@ class MemoryByHandle:
             handle = self.new_handle(size)
         if handle is None:
             raise no_memory_left(size)
-        address = self.next
-        self.next += -(-size // 4096) * 4096
+        address = self.new_address(handle, size)
         self.handles[address] = handle
-        self.starts.append(address)
+        starts = self.starts.copy()
+        bisect.insort(starts, address)
+        self.starts = starts
         return address
 
     def release(self, block: MemoryBlock) -> None:
@@ -79,17 +90,19 @@ class MemoryByHandle:
         with self.lock:
             kept, self.kept = self.kept, {}
             for address in (address for pool in kept.values() for address in pool):
-                del self.handles[address]
-            self.starts = [address for address in self.starts if address in self.handles]
+                self.free(self.handles.pop(address))
+            self.starts = sorted(self.handles)
 
     def find(self, address: int) -> tuple[Any, int]:
         """The handle of the block that an address lies in, and the distance from its beginning."""
-        self.check_process()
+        if self.forked:
+            self.check_process()
         starts = self.starts
         at = bisect.bisect_right(starts, address) - 1
         if at < 0:
             raise Bug(f"no memory of this device is at {address:#x}")
-        return self.handles[starts[at]], address - starts[at]
+        start = starts[at]
+        return self.handles[start], address - start
 
 
 _opened: weakref.WeakSet[MemoryByHandle] = weakref.WeakSet()

@@ -10,7 +10,6 @@ the buffer's handle and the distance from its beginning.
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import sys
 import threading
@@ -22,8 +21,8 @@ from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU
 from glassgrad.compiler.render.gpu.dialects import METAL
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, Rejected, no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock, rounded
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, Rejected
+from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["open_metal"]
 
@@ -113,57 +112,29 @@ class ObjectiveC:
             self.library.objc_autoreleasePoolPop(token)
 
 
-class MetalMemory:
-    """Buffers that the processor sees too, kept by size for the next request."""
-    on_host, in_parts = False, True
+class MetalMemory(MemoryByHandle):
+    """Buffers that the processor sees too, at the addresses of their contents."""
+    smallest = 256
 
-    def __init__(self, device: MetalDevice):
-        self.device, self.lock = device, threading.RLock()
-        self.starts: list[int] = []                                # addresses of all buffers, kept ones included
-        self.handles: dict[int, int] = {}
-        self.kept: dict[int, list[int]] = {}                       # size: addresses
+    def __init__(self, device: MetalDevice, name: str):
+        super().__init__(name)
+        self.device = device
 
-    def allocate(self, nbytes: int) -> MemoryBlock:
-        size = rounded(max(nbytes, 256))
-        with self.lock:
-            kept = self.kept.get(size)
-            if kept:
-                return MemoryBlock(kept.pop(), nbytes, size)
-            handle = self._new(size)
-            if handle is None:
-                self.empty_cache()
-                handle = self._new(size)
-            if handle is None:
-                raise no_memory_left(size)
-            address: int = self.device.objc.send(handle, "contents")
-            bisect.insort(self.starts, address)
-            self.handles[address] = handle
-            return MemoryBlock(address, nbytes, size)
-
-    def _new(self, size: int) -> int | None:
+    def new_handle(self, size: int) -> int | None:
         # - (id<MTLBuffer>)newBufferWithLength:(NSUInteger)length options:(MTLResourceOptions)options;  0: shared
         made: int | None = self.device.objc.send(self.device.handle, "newBufferWithLength:options:", size, 0)
         return made
 
-    def release(self, block: MemoryBlock) -> None:
-        with self.lock:
-            self.kept.setdefault(block.size, []).append(block.address)
+    def new_address(self, handle: int, size: int) -> int:
+        address: int = self.device.objc.send(handle, "contents")
+        return address
+
+    def free(self, handle: int) -> None:
+        self.device.objc.release(handle)
 
     def empty_cache(self) -> None:
-        with self.lock:
-            self.device.synchronize()
-            for address in [a for addresses in self.kept.values() for a in addresses]:
-                self.starts.remove(address)
-                self.device.objc.release(self.handles.pop(address))
-            self.kept.clear()
-
-    def find(self, address: int) -> tuple[int, int]:
-        """The buffer that an address lies in, and the distance from its beginning."""
-        with self.lock:
-            at = bisect.bisect_right(self.starts, address) - 1
-            if at < 0:
-                raise Bug(f"no memory of this device is at {address:#x}")
-            return self.handles[self.starts[at]], address - self.starts[at]
+        self.device.synchronize()
+        super().empty_cache()
 
     def copy_in(self, address: int, data: Any) -> None:
         self.device.synchronize()
@@ -187,7 +158,7 @@ class MetalDevice(GpuDevice):
         self.objc, self.handle, self.lock = objc, handle, threading.RLock()
         self.libraries: dict[str, int] = {}              # source: what was compiled from it
         self.started: list[int] = []                     # command buffers that may still run
-        super().__init__(name, MetalMemory(self))
+        super().__init__(name, MetalMemory(self, name))
         self.queue = objc.send(handle, "newCommandQueue")
         with objc.pool():
             model = objc.text(objc.send(handle, "name"))

@@ -14,7 +14,6 @@ from typing import Any
 
 from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
@@ -56,11 +55,6 @@ def distinct(node: UOp) -> UOp:
     return UOp(o.DETACH, node.dtype, (node,), Leaf())
 
 
-def detached_as(tensor: Any, dtype: DType) -> Any:
-    """A tensor's values in a type, where gradients stop: to compute with, and no view of it, which would cost more."""
-    return tensor._with(tensor.uop.detach().cast(dtype))
-
-
 def hold(tensor: Any) -> None:
     """Register, without keeping it alive, that this tensor is a leaf."""
     note_written(tensor)
@@ -86,9 +80,10 @@ def is_held(tensor: Any) -> bool:
 def is_only_leaf(tensor: Any) -> bool:
     """Whether this tensor is the one leaf of its node, shares nothing with a view, and is in no block that notes what
     becomes of tensors: to hold it again would change nothing."""
+    if tensor._storage is not None or no_grad.open_blocks:
+        return False
     known = registry.leaves.get(tensor.uop)
-    return known is not None and len(known) == 1 and known[0]() is tensor and tensor._storage is None and \
-        not no_grad.open_blocks
+    return known is not None and len(known) == 1 and known[0]() is tensor
 
 
 def holders(nodes: Collection[UOp]) -> list[Any]:

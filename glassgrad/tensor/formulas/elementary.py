@@ -21,10 +21,10 @@ HALF_PI = math.pi / 2
 
 
 def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
-    """c0 + c1 x + c2 x^2 + ..., by Horner's rule."""
+    """c0 + c1 x + c2 x^2 + ..., by Horner's rule, each step a multiply-add."""
     total = const(coefficients[-1], x.dtype)
     for c in reversed(coefficients[:-1]):
-        total = total * x + c
+        total = total.mulacc(x, c)
     return total
 
 
@@ -201,7 +201,8 @@ def atan2(y: UOp, x: UOp) -> UOp:
 
 
 # -- the error function --------------------------------------------------------------------------------------
-# erf(x) / x = P(x^2) / Q(x^2) up to 3.925, where erf is 1 in float32; fitted by weighted least squares to 2e-8
+# erf(x) / x = P(x^2) / Q(x^2) up to 3.925, where erf is 1 in float32; fitted by weighted least squares to 2e-8. From
+# there to 4.1, where x P / Q is 1 + 6e-7, it lies above 1.
 _ERF_P = (1.128379146, 0.1905948738, 0.05276945007, 0.003772599333, 0.0002848448616, 2.04602164e-06)
 _ERF_Q = (1.0, 0.5022430393, 0.1141831876, 0.01498329601, 0.001163870135, 3.80477847e-05)
 
@@ -227,11 +228,11 @@ def _erfc_fraction(levels: int) -> tuple[list[float], list[float]]:
 @gradient_is(lambda g, y, x: g * exp(-x * x) * (2.0 / math.sqrt(math.pi)))
 def erf(x: UOp) -> UOp:
     """2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
-    size = x.abs()
     if x.dtype is not dtypes.float64:
+        x = x.maximum(-4.1).minimum(4.1)
         near = x * (polynomial(x * x, _ERF_P) / polynomial(x * x, _ERF_Q))
-        return (size < 3.925).where(near, with_sign_of(x, x.ne(x).where(x, 1.0)))
-    fall = exp(-x * x)
+        return near.maximum(-1.0).minimum(1.0)
+    size, fall = x.abs(), exp(-x * x)
     near = x * fall * polynomial(x * x, _erf_series(50)) * (2.0 / math.sqrt(math.pi))
     top, bottom = _erfc_fraction(20)
     z = 0.5 / (x * x)

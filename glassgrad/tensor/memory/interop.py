@@ -210,7 +210,7 @@ class InteropMixin(TensorBase):
         """
         facts = f"shape {tuple(self.shape)}, {self.dtype.name}, {self.device}"
         if self.ndim not in (1, 2) or max(self.shape) > 12 or 0 in self.shape:
-            from html import escape                # notebooks alone need it
+            from html import escape  # notebooks alone need it
             return f"<pre>{escape(repr(self))}</pre><small>{facts}</small>"
         x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.cast(dtypes.float32)
         numbers, length = list(running.numbers_of(x.uop, x.device)), self.shape[-1]

@@ -148,7 +148,8 @@ MOVES = [
     Rule("expand-last", some(_compute, node(o.EXPAND, x)), _expand_last, why="compute before repeating"),
     Rule("permute-last", node(o.CAST, node(o.PERMUTE, x, name="inner")),
          lambda root, inner, x: x.cast(root.dtype).permute(inner.arg.order),
-         why="convert before moving: if it is stored, it lies as its source does"),
+         when=lambda x: x.op in (o.BUFFER, o.PARAM),
+         why="convert what is in memory before moving it: if it is stored, it lies as it did"),
     Rule("contiguous-twice", node(o.CONTIGUOUS, node(o.CONTIGUOUS, x, name="inner")), lambda inner: inner,
          why="it is stored already"),
 ]

@@ -21,27 +21,33 @@ from glassgrad.compiler.optimize.moves.steps import move
 
 
 @move(lambda loop, *_, **__: None)
-def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statement] | None:
+def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, beside: bool = False) -> list[Statement] | None:
     """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); rest
 
-    With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate.
-    refuses: a branch inside, or a register accumulated here is read here
+    With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate. With `beside`,
+    a lane has neighbours, f((o*v + l)*t + u), which a GPU's thread reads at once.
+    refuses: a branch inside, or a register accumulated here is read here, or accumulated in a loop inside
     """
-    if any(isinstance(s, If) for s in walk(loop.body)):
+    if not folds(loop):
         return None
     totals = accumulated(loop.body)
-    reads = {n for s in walk(loop.body) for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
-    if reads & set(totals):
-        return None
     if chunk and loop.range.arg.size > chunk:
-        return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes) or [part])
+        return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes, beside=beside) or [part])
     out: list[Statement] = []
-    for number, step in enumerate(wide_steps(loop, tile, lanes)):
+    for number, step in enumerate(wide_steps(loop, tile, lanes, beside)):
         parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *step.axes)) for r in totals}
         out += step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()])
         out += step.loop(step.tiled(_into(step.of(loop), parts)), LOOP)
         out += [Accumulate(r, combine, fold(parts[r], combine, step.axes)) for r, combine in totals.items()]
     return out
+
+
+def folds(loop: For) -> bool:
+    """Whether the iterations of a loop can be summed apart, and their sums combined."""
+    totals, inside = accumulated(loop.body), list(walk(loop.body))
+    reads = {n for s in inside for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
+    deeper = {r for s in inside if isinstance(s, For) for r in accumulated(s.body)}
+    return not any(isinstance(s, If) for s in inside) and not (reads | deeper) & set(totals)
 
 
 def _in_chunks(loop: For, chunk: int, inside: Callable[[For], list[Statement]]) -> list[Statement]:

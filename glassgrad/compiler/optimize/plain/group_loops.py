@@ -3,9 +3,9 @@
 A group is a vector of 256 threads, and a loop of 20 would leave most of them idle. So loops are made one before threads
 go along them, whatever that does to indices: neighbouring threads need neighbouring memory, not a constant stride.
 
-    for a: for b: y[a, b] = ..                          threads along all (a, b)
-    for c: r = 0; for a: for b: r += x[a, c, b]; S      threads along c; or along all (a, b), and folded, where c are few
-    for c: r = 0; ..; q = 0; ..; S(r, q)                where c are few: r of all c, then q and S of all c
+    for a: for b: y[a, b] = ..                        threads along all (a, b)
+    for c: r = 0; for a: for b: r += x[a, c, b]; S    threads along c; or along all (a, b), and folded, where c are few
+    for c: r = 0; ..; q = 0; ..; S(r, q)              where c are few: r of all c, then q and S of all c
 
 Long sums of few results are cut into parts. What is chosen takes fewest steps: those of the longest thread, each with
 the pieces of memory that a warp's threads touch at once. Does not know a GPU's make.
@@ -20,12 +20,12 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, expressions,
-                                            load, local, ranges_of, task_loops, walk)
+                                            load, local, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
-from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used, nest,
-                                                           neighbours, vectors_in_flight, weighed, work)
+from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
+                                                           neighbours, nest, vectors_in_flight, weighed, work)
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -59,11 +59,6 @@ class Sums:
     @property
     def depth(self) -> int:
         return int(self.loop.range.arg.size)
-
-    def folds(self) -> bool:
-        """Whether threads can go along the loop: what is summed is not read in it."""
-        totals = moves.accumulated(self.loop.body)
-        return not any(n in totals for s in walk(self.loop.body) for n in toposort(expressions(s)))
 
 
 @dataclass
@@ -103,7 +98,10 @@ class GroupNest:
 
     @property
     def inner(self) -> list[Statement]:
-        return [*[s for part in self.sums for s in (*part.begins, part.loop)], *self.rest]
+        out: list[Statement] = []
+        for part in self.sums:
+            out += [*part.begins, part.loop]
+        return out + self.rest
 
 
 def phases(found: GroupNest, target: Target, decisions: Decisions) -> list[list[Statement]]:
@@ -143,7 +141,7 @@ class Plan:
         each = pieces_touched(part.loop.body, part.loop.range)
         plan = Plan.best(found.results, lambda parts: -(-vectors // parts) * each + FOLD_STEPS,
                          vectors // LEAST_FOLDED, target)
-        return plan if part.folds() else Plan(float("inf"), 1)
+        return plan if sum_moves.folds(part.loop) else Plan(float("inf"), 1)
 
     @staticmethod
     def best(groups: int, steps: Callable[[int], float], most: int, target: Target) -> Plan:
@@ -204,7 +202,7 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
 
 
 def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
-    """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group of threads for each result)"""
+    """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group for each result)"""
     [part] = found.sums
     lanes, tile = target.lanes(4), min(4, vectors_in_flight(part.loop.body))
     decisions.ask(FoldedLanes(part.loop.range.arg.name, tile, lanes), lambda c: None)

@@ -17,13 +17,19 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
+from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
+from glassgrad.compiler.optimize.plain.scatters import rows_apart
 from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
 WIDE_BYTES = 16         # that a thread of a GPU reads or stores at once
 MOST_VECTORS = 16       # in flight at once: more only make the code longer
+LONG_ARITHMETIC = 16    # operations on each element from which a GPU's thread reads what comes next before it computes,
+FEWEST_LANES = 64       # of a group, however few there are
+AHEAD_TASKS = 16        # where so many times the least number of groups are left
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,25 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     loops, inner = task_loops(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
+    of_groups = rows_apart(loops, inner, target, lanes) if target.groups else None
+    if of_groups is not None:
+        block, inner = of_groups
+        if loops:
+            chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
+            inner = moves.wide(For(loops[-1].range, LOOP, inner), 1, chosen.lanes)
+        return [nest([block, *loops[:-1]], inner, total, target, decisions, apart=bool(loops))]
     free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
+        scanned = scans(loops, inner, total, target, decisions) if target.groups else None
+        if scanned is not None:
+            return scanned
         lane = loops[-1].range if loops and loops[-1] in free else None
-        if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
-            chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
-            return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
-                         total, target, decisions, apart=False)]
+        if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
+            beside = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
+            chosen = ask_lanes(decisions, loops[-1:], 0, beside or 1, lanes)
+            inner = read_ahead_of_totals(inner) if target.groups else inner
+            body = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes, beside=beside > 0)
+            return [nest(loops[:-1], body, total, target, decisions, apart=target.groups)]
         return [nest(loops, inner, total, target, decisions, apart=False)]
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
@@ -84,6 +102,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
+        if beside:
+            tile, lanes = _more_groups(apart, min(target.few_tasks // 2, total // target.task_steps), tile, lanes)
         chosen = ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
@@ -92,14 +112,28 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, apart=False)]
         body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes,
                           beside=beside > 0)
+        if beside and arithmetic(inner) >= LONG_ARITHMETIC and apart >= AHEAD_TASKS * target.few_tasks:
+            body = read_ahead(body)
         return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
+    if rows is not None and target.groups and rows.row.range.arg.size // rows.count < target.few_tasks:
+        rows = None                                      # more groups are worth more
     if rows is None:
-        return [nest(loops, along_rows(inner, lanes, decisions), total, target, decisions)]
+        return [nest(loops, along_rows(inner, lanes, decisions, target), total, target, decisions)]
     # sums of all these rows stay in registers, and leave as many for what they are made of
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
-    wide = rows.together(along_rows(inner, lanes, decisions, most), target, decisions)
+    wide = rows.together(along_rows(inner, lanes, decisions, target, most), target, decisions)
     return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
+
+
+def scans(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
+        -> list[list[Statement]] | None:
+    """A running total on groups of threads; refuses (None) other loops."""
+    parts = scan_in_chunks(loops, inner, total, target, decisions)
+    if parts is not None:
+        return [b for part in parts for b in plain(part, target, decisions)]
+    body = scan_in_group(inner, decisions) if all(f.stop is None for f in loops) else None
+    return None if body is None else [moves.loops_around([f.range for f in loops], body, TASK)]
 
 
 def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
@@ -142,21 +176,26 @@ def _chunk(n: int, least: int, most: int) -> int:
     return next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
 
 
-def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: int = 4) -> list[Statement]:
+def along_rows(body: list[Statement], lanes: int, decisions: Decisions, target: Target, most: int = 4) \
+        -> list[Statement]:
     """Lanes along the innermost loops of a row: reductions with several partial vectors (at most so many), stores with
-    vectors."""
+    vectors. A GPU's thread takes neighbours where it can read and store them at once."""
     out: list[Statement] = []
     for s in body:
         if not isinstance(s, For):
             out.append(s)
-        elif any(isinstance(x, For) for x in s.body):
-            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, most), s.stop))
-        elif s.kind == TASK:
-            chosen = ask_lanes(decisions, [s], 0, vectors_in_flight(s.body), lanes)
-            out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes)
+            continue
+        if any(isinstance(x, For) for x in s.body):
+            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, target, most), s.stop))
+            continue
+        beside = neighbours(s.body, s.range) if target.groups and s.stop is None else 0
+        beside = beside if s.range.arg.size % (max(beside, 1) * lanes) == 0 else 0
+        if s.kind == TASK:
+            chosen = ask_lanes(decisions, [s], 0, beside or vectors_in_flight(s.body), lanes)
+            out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes, beside=beside > 0)
         else:
-            tile = min(most, vectors_in_flight(s.body))
-            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
+            tile = beside or min(most, vectors_in_flight(s.body))
+            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes, beside=beside > 0)
             if wide is not None:
                 decisions.ask(FoldedLanes(s.range.arg.name, tile, lanes), lambda c: None)
             out += wide or [s]
@@ -293,8 +332,8 @@ def _lane_loop(loops: list[For], inner: list[Statement]) -> int:
 
 def _stores_in_order(body: list[Statement]) -> bool:
     """A loop that stores inside (a scan, a scatter) must keep its order: lanes only around it."""
-    return any(isinstance(s, Store) and s.memory.op is not o.LOCAL for f in walk(body)
-               if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
+    return any(isinstance(s, Store) and (s.memory.op is not o.LOCAL or s.memory.arg.scope == "shared")
+               for f in walk(body) if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
 
 
 def work(body: list[Statement]) -> int:
@@ -306,6 +345,21 @@ def work(body: list[Statement]) -> int:
             cost += 0.1 * len(cold_path.usual_nodes(e))
         total += times * cost
     return int(total)
+
+
+def _more_groups(groups: int, most: int, tile: int, lanes: int) -> tuple[int, int]:
+    """Fewer neighbours for each thread, then fewer threads in a group, as long as there are at most so many groups:
+    were they fewer, most of a GPU would be idle."""
+    while 2 * groups <= most and tile * lanes > FEWEST_LANES:
+        groups, tile, lanes = 2 * groups, max(1, tile // 2), lanes if tile > 1 else lanes // 2
+    return tile, lanes
+
+
+def arithmetic(body: list[Statement]) -> int:
+    """Operations on each element, where nothing is looped over."""
+    if any(isinstance(s, For) for s in body):
+        return 0
+    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in cold_path.usual_nodes(e))
 
 
 def vectors_in_flight(body: list[Statement]) -> int:

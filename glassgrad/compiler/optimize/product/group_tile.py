@@ -10,7 +10,8 @@
 
 A group's threads form a square of 16 x 16 (8 x 32 for few rows, 32 x 8 for few columns), and each has `rows` x
 `vectors` results of the block: in pieces of four that lie side by side with its neighbours', so that threads read
-different banks. Edges are copied as zeros and not stored.
+different banks. Edges are copied as zeros and not stored. With two stages, the next tiles go to other memory than those
+that are multiplied, and threads wait for each other once in a step, not twice.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
 from glassgrad.compiler.optimize.product.group_unit import Factor, packed
+from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
@@ -53,18 +55,22 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
         n, outer, factor, tile, parts = way
         return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors)
-    if min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
+    thin = min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k
+    if thin or product.total.dtype.kind != "f":
         return None
     n, outer, _, tile, parts = min(
         ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.EFFICIENCY
          for parts in gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors)), key=time)
     rows, columns, side = tile
+    step = gpu.step_of(tile)
+    tiles_bytes = step * (sum(gpu.tile_size(tile)) + 2 * gpu.PAD) * product.total.dtype.itemsize
+    two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * step
     own = Tiling("staged", rows, columns, gpu.THREADS, block_m=side, block_n=gpu.THREADS // side, left="shared",
-                 right="shared", k_block=gpu.STEP, k_parts=parts)
+                 right="shared", k_block=step, k_parts=parts, stages=2 if two else 1)
     in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
     if in_steps is not None:
         k = FlatAxis.of(in_steps)
-        left = packed("weights", product.left, m, k, outer, product.left.dtype, gpu.STEP)
+        left = packed("weights", product.left, m, k, outer, gpu.STEP, must_follow_k=False)
         before, product = [left.before], replace(product, left=_read_back(left))
     phases, rest = GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
     return [*before, *phases], rest
@@ -92,9 +98,11 @@ def _read_back(factor: Factor) -> UOp:
 
 
 def _refuses(c: Tiling) -> str | None:
+    if c.stages not in (1, 2):
+        return "there are one or two stages"
     if c.rows not in (1, 2, 4, 8) or c.vectors not in (1, 2, 4, 8):
         return "a thread has 1, 2, 4 or 8 rows and columns"
-    return None if c.k_block in (16, 32) else "steps of K are 16 or 32 long"
+    return None if c.k_block in (8, 16, 32) else "steps of K are 8, 16 or 32 long"
 
 
 class GroupTile:
@@ -106,15 +114,16 @@ class GroupTile:
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
         self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
         self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
-        steps = -(-k.size // c.k_block)
-        self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-steps // c.k_parts))
+        self.round = c.stages * c.k_block                                      # of K, in one round of the loop
+        self.rounds = -(-k.size // self.round)
+        self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-self.rounds // c.k_parts))
         thread_m, thread_n = self.thread()
         self.in_m = self.position(one(self.row), c.rows, thread_m, c.block_m)
         self.in_n = self.position(one(self.column), c.vectors, thread_n, c.block_n)
         self.at_m = add(multiply(one(self.task_m), self.height), self.in_m)
         self.at_n = add(multiply(one(self.task_n), self.width), self.in_n)
-        self.first_k = multiply(multiply(one(self.part), self.step.arg.size), c.k_block)
-        self.begin_k = add(self.first_k, multiply(self.step, c.k_block))
+        self.first_k = multiply(multiply(one(self.part), self.step.arg.size), self.round)
+        self.begin_k = add(self.first_k, multiply(self.step, self.round))
         wide = tuple(r for r in (self.row, self.column, self.lane) if r.arg.size > 1)
         self.total = register(product.total.arg, product.total.dtype, wide)
 
@@ -139,41 +148,40 @@ class GroupTile:
         p = self.product
         left = _SharedTile("left", p.left, self.m, multiply(one(self.task_m), self.height), self.height, self)
         right = _SharedTile("right", p.right, self.n, multiply(one(self.task_n), self.width), self.width, self)
-        k = counter("k", self.c.k_block)
-        multiplied = Accumulate(self.total, o.ADD, left.at(k, self.in_m) * right.at(k, self.in_n))
-        then = add(self.begin_k, index(self.c.k_block))
-        body: list[Statement] = [*left.kept(), *right.kept(), *left.read(then), *right.read(then),
-                                 For(k, LOOP, self.for_all([multiplied]))]
-        first = [*left.read(self.first_k), *right.read(self.first_k)]
-        stop = left_of(-(-self.k.size // self.c.k_block), self.step.arg.size, self.part)
+        first, body = self.steps(left, right)
+        stop = left_of(self.rounds, self.step.arg.size, self.part)
         loop: list[Statement] = [*first, For(self.step, LOOP, body, stop)]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])
         blocks = [self.task_m, self.task_n]
         if self.c.k_parts == 1:
             finish = p.stores(self.total, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
             return [nested([*self.outer, *blocks], [*start, *loop, *self.for_all(finish)], TASK)], []
-        parts = local("parts", self.total.dtype,
-                      self.c.k_parts * count(self.outer) * self.m.size * self.n.size, "shared")
-        kept = self.for_all([Store(parts, self.part_at(one(self.part), self.at_m, self.at_n), self.total, None, gate)])
-        return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], self.joined(parts)
+        parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n)
+        kept = self.for_all([parts.store(one(self.part), self.at_m, self.at_n, self.total, gate)])
+        return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], parts.joined(p)
+
+    def steps(self, left: _SharedTile, right: _SharedTile) -> tuple[list[Statement], list[Statement]]:
+        """What comes before the loop over K, and one round of it."""
+        k, step = counter("k", self.c.k_block), self.c.k_block
+
+        def read(at: UOp) -> list[Statement]:
+            return [*left.read(at), *right.read(at)]
+
+        def kept(stage: int) -> list[Statement]:
+            return [*left.kept(stage), *right.kept(stage)]
+
+        def multiplied(stage: int) -> Statement:
+            product = left.at(stage, k, self.in_m) * right.at(stage, k, self.in_n)
+            return For(k, LOOP, self.for_all([Accumulate(self.total, o.ADD, product)]))
+        if self.c.stages == 1:
+            return read(self.first_k), [*kept(0), *read(add(self.begin_k, index(step))), multiplied(0)]
+        return [*read(self.first_k), *kept(0)], [
+            *read(add(self.begin_k, index(step))), multiplied(0), *kept(1),
+            *read(add(self.begin_k, index(2 * step))), multiplied(1), *kept(0)]
 
     def for_all(self, body: list[Statement]) -> list[Statement]:
         """For every position of the block: its rows and columns in each thread, in all threads."""
         return nested([self.row, self.column], nested([self.lane], body, LANE), TILE)
-
-    # -- parts of K --------------------------------------------------------------------------------------------
-    def part_at(self, part: UOp, m: UOp, n: UOp) -> UOp:
-        at = flat_index(self.outer, part)
-        return add(multiply(add(multiply(at, self.m.size), m), self.n.size), n)
-
-    def joined(self, parts: UOp) -> list[Statement]:
-        """The sums of the parts, as plain loops: for all results: for the parts: add."""
-        total, part = register(self.product.total.arg, self.product.total.dtype), counter("kp", self.c.k_parts)
-        at = load(parts, self.part_at(part, flat_index(self.m.parts), flat_index(self.n.parts)))
-        body: list[Statement] = [Assign(total, identity(o.ADD, total.dtype)),
-                                 For(part, LOOP, [Accumulate(total, o.ADD, at)]),
-                                 *moves.rebuild(self.product.epilogue, {self.product.total: total})]
-        return nested([*self.outer, *self.m.parts, *self.n.parts], body, TASK)
 
 
 class _SharedTile:
@@ -182,20 +190,24 @@ class _SharedTile:
     def __init__(self, name: str, value: UOp, axis: FlatAxis, begin: UOp, size: int, tiling: GroupTile):
         self.value, self.axis, self.k, self.begin, self.size, self.tiling = value, axis, tiling.k, begin, size, tiling
         self.depth, self.pitch = tiling.c.k_block, size + gpu.PAD
-        self.memory = local(name, value.dtype, self.depth * self.pitch)
-        self.over = counter(f"{name}_u", size * self.depth // tiling.lane.arg.size)
-        wide = tuple(r for r in (self.over, tiling.lane) if r.arg.size > 1)
+        self.memories = [local(f"{name}{stage or ''}", value.dtype, self.depth * self.pitch)
+                         for stage in range(tiling.c.stages)]
+        each = size * self.depth // tiling.lane.arg.size                         # elements of a thread,
+        self.beside = counter(f"{name}_e", min(each, gpu.PIECE))                 # of which so many are neighbours
+        self.over = counter(f"{name}_u", each // self.beside.arg.size)
+        wide = tuple(r for r in (self.over, self.beside, tiling.lane) if r.arg.size > 1)
         self.next = register(f"{name}_next", value.dtype, wide)
 
-    def at(self, k: UOp, position: UOp) -> UOp:
-        return load(self.memory, add(multiply(k, self.pitch), position))
+    def at(self, stage: int, k: UOp, position: UOp) -> UOp:
+        return load(self.memories[stage], add(multiply(k, self.pitch), position))
 
     def place(self) -> tuple[UOp, UOp]:
-        """A thread's element as (position, k): neighbouring threads read neighbouring elements."""
-        element = add(multiply(one(self.over), self.tiling.lane.arg.size), self.tiling.lane)
-        if self.along_k():
-            return divide(element, self.depth), modulo(element, self.depth)
-        return modulo(element, self.size), divide(element, self.size)
+        """A thread's element as (position, k): neighbouring threads read neighbouring pieces."""
+        along, piece = (self.depth if self.along_k() else self.size), self.beside.arg.size
+        number = add(multiply(one(self.over), self.tiling.lane.arg.size), self.tiling.lane)
+        line = divide(number, along // piece)
+        inner = add(multiply(modulo(number, along // piece), piece), one(self.beside))
+        return (line, inner) if self.along_k() else (inner, line)
 
     def read(self, begin_k: UOp) -> list[Statement]:
         """Read the elements of a step into registers, zeros past the edges."""
@@ -205,14 +217,13 @@ class _SharedTile:
         value = substitute_index(self.value, {**self.axis.apart(at), **self.k.apart(at_k)}, {})
         return self.for_all(Assign(self.next, moves.zero_outside(value, gate)))
 
-    def kept(self) -> list[Statement]:
-        """Store the registers to memory."""
+    def kept(self, stage: int) -> list[Statement]:
+        """Store the registers to a stage's memory."""
         position, k = self.place()
-        return self.for_all(Store(self.memory, add(multiply(k, self.pitch), position), self.next))
+        return self.for_all(Store(self.memories[stage], add(multiply(k, self.pitch), position), self.next))
 
     def for_all(self, statement: Statement) -> list[Statement]:
-        body: list[Statement] = [For(self.tiling.lane, LANE, [statement])]
-        return [For(self.over, TILE, body)] if self.over.arg.size > 1 else body
+        return nested([self.over, self.beside], [For(self.tiling.lane, LANE, [statement])], TILE)
 
     def along_k(self) -> bool:
         """Whether what lies side by side in memory follows K."""

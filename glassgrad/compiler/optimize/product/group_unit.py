@@ -4,7 +4,7 @@
                multiples of 16 bytes): [line][k or position], lines padded
     TASK tiles of M and N:
         start to copy the first steps of both factors into stages of memory that the group shares
-        for steps of K:
+        for steps of K (or of a part of it, where tiles are few):
             wait for its copies; one step of the unit; wait for the step before it; refill the stage that it read
         put the sums into that memory, line by line; the epilogue reads them there
 
@@ -24,22 +24,25 @@ from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, le
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps,
-                                            Axis, Barrier, Box, CopyBoxes, For, If, Statement, Store, counter, load,
-                                            local, ranges_of, register)
+                                            Axis, Barrier, Box, CopyBoxes, For, If, Statement, Store, counter,
+                                            expressions, load, local, ranges_of, register, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
+from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.product.window_boxes import WindowFactor, window_factor
+from glassgrad.compiler.optimize.product.window_boxes import BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
 
-def on_group_unit(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases; refuses (None) what has no unit for its types, or is too small to repay it."""
+def on_group_unit(product: Product, target: Target, decisions: Decisions) \
+        -> tuple[list[list[Statement]], list[Statement]] | None:
+    """The phases, and the loops that add up parts of K; refuses (None) what has no unit for its types, or is too small
+    to repay it."""
     if not target.units or product.stops or not product.n:
         return None
     plan = GroupUnitPlan.of(product.with_lanes_right(), target)
@@ -97,7 +100,7 @@ class GroupUnitPlan:
     outer: list[UOp]
     left: UOp
     right: UOp
-    windows: WindowFactor | None = None   # the right factor, where it is read as windows of an image
+    images: tuple[BoxFactor | None, BoxFactor | None] = (None, None)       # factors that are read as boxes of an image
 
     @staticmethod
     def of(p: Product, target: Target) -> GroupUnitPlan | None:
@@ -115,21 +118,29 @@ class GroupUnitPlan:
         small = min(m.size, n.size) < gpu.LEAST_SIDE or p.depth < gpu.UNIT_LIMITS.least_k
         if small or p.work < gpu.UNIT_LIMITS.least_work:
             return None
-        plan = plan.with_windows()
-        stored = swells(left, p.m + p.k) or plan.windows is None and swells(right, p.n + p.k)
+        plan = plan.with_images()
+        stored = any(image is None and swells(factor, loops + p.k)
+                     for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
         return None if stored else plan
 
-    def with_windows(self) -> GroupUnitPlan:
-        """The same, with windows of an image read from the image, where the right factor is that."""
-        right = self.right
-        found = window_factor(right, self.n.parts, self.product.k, self.line(self.units[0])) \
-            if in_place(*self.factors()[1]) is None else None
-        return self if found is None else replace(self, n=found.axis, k=found.k, windows=found)
+    def with_images(self) -> GroupUnitPlan:
+        """The same, with windows of an image read from the image, where a factor is that."""
+        p, line = self.product, self.line(self.units[0])
+        if not self.units[0].across or in_place(*self.factors()[1]) is not None:
+            return self
+        found = window_factor(self.right, self.n.parts, p.k, line)
+        if found is not None:
+            return replace(self, n=found.axis, k=found.k, images=(None, found))
+        both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) if not self.outer else None
+        if both_ is None:
+            return self
+        return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
 
-    def placed(self) -> list[Factor | WindowFactor | None]:
+    def placed(self) -> list[Factor | BoxFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
-        left, right = (in_place(*of) for of in self.factors())
-        return [left, self.windows or right]
+        found = [in_place(*of) for of in self.factors()]
+        readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
+        return [image or factor for image, factor in zip(self.images, readable)]
 
     def own(self) -> Tiling:
         """The recipe's own choice: the tile with which the whole product takes least time."""
@@ -138,17 +149,27 @@ class GroupUnitPlan:
 
         def time(c: Tiling) -> tuple[float, int]:
             unit = self.unit(c)
-            tiles = count(self.outer) * -(-self.m.size // (c.rows * unit.rows)) * -(-self.n.size // unit.columns)
             tile = (c.rows * unit.rows, unit.columns, 2 if c.stages <= self.stages(c.rows, unit, 2) else 1)
             tile = tile if tile in gpu.UNIT_RATES else (*tile[:2], 1)
-            steps = -(-self.k.size // self.line(unit))
-            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2, in_two), -c.stages
+            steps = -(-self.k.size // self.line(unit)) // c.k_parts
+            tiles = self.tiles(c.rows, unit) * c.k_parts
+            joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
+            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2, in_two) + joined, -c.stages
         return min(self.others(), key=time)
 
     def others(self) -> list[Tiling]:
         found = [self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
                  for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns]
         return list(dict.fromkeys(found))
+
+    def tiles(self, groups: int, unit: MatrixUnit) -> int:
+        return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
+
+    def parts(self, groups: int, unit: MatrixUnit) -> int:
+        """Parts of K, each of as many steps, where tiles alone would leave most processors idle."""
+        steps, processors = -(-self.k.size // self.line(unit)), self.target.few_tasks // 2
+        most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART)
+        return next((p for p in range(most, 1, -1) if steps % p == 0), 1) if most >= gpu.UNIT_PARTS else 1
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
         """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
@@ -160,7 +181,8 @@ class GroupUnitPlan:
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
         line, stages = self.line(unit), self.stages(groups, unit, at_once)
         left, right = ("shared" if factor else "packed" for factor in self.placed())
-        return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line, stages=stages)
+        return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line,
+                      k_parts=self.parts(groups, unit), stages=stages)
 
     def factors(self) -> list[tuple[UOp, FlatAxis, FlatAxis, list[UOp]]]:
         return [(self.left, self.m, self.k, self.outer), (self.right, self.n, self.k, self.outer)]
@@ -194,7 +216,7 @@ class GroupUnitTile:
         self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
         self.threads = c.rows * self.unit.threads
         self.height, self.width = c.rows * self.unit.rows, self.unit.columns
-        self.left, self.right = (factor or packed(name, *of, self.unit.left, self.line)
+        self.left, self.right = (factor or packed(name, *of, self.line, not self.unit.across)
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
@@ -202,23 +224,24 @@ class GroupUnitTile:
         self.task_n, self.tiles_m = counter("nb", -(-self.n.size // self.width)), tiles_m
         self.first_m = multiply(add(multiply(one(self.group), together), one(self.in_group)), self.height)
         self.first_n = multiply(one(self.task_n), self.width)
-        self.steps = -(-plan.k.size // self.line)
+        self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // self.line) // c.k_parts
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
         self.left_size = self.height * self.line
         self.stage_size = self.left_size + self.width * self.line
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
-        self.pitch = self.width + gpu.UNIT_PAD
-        self.tile = local("tile", self.unit.total, self.height * self.pitch, over="stages")
+        self.parts = Parts(self.unit.total, c.k_parts, self.outer, self.m, self.n)
 
-    def phases(self) -> list[list[Statement]]:
+    def phases(self) -> tuple[list[list[Statement]], list[Statement]]:
+        """The phases, and the loops that add up the parts of K."""
         body: list[Statement] = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]), *self.sums(),
                                  AwaitSteps(0), Barrier(), *self.epilogue()]
         stop = left_of(self.tiles_m, self.in_group.arg.size, self.group)
         if self.in_group.arg.size > 1:
             body = [For(self.in_group, TASK, body, stop)]
-        tasks = nested([*self.outer, self.group, self.task_n], body, TASK)
-        return [*[f.before for f in (self.left, self.right) if f.before], tasks]
+        tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
+        joined = self.parts.joined(self.product) if self.part.arg.size > 1 else []
+        return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
     def in_unit(self, body: list[Statement]) -> list[Statement]:
         return nested([self.row, self.column], body, UNIT)
@@ -241,29 +264,61 @@ class GroupUnitTile:
 
     def copies(self, step: UOp) -> CopyBoxes:
         """The copies of both factors for a step of K, into its stage."""
-        to, k = multiply(modulo(step, self.stages), self.stage_size), multiply(step, self.line)
+        to = multiply(modulo(step, self.stages), self.stage_size)
+        k = multiply(add(multiply(one(self.part), self.steps), step), self.line)
         return CopyBoxes(self.memory, step, (
             *self.left.boxes(self.line, to, self.first_m, self.height, k),
             *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)))
 
     def epilogue(self) -> list[Statement]:
-        """The sums to memory, and what is stored of them: neighbouring threads store neighbouring pieces of a line."""
-        keep = Store(self.tile, add(multiply(self.row, self.pitch), self.column), self.total)
-        columns = self.n.parts[-1].arg.size if self.n.pitch else self.n.size
-        piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)           # neighbours that one thread stores
-        along = self.width // piece
-        each, further = counter("e", piece), counter("f", 8 // piece)
-        times, lane = counter("i", self.height * self.width // (8 * self.threads)), counter("l", self.threads)
-        at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), self.threads), lane)
-        row, begin = divide(at, along), multiply(modulo(at, along), piece)
-        at_m, at_n = add(self.first_m, row), add(self.first_n, begin)
-        gate = both(moves.below(at_m, self.m.size) if self.m.size % self.height else None,
-                    moves.below(at_n, self.n.size) if self.n.size % self.width else None)
-        gate = both(gate, self.n.gate(at_n))
-        result = load(self.tile, add(add(multiply(row, self.pitch), begin), one(each)))
-        stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(add(at_n, one(each)))}, gate)
-        lines = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
-        return [*self.in_unit([keep]), *lines]
+        parts = (self.parts, one(self.part)) if self.part.arg.size > 1 else None
+        return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
+                              "stages", parts)
+
+
+def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tuple[FlatAxis, UOp], threads: int,
+                   over: str, parts: tuple[Parts, UOp] | None = None) -> list[Statement]:
+    """The sums to memory of the group, and what is stored of them: neighbouring threads store neighbouring pieces of a
+    line. `m` and `n` are the axes, and where the tile begins along them. Sums that are rounded to a small type before
+    anything else are so on their way to that memory. With `parts` they are stored as the sums of that part of K."""
+    (axis_m, first_m), (axis_n, first_n) = m, n
+    row, column = total.src
+    height, width = row.arg.size, column.arg.size
+    pitch = width + gpu.UNIT_PAD
+    small = rounded_to(product) if parts is None else None
+    tile = local("tile", small or total.dtype, height * pitch, over=over)
+    value = total if small is None else total.cast(small)
+    keep = nested([row, column], [Store(tile, add(multiply(row, pitch), column), value)], UNIT)
+    columns = axis_n.parts[-1].arg.size if axis_n.pitch else axis_n.size
+    piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
+    along = width // piece
+    each, further = counter("e", piece), counter("f", 8 // piece)
+    times, lane = counter("i", height * width // (8 * threads)), counter("l", threads)
+    at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
+    line, begin = divide(at, along), multiply(modulo(at, along), piece)
+    at_m, at_n = add(first_m, line), add(first_n, begin)
+    gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
+                moves.below(at_n, axis_n.size) if axis_n.size % width else None)
+    gate = both(gate, axis_n.gate(at_n))
+    result = load(tile, add(add(multiply(line, pitch), begin), one(each)))
+    if small is not None:
+        rounded = register(product.total.arg, small)
+        epilogue = moves.rebuild(product.epilogue, {product.total.cast(small): rounded})
+        product = replace(product, total=rounded, epilogue=epilogue)
+    if parts is None:
+        stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
+    else:
+        stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
+    return [*keep, *nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))]
+
+
+def rounded_to(product: Product) -> DType | None:
+    """The type of 16 bits that an epilogue rounds the sum to before it does anything else; None: it does not."""
+    found: set[DType | None] = set()
+    for node in toposort([e for s in walk(product.epilogue) for e in expressions(s)]):
+        if product.total in node.src:
+            found.add(node.dtype if node.op is o.CAST and node.dtype.itemsize == 2 and node.dtype.kind == "f" else None)
+    return found.pop() if len(found) == 1 else None
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------
@@ -287,20 +342,24 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> F
     return Factor(value.src[0], offset, axis, k, along_k, pitch, [(r, terms[r]) for r in used], [])
 
 
-def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], dtype: DType, line: int,
-           along_k: bool = False) -> Factor:
-    """A factor that is stored first, lines along what is contiguous in memory and padded, or along k."""
+def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \
+        -> Factor:
+    """A factor that is stored first, lines padded: along what is contiguous in memory, or along k where that is asked
+    for. Then a thread reads as many neighbours as are brought at once, and stores them to as many lines."""
+    dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
-    along_k = along_k or any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
+    along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
+    rows_at_once = gpu.PACK_ROWS if along_k or not must_follow_k else gpu.SECTOR // dtype.itemsize
+    along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
     used = [r for r in outer if r in ranges_of(value)]
     pitch = -(-inner.size // line) * line
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
-    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", gpu.PACK_ROWS), \
+    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", rows_at_once), \
         counter("l", gpu.PACK_LANES)
-    some = counter("p", -(-lines.size // gpu.PACK_ROWS))
-    at_line = add(multiply(one(some), gpu.PACK_ROWS), rows)
+    some = counter("p", -(-lines.size // rows_at_once))
+    at_line = add(multiply(one(some), rows_at_once), rows)
     at = add(multiply(one(block), gpu.PACK_LANES), lane)
     gate = both(moves.below(at_line, lines.size), moves.below(at, inner.size))
     new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})

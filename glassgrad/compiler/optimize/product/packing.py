@@ -141,6 +141,8 @@ class UnitRanges:
 
 def narrowed(value: UOp, dtype: DType) -> UOp | None:
     """The same number as an element of a narrower type, where it is one that was widened; else None."""
+    if value.dtype is dtype:
+        return value
     if value.op is o.CAST and value.src[0].dtype is dtype:
         return value.src[0]
     if value.op is o.WHERE:

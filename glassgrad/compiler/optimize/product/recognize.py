@@ -172,8 +172,8 @@ def _recognize(body: list[Statement]) -> Product | None:
 class FlatAxis:
     """Several loops as one: `size` positions, taken apart again by division where that is needed.
 
-    With a pitch, two loops (rows and columns of an image) are laid out as the image is in memory: a row's positions
-    past its last column are unused, and `gate` says where.
+    With a pitch, the last loop (columns of an image) is laid out in rows of so many positions: those past its last
+    column are unused, and `gate` says where.
     """
     parts: list[UOp]
     size: int
@@ -187,11 +187,12 @@ class FlatAxis:
         """Where a position is used; None: everywhere."""
         if not self.pitch:
             return None
-        return moves.below(modulo(at, self.pitch), self.parts[1].arg.size)
+        return moves.below(modulo(at, self.pitch), self.parts[-1].arg.size)
 
     def apart(self, at: UOp) -> dict[UOp, UOp]:
         if self.pitch:
-            return {self.parts[0]: divide(at, self.pitch), self.parts[1]: modulo(at, self.pitch)}
+            rows = FlatAxis.of(self.parts[:-1]).apart(divide(at, self.pitch))
+            return {**rows, self.parts[-1]: modulo(at, self.pitch)}
         out, step = {}, 1
         for r in reversed(self.parts):
             whole = divide(at, step)

@@ -22,8 +22,9 @@ FAMILIES = {
     "contract": ("rows", "vectors", "lanes", "block_m", "block_n", "left", "right", "ahead", "k_blocks"),
     "direct": ("rows", "vectors", "along", "block_m", "block_n"),
     "unit": ("rows", "vectors", "block_m", "block_n", "left", "k_block"),
-    "staged": ("rows", "vectors", "k_block"),
+    "staged": ("rows", "vectors", "k_block", "stages"),
     "boxes": ("rows", "unit", "stages"),
+    "warps": ("rows", "vectors"),
     "held": ("ahead",),
     "dots": ("rows",),
     "taps": (),
@@ -44,7 +45,7 @@ class Tiling(Choice, names=FAMILIES):
     lanes: int = 0            # of a vector, or threads of a group
     along: str = ""           # neighbours along each loop of M that make the rows, as in 1_2_7
     unit: str = ""            # the instruction of a matrix unit
-    block_m: int = 0          # panels of M in one task, or tiles in one group
+    block_m: int = 0          # panels of M in one task, or threads of a group along M
     block_n: int = 0          # panels of N, likewise
     left: str = one_of("packed", "in_place", "shared", "padded")
     right: str = one_of("packed", "in_place", "near", "shared")

@@ -1,94 +1,225 @@
-"""Windows of an image, copied as boxes of the image itself. In: a factor of a product. Out: a `WindowFactor`, or None.
+"""Windows of an image, copied as boxes of the image. In: factors of a product. Out: `BoxFactor`s, or None.
 
 A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the image reads the result's gradient with
-the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels by some columns of a
-row. A copy brings zeros for what lies outside a matrix, which is what padding means. So the sum over k goes tap by tap,
-some channels in a step, and no window is ever stored. Proven from the index and its gates: each axis of the image has a
-coordinate that is linear in the loops, and the gates say that it is inside, no more.
+the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels of some columns of
+some rows. A copy begins at any row and column, but not at any element: along the innermost axis at multiples of 16
+bytes alone. So the image is stored first with its channels innermost, and with the zeros around it; windows never are.
+
+    forward, and by the image     a step of K is one tap and some channels; positions are rows and columns
+    by the weights                a step of K is rows and columns; positions are channels, of one tap
+
+Proven from the index and its gates: each axis of the image has a coordinate that is linear in the loops, and the gates
+say that it is inside, no more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import (Terms, add, build, divide, index, linear, modulo, multiply,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, less, linear, modulo,
+                                                    multiply, substitute_index)
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Axis, Box, Statement
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
+                                            local, register)
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu
 
-MOST_PADDED = 1.6          # columns of whole lines for each column of an image, that are worth it
+MOST_PADDED = 1.6          # positions of a row for each column of it, that are worth it
+LEAST_COLUMNS = 8          # of a row in a box: lines of memory are permuted in eights
+SQUARE = 64                # channels, and columns, that a group exchanges at once where it stores an image; of short
+MOST_CHANNELS = 256        # rows more channels
 
 
 @dataclass
-class WindowFactor:
-    """Windows as the right factor of a product, its columns those of image rows that are padded to whole lines."""
-    memory: UOp
-    axis: FlatAxis                         # rows and columns of the result
-    k: FlatAxis                            # taps, then channels
-    axes: tuple[Axis, ...]                 # of the image, innermost first,
-    at: tuple[UOp, ...]                    # the coordinates along them,
-    counts: tuple[int, ...]                # and how many of a box
-    before: list[Statement] = field(default_factory=list)       # nothing is stored first
-    in_two_lines: bool = True              # a copied line begins anywhere
+class BoxFactor:
+    """A factor of a product as boxes of an image with its channels innermost."""
+    image: StoredImage
+    axis: FlatAxis                         # of its own: rows and columns, padded; or taps, then channels
+    k: FlatAxis                            # taps, then channels; or rows and columns, padded
+    in_two_lines: bool = False             # whether a line that is copied may lie in two lines of the cache
+
+    @property
+    def along_k(self) -> bool:
+        """Whether channels, which are lines of memory, go along K."""
+        return self.image.channel is self.k.parts[-1]
+
+    @property
+    def before(self) -> list[Statement]:
+        return self.image.stored()
 
     def place(self, line: int, position: UOp, k: UOp) -> UOp:
         """Where the boxes have put a position and a k, both counted from their beginning."""
+        if self.along_k:
+            return add(multiply(position, line), k)
         column = add(multiply(k, line), modulo(position, line))
         return add(multiply(divide(position, line), line * line), column)
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
+        pixels, pitch = (size, self.axis.pitch) if self.along_k else (line, self.k.pitch)
+        columns, rows = (pitch, pixels // pitch) if pixels % pitch == 0 else (math.gcd(pixels, pitch), 1)
+        step = columns * rows if self.along_k else line
         found = []
-        for i in range(0, size, line):
+        for i in range(0, size, step):
             places = {**self.axis.apart(add(position, index(i))), **self.k.apart(k)}
-            first = tuple([substitute_index(at, places, {}) for at in self.at])
-            found.append(Box(self.memory, 0, self.axes, self.counts, first, add(to, index(i * line))))
+            found.append(self.image.box(places, line, columns, rows, add(to, index(i * line))))
         return found
 
 
-def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> WindowFactor | None:
-    """A factor as windows of an image with lines of so many elements; refuses (None) anything else."""
-    gates: list[UOp] = []
-    if value.op is o.WHERE and value.src[2].op is o.CONST and value.src[2].arg == 0:
-        gates, value = _conjuncts(value.src[0]), value.src[1]
-    if value.op is not o.LOAD or value.src[0].op is not o.PARAM or len(n) < 2:
-        return None
-    gates += _conjuncts(value.src[2]) if len(value.src) == 3 else []
-    memory, whole = value.src[0], gpu.COPY_BYTES // value.dtype.itemsize
-    shape = [size for size in memory.arg.shape if size > 1]
-    strides = [count_from(shape, a + 1) for a in range(len(shape))]
-    coordinates = _coordinates(value.src[1], strides)
-    if coordinates is None or not 3 <= len(shape) <= gpu.COPY_AXES or any(s % whole for s in strides[:-1]):
-        return None
-    if not _gated_inside(coordinates, shape, gates):
-        return None
-    rows, columns = n[-2:]
-    alone = [r for r in k if any(c == (0, {r: 1}) for c in coordinates)]         # channels: an axis has nothing else
-    if len(alone) != 1 or alone[0].arg.size % line or coordinates[-1][1].get(columns) != 1:
-        return None
-    [channel] = alone
-    if any(columns in terms or channel in terms and len(terms) > 1 for _, terms in coordinates[:-1]):
-        return None
-    pitch = -(-columns.arg.size // line) * line
-    if pitch > MOST_PADDED * columns.arg.size:
-        return None
-    axis = FlatAxis([rows, columns], rows.arg.size * pitch, pitch)
-    order = FlatAxis.of([*[r for r in k if r is not channel], channel])
-    counts = [line if channel in terms else 1 for _, terms in coordinates[:-1]] + [line]
-    at = [build(constant, terms) for constant, terms in coordinates]
-    axes = [Axis(size, stride) for size, stride in zip(shape, strides)]
-    return WindowFactor(memory, axis, order, tuple(axes[::-1]), tuple(at[::-1]), tuple(counts[::-1]))
+@dataclass
+class StoredImage:
+    """An image that a factor reads, stored with its channels innermost: every coordinate from the least to the greatest
+    that is read, zeros where it is outside of the image."""
+    name: str
+    memory: UOp                            # of the image as it was,
+    axes: list[Axis]                       # its axes but the channels', outermost first,
+    coordinates: list[Coordinate]          # and the coordinates along them
+    channel: UOp
+    channels: Axis
+
+    @staticmethod
+    def of(name: str, value: UOp, loops: Sequence[UOp]) -> StoredImage | None:
+        """A factor that is an element of an image, or 0 outside of it, and one of these loops its channel; None for
+        anything else."""
+        gates: list[UOp] = []
+        if value.op is o.WHERE and value.src[2].op is o.CONST and value.src[2].arg == 0:
+            gates, value = _conjuncts(value.src[0]), value.src[1]
+        if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
+            return None
+        gates += _conjuncts(value.src[2]) if len(value.src) == 3 else []
+        shape = [size for size in value.src[0].arg.shape if size > 1]
+        axes = [Axis(size, math.prod(shape[a + 1:])) for a, size in enumerate(shape)]
+        coordinates = _coordinates(value.src[1], [axis.stride for axis in axes])
+        if coordinates is None or not 3 <= len(shape) <= gpu.COPY_AXES or not _gated_inside(coordinates, shape, gates):
+            return None
+        alone = [(at, r) for at, c in enumerate(coordinates[:-2]) for r in loops if c == (0, {r: 1})]
+        if len(alone) != 1 or alone[0][1].arg.size != axes[alone[0][0]].size:
+            return None
+        [(at, channel)] = alone
+        return StoredImage(name, value.src[0], [*axes[:at], *axes[at + 1:]],
+                           [*coordinates[:at], *coordinates[at + 1:]], channel, axes[at])
+
+    @property
+    def ends(self) -> list[tuple[int, int]]:
+        """The least and the greatest coordinate along each axis."""
+        found = []
+        for constant, terms in self.coordinates:
+            ends = [k * (r.arg.size - 1) for r, k in terms.items()]
+            found.append((constant + sum(min(0, e) for e in ends), constant + sum(max(0, e) for e in ends)))
+        return found
+
+    @property
+    def to(self) -> UOp:
+        """The memory that it is stored in."""
+        sizes = [last - first + 1 for first, last in self.ends]
+        return local(f"{self.name}_image", self.memory.dtype, math.prod(sizes) * self.channels.size, "shared")
+
+    def has_rows(self, rows: UOp, columns: UOp) -> bool:
+        """Whether two loops go along the innermost axes, one position a step, and along no others."""
+        return all(terms.get(r) == 1 and not any(r in other for other in self._terms_but(at))
+                   for at, r in ((-2, rows), (-1, columns)) for terms in [self.coordinates[at][1]])
+
+    def _terms_but(self, at: int) -> list[Terms]:
+        return [terms for i, (_, terms) in enumerate(self.coordinates) if i != at + len(self.coordinates)]
+
+    def ends_with(self, columns: UOp) -> bool:
+        """Whether it has these columns and no others: zeros follow."""
+        return self.coordinates[-1] == (0, {columns: 1})
+
+    def box(self, places: dict[UOp, UOp], channels: int, columns: int, rows: int, to: UOp) -> Box:
+        """A box of so many channels, columns and rows, the first ones given by the values of all loops."""
+        first = [substitute_index(build(constant - least, terms), places, {})
+                 for (constant, terms), (least, _) in zip(self.coordinates, self.ends)]
+        sizes, strides = [last - least + 1 for least, last in self.ends], []
+        for a in range(len(sizes)):
+            strides.append(math.prod(sizes[a + 1:]) * self.channels.size)
+        axes = [Axis(self.channels.size, 1), *[Axis(*axis) for axis in zip(sizes[::-1], strides[::-1])]]
+        counts = (channels, columns, rows, *[1] * (len(sizes) - 2))
+        channel = substitute_index(self.channel, places, {})
+        return Box(self.to, 0, tuple(axes), counts, (channel, *first[::-1]), to)
+
+    def stored(self) -> list[Statement]:
+        """The loops that store it: a group exchanges a square of channels and columns, so that both the image and what
+        is stored are used line by line."""
+        outer = [counter(f"a{a}", last - least + 1) for a, (least, last) in enumerate(self.ends[:-1])]
+        least, last = self.ends[-1]
+        columns, channels = last - least + 1, self.channels.size
+        wide = min(SQUARE, 1 << (columns - 1).bit_length())
+        tall = min(SQUARE * SQUARE // wide, MOST_CHANNELS, max(SQUARE, 1 << (channels - 1).bit_length()))
+        block_c, block_x = counter("cb", -(-channels // tall)), counter("xb", -(-columns // wide))
+        lane, times = counter("l", gpu.PACK_LANES), counter("u", -(-tall * wide // gpu.PACK_LANES))
+        element = add(multiply(one(times), gpu.PACK_LANES), lane)
+        square = local(f"{self.name}_square", self.memory.dtype, tall * (wide + 2))
+        first_c, first_x = multiply(one(block_c), tall), multiply(one(block_x), wide)
+
+        def for_all(*body: Statement) -> list[Statement]:
+            return nested([times], [For(lane, LANE, list(body))], TILE)
+        c, x = divide(element, wide), modulo(element, wide)
+        at_c, at_x = add(first_c, c), add(first_x, x)
+        gate, at = both(moves.below(at_c, channels), moves.below(at_x, columns)), multiply(at_c, self.channels.stride)
+        for place, axis, (low, high) in zip([*[one(r) for r in outer], at_x], self.axes, self.ends):
+            position = add(place, index(low))
+            at = add(at, multiply(position, axis.stride))
+            inside = None if low >= 0 else less(index(-1), position)
+            gate = both(gate, both(inside, None if high < axis.size else less(position, index(axis.size))))
+        held = register(f"{self.name}_next", self.memory.dtype, tuple(r for r in (times, lane) if r.arg.size > 1))
+        read = [*for_all(Assign(held, load(self.memory, at, gate))),
+                *for_all(Store(square, add(multiply(c, wide + 2), x), held))]
+        x, c = divide(element, tall), modulo(element, tall)
+        at_c, at_x = add(first_c, c), add(first_x, x)
+        row = index(0)
+        for r in outer:
+            row = add(multiply(row, r.arg.size), one(r))
+        to = add(multiply(add(multiply(row, columns), at_x), channels), at_c)
+        gate = both(moves.below(at_c, channels), moves.below(at_x, columns))
+        write = for_all(Store(self.to, to, load(square, add(multiply(c, wide + 2), x)), None, gate))
+        return nested([*outer, block_x, block_c], [*read, *write], TASK)
 
 
-def count_from(shape: Sequence[int], first: int) -> int:
-    total = 1
-    for size in shape[first:]:
-        total *= size
-    return total
+def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> BoxFactor | None:
+    """A factor as windows of an image, whose rows and columns are positions, with lines of so many elements; refuses
+    (None) anything else."""
+    image = StoredImage.of("right", value, k) if len(n) >= 2 else None
+    if image is None or not image.has_rows(n[-2], n[-1]) or image.channel.arg.size % line:
+        return None
+    pitch = _row_pitch(n[-1].arg.size)
+    if pitch > MOST_PADDED * n[-1].arg.size:
+        return None
+    order = FlatAxis.of([*[r for r in k if r is not image.channel], image.channel])
+    return BoxFactor(image, FlatAxis([*n[-2:]], n[-2].arg.size * pitch, pitch), order)
+
+
+def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Sequence[UOp], line: int) \
+        -> tuple[BoxFactor, BoxFactor] | None:
+    """Both factors as images whose rows and columns are those of K, such as the gradient of a convolution by its
+    weights; refuses (None) anything else. Past the last column one of them must have zeros."""
+    if len(k) < 2:
+        return None
+    rows, columns = k[-2:]
+    pitch = _row_pitch(columns.arg.size)
+    whole = line % pitch == 0 and rows.arg.size % (line // pitch) == 0 or pitch % line == 0
+    if not whole or pitch > MOST_PADDED * columns.arg.size:
+        return None
+    pixels, found = FlatAxis([*k], math.prod(r.arg.size for r in k[:-1]) * pitch, pitch), []
+    for name, value, loops in (("left", left, m), ("right", right, n)):
+        image = StoredImage.of(name, value, loops)
+        if image is None or not image.has_rows(rows, columns) or image.channel.arg.size % line:
+            return None
+        axis = FlatAxis.of([*[r for r in loops if r is not image.channel], image.channel])
+        found.append(BoxFactor(image, axis, pixels))
+    return (found[0], found[1]) if any(f.image.ends_with(columns) for f in found) else None
+
+
+def _row_pitch(columns: int) -> int:
+    """Positions of a row in a tile: a power of two, so that rows make up a tile; of long rows pieces do."""
+    if columns > SQUARE:
+        return -(-columns // 16) * 16
+    return int(max(LEAST_COLUMNS, 1 << (columns - 1).bit_length()))
 
 
 Coordinate = tuple[int, Terms]

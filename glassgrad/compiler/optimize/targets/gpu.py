@@ -10,22 +10,26 @@ from glassgrad.compiler.optimize.targets.limits import Limits
 LIMITS = Limits(least_k=8)
 THREADS = 256            # of a group
 SIDE = 16                # of them along M, and along N, where a tile is about square
-WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere: what they read is least for 16 products each
+WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere
 PIECE = 4                # neighbouring positions of a thread: one access of 16 bytes
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
 LEAST_SIDE = 16          # positions of M and of N below which a tile would be mostly edge
-STEP = 16                # of K that are copied at once
+STEP = 16                # of K that are copied at once; or half of it, where a thread would copy more than
+MOST_COPIED = 24         # elements
 WARP = 32                # threads that read and store at once
 MEMORY_PIECE = 32        # bytes that are read at least
 WARP_PIECES = 4          # of them, where each thread has four bytes and all are in order
 SMALL_FACTOR = 8         # times the elements of a factor that the other one has: then it is stored first in any order
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
+LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
 PART = 512               # of K that are worth a part of their own
-# Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate.
+# Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate. A thread reads
+# 4 * (rows + columns) bytes of shared memory for rows * columns products, which limits all but the largest.
 EFFICIENCY = {(8, 8, 16): 1.0, (8, 4, 16): 0.8, (4, 8, 16): 0.8, (4, 4, 16): 0.6, (8, 2, 16): 0.6, (2, 8, 16): 0.5,
-              (4, 2, 16): 0.4, (2, 4, 16): 0.4, (2, 2, 16): 0.25, (4, 8, 8): 0.75, (4, 4, 8): 0.58, (4, 2, 8): 0.38,
-              (8, 4, 32): 0.75, (4, 4, 32): 0.58, (2, 4, 32): 0.38}
+              (4, 2, 16): 0.4, (2, 4, 16): 0.4, (2, 2, 16): 0.25,
+              (8, 8, 8): 0.95, (8, 8, 4): 0.85, (4, 8, 8): 0.65, (4, 4, 8): 0.5, (4, 2, 8): 0.35,
+              (8, 8, 32): 0.95, (8, 8, 64): 0.85, (8, 4, 32): 0.65, (4, 4, 32): 0.5, (2, 4, 32): 0.35}
 Tile = tuple[int, int, int]
 
 
@@ -38,6 +42,11 @@ def tile_size(tile: Tile) -> tuple[int, int]:
     """The results of a group, along M and N."""
     rows, columns, side = tile
     return rows * side, columns * (THREADS // side)
+
+
+def step_of(tile: Tile) -> int:
+    """Of K that are copied at once."""
+    return STEP if STEP * sum(tile_size(tile)) <= MOST_COPIED * THREADS else STEP // 2
 
 
 def tile_time(m: int, n: int, k: int, around: int, tile: Tile, parts: int, processors: int) -> float:
@@ -65,17 +74,28 @@ OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices
 MOST_STAGES = 8          # of copies that are on their way
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
+MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stores
 COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of
 CACHE_LINE = 128         # bytes
+SECTOR = 64              # bytes of it that are brought at once
 COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
 UNIT_RATES = {(128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9, (128, 64, 1): 0.72,
               (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48, (64, 64, 2): 0.47}
+UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least
+# Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
+WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}
+WARP_STEP = 32           # of K that are copied at once
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
 UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
 UNIT_ENDS_SEEN = 0.45    # the part of them in which the unit idles, where another group has its steps meanwhile
+
+
+def warp_tile_time(tiles: int, tile: tuple[int, int], at_once: int) -> float:
+    """How long tiles of a size take: rounds of groups that run at once."""
+    return -(-tiles // at_once) * tile[0] * tile[1] / WARP_TILES[tile]
 
 
 def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processors: int,
@@ -89,3 +109,8 @@ def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processor
     steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
     ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
     return -(-tiles // processors) * (steps_take + ends * (1 if at_once == 1 else UNIT_ENDS_SEEN))
+
+
+def unit_join_time(sums: int) -> float:
+    """About how many cycles it takes to start one more phase, and to store and add up so many sums of parts of K."""
+    return 6000 + sums * 8 / MEMORY_RATE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.optimize.targets.limits import Limits
@@ -68,7 +68,7 @@ class WordLoads:
 class StepText:
     """The instructions of a unit of a group's threads, as text."""
     step: str                 # of {sums}, {left} and {right}; {left_across}, {right_across}: 1 where lines lie across k
-    held: str = ""            # the same, where {left} is in registers of the threads, two elements to a word; empty: never
+    held: str = ""            # the same, where {left} is in registers of the threads, two elements to a word
     before: str = ""          # what orders earlier writes of registers before the steps
     commit: str = ""          # closes the steps since the last one
     wait: str = ""            # until at most {pending} of those are unfinished; empty: the program waits for each step
@@ -99,6 +99,7 @@ class MatrixUnit:
     threads: int = 1          # that issue a step together
     sums: Fragments | None = None      # where the total lives, if not in registers of the unit's own
     lines: Swizzled | None = None      # how both factors lie in memory that a group shares, if they are read there
+    across: bool = True                # whether these lines may lie across k, too
     loads: WordLoads | None = None     # how they come into registers of the threads, if they are read there
     text: StepText | None = None       # how a step is written, where its own renderer does not say so
 
@@ -129,21 +130,44 @@ AMX = (
 
 
 # -- a unit of groups of threads -------------------------------------------------------------------------------------
-def _wgmma(columns: int, dtype: DType, letters: str) -> MatrixUnit:
+class Multiplied(NamedTuple):
+    """Types that an instruction multiplies, as it spells them."""
+    left: DType
+    right: DType
+    total: DType
+    letters: str              # of the total, the left and the right factor
+    ends: str                 # what comes after the factors and the predicate: signs, and for 16 bits the directions
+    needs: str = ""           # a feature besides the chip
+
+
+_BOTH_WAYS = ", 1, 1, {left_across}, {right_across}"
+# float32 is rounded to 10 bits of its mantissa on its way in: a program says that this will do (the setting TF32)
+MULTIPLIED = (
+    Multiplied(dtypes.bfloat16, dtypes.bfloat16, dtypes.float32, "f32.bf16.bf16", _BOTH_WAYS),
+    Multiplied(dtypes.float16, dtypes.float16, dtypes.float32, "f32.f16.f16", _BOTH_WAYS),
+    Multiplied(dtypes.float32, dtypes.float32, dtypes.float32, "f32.tf32.tf32", ", 1, 1", "tf32"),
+    Multiplied(dtypes.int8, dtypes.int8, dtypes.int32, "s32.s8.s8", ""),
+    Multiplied(dtypes.uint8, dtypes.uint8, dtypes.int32, "s32.u8.u8", ""))
+
+
+def _wgmma(columns: int, types: Multiplied) -> MatrixUnit:
     """Four warps multiply 64 rows by up to 256 columns, both factors in memory that the group shares: lines of 128
-    bytes along k, or across it. A sum lies in one register; a warp has 16 rows, four threads a row."""
+    bytes along k, or for 16 bits across it. A sum lies in one register; a warp has 16 rows, four threads a row."""
     sums = Fragments(columns // 2,
                      lambda lane, register: lane // 32 * 16 + lane % 32 // 4 + register // 2 % 2 * 8,
                      lambda lane, register: register // 4 * 8 + lane % 4 * 2 + register % 2)
-    step = f"{{{{ .reg .pred more; setp.ne.b32 more, 1, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{letters}." \
-           f"{letters} {{{{{{sums}}}}}}, "
+    shape = f"m64n{columns}k{32 // types.left.itemsize}"
+    step = "{{ .reg .pred more; setp.ne.b32 more, 1, 0; " \
+           f"wgmma.mma_async.sync.aligned.{shape}.{types.letters} {{{{{{sums}}}}}}, "
+    held = step + "{{{left}}}, {right}, more, 1, 1, {right_across}; }}" if types.ends == _BOTH_WAYS else ""
     text = StepText(
-        step + "{left}, {right}, more, 1, 1, {left_across}, {right_across}; }}",
-        step + "{{{left}}}, {right}, more, 1, 1, {right_across}; }}",
+        step + "{left}, {right}, more" + types.ends + "; }}", held,
         "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned {pending};")
-    return MatrixUnit(f"wgmma_m64n{columns}k16_{letters}", frozenset(("sm_90a",)), dtype, dtype, dtypes.float32, 64,
-                      columns, words=8, registers=1, in_flight=2, threads=128, sums=sums,
-                      lines=Swizzled(), text=text)
+    factors = "_".join(dict.fromkeys(types.letters.split(".")[1:]))
+    needs = frozenset(("sm_90a", types.needs) if types.needs else ("sm_90a",))
+    return MatrixUnit(f"wgmma_{shape}_{factors}", needs, types.left, types.right, types.total, 64, columns, words=8,
+                      registers=1, in_flight=2, threads=128, sums=sums, lines=Swizzled(),
+                      across=types.ends == _BOTH_WAYS, text=text)
 
 
 # A thread has a row of sums in each half of a matrix, and two neighbours of it; four threads have a row. Side by side,
@@ -169,8 +193,9 @@ def _mma_sync(dtype: DType, letters: str) -> MatrixUnit:
 MMA_SYNC = tuple([_mma_sync(dtype, letters) for dtype, letters in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))])
 
 
-WGMMA = tuple([_wgmma(columns, dtype, letters) for columns in (256, 192, 128, 112, 96, 80, 64, 48, 32, 16)
-               for dtype, letters in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))])
+WGMMA = tuple([_wgmma(columns, types) for types in MULTIPLIED
+               for columns in (256, 192, 128, 112, 96, 80, 64, 48, 32, 16)
+               if types.ends == _BOTH_WAYS or columns in (256, 192, 128, 64)])
 
 
 def unit_cost(unit: MatrixUnit, panels: int, tiles_m: int, tiles_n: int) -> int:

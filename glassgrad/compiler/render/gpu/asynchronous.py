@@ -22,6 +22,7 @@ from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units
 from glassgrad.compiler.render.gpu.register_steps import RegisterSteps
 from glassgrad.compiler.render.launch import BoxMap
 
+WARP = 32
 LEFT_WORDS = 4       # of a thread, for one instruction whose left factor is in registers
 
 __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
@@ -43,6 +44,14 @@ static __device__ __forceinline__ void round_wait(unsigned bar, unsigned parity)
   while (!done)
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+}
+// Whether this is the first thread of the last warp to come; it counts for the next time then.
+static __device__ __forceinline__ bool comes_last(unsigned arrived, unsigned warps, unsigned thread) {
+  unsigned before = 0;
+  if (thread % 32 == 0)
+    asm volatile("atom.shared.acq_rel.cta.inc.u32 %0, [%1], %2;"
+                 : "=r"(before) : "r"(arrived), "r"(warps - 1) : "memory");
+  return thread % 32 == 0 && before == warps - 1;
 }
 // A matrix in shared memory as the unit is told of it: where it is, two strides in bytes, the permutation of its lines.
 static __device__ __forceinline__ unsigned long long matrix_at(unsigned address, unsigned leading, unsigned stride,
@@ -112,8 +121,9 @@ def _distance(at: UOp, counter_: UOp, value: int, begin: UOp, others: dict[UOp, 
 class Asynchronous:
     """Writes the statements of one function."""
 
-    def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str):
+    def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str, threads: int):
         self.f, self.slots, self.maps, self.wait = function, slots, box_maps(kernel, slots), wait
+        self.warps = threads // WARP
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
 
     # -- what a function begins with ---------------------------------------------------------------------------
@@ -123,9 +133,11 @@ class Asynchronous:
     def begin(self) -> list[str]:
         if not self.stages:
             return []
-        first = f"if (thread == 0) {{ for (int s = 0; s < {self.stages}; s++) rounds_begin(shared_at(rounds + s)); " \
-                "rounds_visible(); }"
-        return [f"__shared__ u64 rounds[{self.stages}];", first, self.wait,
+        by_last = any(isinstance(s, CopyBoxes) and s.by_last for s in walk(self.f.body))
+        each = "rounds_begin(shared_at(rounds + s));" + " arrived[s] = 0;" * by_last
+        first = f"if (thread == 0) {{ for (int s = 0; s < {self.stages}; s++) {{ {each} }} rounds_visible(); }}"
+        return [f"__shared__ u64 rounds[{self.stages}];",
+                *([f"__shared__ unsigned arrived[{self.stages}];"] if by_last else []), first, self.wait,
                 "const unsigned warps = __shfl_sync(0xffffffffu, (unsigned)thread / 128, 0);"]
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -152,7 +164,10 @@ class Asynchronous:
             at = ", ".join(f"(int)({self.value(e)})" for e in box.first)
             which = self.maps.index(_box_map(box, self.slots))
             lines.append(f"{name}(shared_at({base} + {self.value(box.to)}), &map{which}, round, {at});")
-        self.f.line("if (thread == 0) {")
+        if s.by_last:
+            self.f.line(f"if (comes_last(shared_at(arrived + {self.stage(s.round)}), {self.warps}, thread)) {{")
+        else:
+            self.f.line("if (thread == 0) {")
         for text in lines:
             self.f.line("  " + text)
         self.f.line("}")
@@ -180,7 +195,7 @@ class Asynchronous:
     def name(self, matrices: Iterable[UOp], unit: MatrixUnit) -> None:
         for matrix in matrices:
             for register in registers_of(matrix, unit, self.f.units):
-                self.f.line(f'asm volatile("" : "+f"({self.f.register(register).text}) :: "memory");')
+                self.f.line(f'asm volatile("" : "+{_letter(unit)}"({self.f.register(register).text}) :: "memory");')
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def unit_of(self, s: Accumulate) -> MatrixUnit:
@@ -197,9 +212,9 @@ class Asynchronous:
             raise Bug(f"the steps of {unit.name} are not written by groups of threads")
         row, column = s.register.src
         [depth] = [r for r in ranges_of(s.value) if r in self.f.units and r not in (row, column)]
-        left, right = (factor.src[0] for factor in s.value.src)
+        left, right = (factor.src[0] if factor.op is o.CAST else factor for factor in s.value.src)
         names = [self.f.register(r).text for r in registers_of(s.register, unit, self.f.units)]
-        outs, count = ", ".join(f'"+f"({name})' for name in names), len(names)
+        outs, count = ", ".join(f'"+{_letter(unit)}"({name})' for name in names), len(names)
         sums = ", ".join(f"%{i}" for i in range(count))
         right_matrix = SharedMatrix.of(right, column, depth, lines)
         described = [f"  const u64 right = {self.descriptor(right_matrix, lines)};"]
@@ -251,6 +266,11 @@ class Asynchronous:
 
     def stage(self, round_: UOp) -> str:
         return self.value(modulo(round_, self.stages))
+
+
+def _letter(unit: MatrixUnit) -> str:
+    """How inline assembly calls a register of a sum."""
+    return "f" if unit.total.kind == "f" else "r"
 
 
 def _count(box: Box) -> int:

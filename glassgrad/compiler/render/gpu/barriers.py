@@ -10,7 +10,11 @@ before it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, UNIT, For, If, Statement, Store, expressions, walk
@@ -25,8 +29,45 @@ def fences(body: list[Statement]) -> set[int]:
     """The identities of the statements that all threads wait before."""
     found: set[int] = set()
     shared = {s.memory for s in walk(body) if isinstance(s, Store)}
-    _Fences(shared, found).straight(body, _Touched())
+    _Fences(shared - own_places(body), found).straight(body, _Touched())
     return found
+
+
+def own_places(body: list[Statement]) -> set[UOp]:
+    """Memories in which no place is touched by two threads: y[row * 768 + thread] += .., whatever the row is. Known where
+    a memory is only added to, and the thread is the remainder of each index by one number."""
+    read = {n.src[0] for s in walk(body) for n in toposort(expressions(s)) if n.op is o.LOAD}
+    stores: dict[UOp, list[tuple[int, int, int] | None]] = {}
+    for lane, s in _stores(body):
+        stores.setdefault(s.memory, []).append(None if lane is None else _remainder(s.index, lane))
+    return {memory for memory, found in stores.items()
+            if memory.op is o.PARAM and memory not in read and _apart([f for f in found if f], len(found))}
+
+
+def _stores(body: list[Statement], lane: UOp | None = None) -> Iterator[tuple[UOp | None, Store]]:
+    """All stores, each with the counter of the threads that do it."""
+    for s in body:
+        if isinstance(s, Store):
+            yield lane, s
+        elif isinstance(s, (For, If)):
+            yield from _stores(s.body, s.range if isinstance(s, For) and s.kind == LANE else lane)
+
+
+def _remainder(at: UOp, lane: UOp) -> tuple[int, int, int] | None:
+    """(d, r, n) where an index % d is r + lane, for n lanes; None where it is not."""
+    constant, terms = linear(at)
+    divisor = math.gcd(*[k for atom, k in terms.items() if atom is not lane])
+    if terms.get(lane) != 1 or divisor < lane.arg.size:
+        return None
+    return divisor, constant % divisor, int(lane.arg.size)
+
+
+def _apart(found: list[tuple[int, int, int]], stores: int) -> bool:
+    """Whether remainders of all of the stores are the same threads', or of different places."""
+    if len(found) != stores or len({d for d, _, _ in found}) != 1:
+        return False
+    return all(r == q or r + n <= q or q + m <= r for _, r, n in found for _, q, m in found) and \
+        all(r + n <= d for d, r, n in found)
 
 
 class _Touched:
@@ -47,7 +88,7 @@ class _Touched:
 
 class _Fences:
     def __init__(self, shared: set[UOp], found: set[int]):
-        self.shared, self.found = shared, found         # memories that are stored to: only they can change
+        self.shared, self.found = shared, found         # memories that one thread stores to, and another may touch
 
     def touches(self, statement: Statement) -> _Touched:
         """What a statement and all inside it read and write."""
@@ -56,7 +97,7 @@ class _Fences:
         placed: set[UOp] = set()
         for s in walk([statement]):
             read |= {n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared}
-            if isinstance(s, Store):
+            if isinstance(s, Store) and s.memory in self.shared:
                 written.add(s.memory)
                 read |= {s.memory} if s.combine is not None else set()
                 placed |= {s.memory} if any(n.op is o.LOAD for n in toposort([s.index])) else set()

@@ -31,6 +31,7 @@ class Conversion:
     """How a small float, carried as the integer x of its bits, converts to float32 and back: bodies of functions."""
     widen: tuple[str, ...]       # of x, the bits
     round: tuple[str, ...]       # of x, a float32; to nearest, ties to even
+    round_pair: tuple[str, ...] = ()         # of x and y as one word, y in its upper half
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,15 @@ class Dialect:
     shuffle_prelude: str = ""                # what `shuffle` calls
     small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by an instruction of their own
     power_of_two: tuple[str, ...] = ()       # of x, a float32, by an instruction: the body of a function
-    maximum: tuple[str, ...] = ()            # of x and y, float32, likewise; of a NaN it is NaN
+    reciprocal: tuple[str, ...] = ()         # likewise of x, within a unit of the last place,
+    ordinary_reciprocal: tuple[str, ...] = ()    # the same where neither x nor the result is a denormal number,
+    quotient: tuple[str, ...] = ()           # and of x and y, within two
+    extreme: tuple[str, ...] = ()            # likewise {name}, max or min, of x and y, where a NaN wins
     has_float64: bool = True
+
+
+def _pair_of(letters: str) -> tuple[str, ...]:
+    return "unsigned r;", f'asm("cvt.rn.{letters}x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));', "return r;"
 
 
 CUDA = Dialect(
@@ -84,12 +92,17 @@ CUDA = Dialect(
     exchange="__shfl_xor_sync(0xffffffffu, x, step)",
     wide_access=True,
     power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
-    maximum=("f32 r;", 'asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
+    reciprocal=("f32 r;", 'asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
+    ordinary_reciprocal=("f32 r;", 'asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
+    quotient=("f32 r;", 'asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
+    extreme=("f32 r;", 'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
     small_floats={
         dtypes.float16: Conversion(("f32 r;", 'asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));', "return r;"),
-                                   ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")),
+                                   ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;"),
+                                   _pair_of("f16")),
         dtypes.bfloat16: Conversion(("return __uint_as_float((unsigned)x << 16);",),     # the upper half of a float32
-                                    ("u16 r;", 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")),
+                                    ("u16 r;", 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;"),
+                                    _pair_of("bf16")),
     },
 )
 

@@ -13,6 +13,7 @@ differs is written here:
 
 from __future__ import annotations
 
+import re
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
-                                            For, Kernel, Phase, Prefetch, Statement, Store, expressions, filled,
-                                            ranges_of, shared_locals, walk)
+                                            For, Kernel, Prefetch, Statement, Store, expressions, ranges_of,
+                                            shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -36,7 +37,8 @@ from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
-from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_reads, store_wide
+from glassgrad.compiler.render.gpu.rounded_values import is_ordinary, rounded_divisions
+from glassgrad.compiler.render.gpu.wide_access import MOST_BYTES, load_wide, neighbours, runs_of_reads, store_wide
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -45,7 +47,9 @@ from glassgrad.compiler.render.value_order import Flow
 __all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
 
 WARP = 32                   # groups are whole multiples of it
-UNROLL = 4
+UNROLL = 8
+SHORT = 16                  # iterations
+FEW_SUMS = 2
 FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
 LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
@@ -66,17 +70,13 @@ def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
     in_global = scratch_is_global(kernel, info.scratch_bytes, group_bytes)
-    in_group = [info.scratch_bytes if not in_global and has_scratch(phase) else 0 for phase in kernel.phases]
+    layout = LocalLayout(kernel)
+    in_group = [0 if in_global else nbytes for nbytes in layout.phase_bytes]
     phases = tuple([(name, min(tasks, GROUPS) if in_global else tasks, t, n)
                     for (name, tasks), t, n in zip(info.phases, threads, in_group)])
     most = max((groups for _, groups, _, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if in_global else info.shared
-    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, LocalLayout(kernel).slots)))
-
-
-def has_scratch(phase: Phase) -> bool:
-    """Whether the groups of a phase share memory of their own."""
-    return any(m.arg.scope == "worker" for m in filled(phase))
+    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, layout.slots)))
 
 
 def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:
@@ -111,14 +111,17 @@ class GpuFunction(CFunction):
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
         self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
+        self.loaded = {s.register for s in walk(jammed.body) if isinstance(s, Assign) and s.value.op is o.LOAD}
         self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
+        self.rounded = rounded_divisions(jammed.body, self.native_floats) if dialect.quotient else set()
+        self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
         self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
         self.thread = dialect.thread_name
-        self.taken |= {self.thread, "area", "rounds", "warps", "left", "right", "round"}
-        self.beside = Asynchronous(self, kernel, places.slots, dialect.wait)
+        self.taken |= {self.thread, "area", "arrived", "rounds", "warps", "left", "right", "round", "aligned"}
+        self.beside = Asynchronous(self, kernel, places.slots, dialect.wait, self.threads)
         if self.beside.maps:
             definitions.helpers.setdefault("asynchronous", PRELUDE)
 
@@ -145,8 +148,25 @@ class GpuFunction(CFunction):
                 *declared, *head, *lines, *foot]
         at_once = AT_ONCE if self.group_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
-        return "\n".join([f"{declaration} {self.name}({parameters}) {{",
-                          *["  " + line for line in body], "}"])
+        if self.wide_memories and self.beside.maps:
+            body.insert(0, f"const bool aligned = {self._aligned()};")
+        if not self.wide_memories or self.beside.maps:
+            return "\n".join([f"{declaration} {self.name}({', '.join(parameters)}) {{",
+                              *["  " + line for line in body], "}"])
+        given = ", ".join([re.findall(r"\w+", p)[-1] for p in parameters])
+        return "\n".join([f"{d.helper} void {self.name}_at({', '.join(parameters)}, const bool aligned) {{",
+                          *["  " + line for line in body], "}",
+                          f"{declaration} {self.name}({', '.join(parameters)}) {{",
+                          f"  if ({self._aligned()}) {self.name}_at({given}, true);",
+                          f"  else {self.name}_at({given}, false);", "}"])
+
+    def _aligned(self) -> str:
+        """The test whether all memory that is accessed in pieces of 16 bytes begins at a multiple of that. It is done
+        once for a kernel, which is written for both cases: in a loop, even loads that are not taken cost time."""
+        bases = [f"data{m.arg.slot}" if m.op is o.PARAM else f"shared{self.slots[m] - len(self.kernel.params)}"
+                 if m in self.slots else "all_scratch" for m in self.wide_memories]
+        any_bit = " | ".join(f"(unsigned long long){name}" for name in dict.fromkeys(bases))
+        return f"({any_bit}) % {MOST_BYTES} == 0"
 
     def sums(self) -> set[UOp]:
         """The matrices in registers that a unit adds to."""
@@ -160,7 +180,7 @@ class GpuFunction(CFunction):
         each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
         return groups * (each + gpu.OTHER_REGISTERS * self.threads) <= gpu.REGISTERS
 
-    def _parameters(self, in_global: bool) -> str:
+    def _parameters(self, in_global: bool) -> list[str]:
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
         d = self.dialect
         out = [d.scalar.format(name=f"cell{p.arg.slot}") if p.arg.scalar
@@ -172,7 +192,7 @@ class GpuFunction(CFunction):
         out = [text + d.binding.format(number=number) for number, text in enumerate(out)]
         if self.group_bytes and d.group_argument:
             out.append(d.group_argument)
-        return ", ".join([*out, *self.beside.parameters(), *d.counters])
+        return [*out, *self.beside.parameters(), *d.counters]
 
     def _memory(self, name: str, kind: str) -> str:
         d = self.dialect
@@ -199,15 +219,17 @@ class GpuFunction(CFunction):
             self.line(self.dialect.wait)
         if id(statement) in self.runs:
             values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
-            load_wide(self, values, self.is_group_memory)
+            load_wide(self, values, self.is_aligned)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
-        """Innermost loops that only sum run four iterations at a time, so that their loads overlap. Those with several
-        products of a unit are long enough: written out again and again they leave the instruction cache."""
+        """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
+        fewer sums there are. Short ones are written out. Loops with several products of a unit are long enough: written
+        out again and again they leave the instruction cache."""
         if self.beside.stages and len([m for m in self.sums() if m in flow.writes]) > 1:
             return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
-        return [f"#pragma unroll {UNROLL}"] if range_.arg.size >= UNROLL and sums else []
+        times = SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
+        return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------
     def _counter(self, node: UOp) -> CValue:
@@ -296,14 +318,22 @@ class GpuFunction(CFunction):
     def _expression(self, node: UOp) -> CValue:
         if node.op is o.PARAM:
             return CValue(f"*({self.dialect.scalar_pointer}{self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
+        if node in self.rounded:
+            return self.rounded_division(node)
         value = super()._expression(node)
         if node in self.own_reads:
             return CValue(f"{self.thread} == 0 ? {value.inside} : 0", node.dtype, 0, False)
         return value
 
     def is_group_memory(self, memory: UOp) -> bool:
-        """Whether a memory begins at a multiple of 16 bytes: that of a group does."""
         return memory in self.offsets and not self.scratch_global
+
+    def is_aligned(self, memory: UOp) -> bool:
+        """Whether a memory always begins at a multiple of 16 bytes: that of a group does. Where others begin, the
+        kernel finds out."""
+        if not self.is_group_memory(memory):
+            self.wide_memories[memory] = None
+        return self.is_group_memory(memory)
 
     def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
         self.beside.write(statement)
@@ -314,11 +344,22 @@ class GpuFunction(CFunction):
         first = body[at]
         assert isinstance(first, Store)
         wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
-            any(n.op is o.LOAD for n in toposort([first.value]))
+            any(n.op is o.LOAD or n in self.loaded for n in toposort([first.value]))
         return neighbours(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
-        store_wide(self, stores, self.store_test(stores[0]), self.is_group_memory)
+        store_wide(self, stores, self.store_test(stores[0]), self.is_aligned, self.pair_rounding(stores))
+
+    def pair_rounding(self, stores: list[Store]) -> str:
+        """The helper that rounds two neighbours at once; empty where they are not rounded for this store alone."""
+        dtype = stores[0].memory.dtype
+        body = self.dialect.small_floats[dtype].round_pair if dtype in self.native_floats else ()
+        values = [s.value for s in stores]
+        alone = all(v.op is o.CAST and v.src[0].dtype is dtypes.float32 and self.uses.get(v, 1) == 1 for v in values)
+        if not body or not alone:
+            return ""
+        name = f"round_pair_{'bf16' if dtype is dtypes.bfloat16 else 'f16'}"
+        return self.define(name, "unsigned", f"{self.type(dtypes.float32)} x, f32 y", *body)
 
     def accumulate(self, statement: Accumulate) -> None:
         if self.is_matrix(statement.register):
@@ -376,17 +417,27 @@ class GpuFunction(CFunction):
             return self.function("fma", dtype, x, y, z)
         return super().multiply_add(dtype, x, y, z)
 
+    def rounded_division(self, node: UOp) -> CValue:
+        """A division whose last bits are not kept."""
+        values, d, dtype = [self.operand(s) for s in node.src], self.dialect, node.dtype
+        is_quotient, ordinary = node.op is o.DIV, is_ordinary(node.src[-1])
+        if is_quotient and not ordinary:
+            return self.call(self.define("quotient", "f32", "f32 x, f32 y", *d.quotient), dtype, 0, *values)
+        name, body = ("ordinary_reciprocal", d.ordinary_reciprocal) if ordinary else ("reciprocal", d.reciprocal)
+        inverse = self.call(self.define(name, "f32", "f32 x", *body), dtype, 0, values[-1])
+        return self.apply(o.MUL, dtype, values[0], inverse) if is_quotient else inverse
+
+    def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
+        if self.dialect.extreme and dtype is dtypes.float32 and self.native_floats:
+            body = [line.format(name=name) for line in self.dialect.extreme]
+            return self.call(self.define(f"{name}_{self.type(dtype)}", "f32", "f32 x, f32 y", *body), dtype, 0, x, y)
+        return super().extreme(dtype, x, y, sign, name)
+
     def power_of_two(self, dtype: DType, x: CValue) -> CValue:
         """2 to the x, where the tree leaves it to the language: within 2 units of the last place."""
         if self.dialect.power_of_two and dtype is dtypes.float32 and self.native_floats:
             return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
         return self.function("exp2", dtype, x)
-
-    def maximum(self, dtype: DType, x: CValue, y: CValue) -> CValue:
-        if self.dialect.maximum and dtype is dtypes.float32 and self.native_floats:
-            name = self.define("maximum", "f32", "f32 x, f32 y", *self.dialect.maximum)
-            return self.call(name, dtype, 0, x, y)
-        return C_OPS[o.MAX](self, dtype, x, y)
 
     @property
     def ops(self) -> Mapping[Op, COp]:
@@ -472,7 +523,6 @@ def wrapping(sign: str, of_bools: str = "") -> COp:
 # All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
 GPU_OPS: ChainMap[Op, COp] = ChainMap({
     o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
-    o.MAX: lambda c, dtype, x, y: c.maximum(dtype, x, y),
     o.ADD: wrapping("+", of_bools="|"),
     o.SUB: wrapping("-"),
     o.MUL: wrapping("*", of_bools="&"),

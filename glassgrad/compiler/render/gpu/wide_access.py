@@ -2,7 +2,8 @@
 
 What TILE loops write out as `out[i] = f(x[i]); out[i + 1] = f(x[i + 1]); ..` is one wide store, and where the loads
 under it are neighbours too, wide loads. Sums of neighbours load so too. A kernel cannot count on an argument's address
-to be a multiple of 16 (it may be part of another buffer), so the helpers look at it; all threads find the same.
+to be a multiple of 16 (it may be part of another buffer): the helpers are told so by `aligned`, which a kernel finds
+out once, and all threads alike.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Statemen
 from glassgrad.compiler.render.c.c_ops import CValue
 from glassgrad.compiler.render.c.c_source import CFunction
 
-__all__ = ["load_wide", "neighbours", "runs_of_reads", "store_wide"]
+__all__ = ["MOST_BYTES", "load_wide", "neighbours", "runs_of_reads", "store_wide"]
 
-IsGroupMemory = Callable[[UOp], bool]        # whether a group shares a memory: it begins at a multiple of 16 bytes
+IsAligned = Callable[[UOp], bool]            # whether a memory always begins at a multiple of 16 bytes
 MOST_BYTES = 16
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # what is moved at once, by its bytes
 
@@ -73,63 +74,81 @@ def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
     return {first: some for first, some in found.items() if len(some) > 1}
 
 
-def store_wide(f: CFunction, stores: list[Store], test: str, is_group_memory: IsGroupMemory) -> None:
-    """Neighbouring stores as one, under a condition (empty: always)."""
-    load_wide(f, [s.value for s in stores], is_group_memory)
+def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAligned, pair: str = "") -> None:
+    """Neighbouring stores as one, under a condition (empty: always). `pair` is a function that rounds two values of
+    float32 to a word of two small floats: the stores are of such values, and it rounds them."""
+    load_wide(f, [s.value for s in stores], is_aligned)
     first, count = stores[0], len(stores)
-    values = [f.operand(s.value).text for s in stores]
+    values = [f.operand(s.value.src[0] if pair else s.value).text for s in stores]
     kind, nbytes = f.type(first.memory.dtype), count * first.memory.dtype.itemsize
-    takes = ", ".join(f"{kind} v{i}" for i in range(count))
-    aligned = is_group_memory(first.memory)
+    given = f.type(dtypes.float32) if pair else kind
+    takes = ", ".join(f"{given} v{i}" for i in range(count))
+    filled = [f"v.words[{i}] = {pair}(v{2 * i}, v{2 * i + 1});" for i in range(count // 2)] if pair else \
+        [f"v.each[{i}] = v{i};" for i in range(count)]
+    words = f"unsigned words[{nbytes // 4}]; " if pair else ""
+    aligned = is_aligned(first.memory)
+    takes_aligned, given_aligned = ("", "") if aligned else (", bool aligned", ", aligned")
     name = f.define(
-        f"store_{kind}_{count}{'_aligned' if aligned else ''}", "void", f"{kind} *p, {takes}",
-        f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v = {{}};",
-        *[f"v.each[{i}] = v{i};" for i in range(count)], *_moved(f"*({WORDS[nbytes]} *)p = v.all;",
-                                                                  "p[i] = v.each[i];", count, nbytes, aligned))
+        f"store_{kind}_{count}{f'_by_{pair}' if pair else ''}{'_aligned' if aligned else ''}", "void",
+        f"{kind} *p, {takes}{takes_aligned}",
+        f"union {{ {WORDS[nbytes]} all; {words}{kind} each[{count}]; }} v = {{}};",
+        *filled, *_moved(f"*({WORDS[nbytes]} *)p = v.all;", "p[i] = v.each[i];", count, aligned))
     at = f"{f.base(first.memory)} + {f.split(first.index)[0].text}"
-    f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {', '.join(values)});")
+    f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {', '.join(values)}{given_aligned});")
 
 
-def _moved(whole: str, single: str, count: int, nbytes: int, aligned: bool) -> list[str]:
-    if aligned:
-        return [whole]
-    return [f"if ((unsigned long long)p % {nbytes} == 0) {whole}", f"else for (int i = 0; i < {count}; i++) {single}"]
+def _moved(whole: str, single: str, count: int, aligned: bool) -> list[str]:
+    return [whole] if aligned else [f"if (aligned) {whole}", f"else for (int i = 0; i < {count}; i++) {single}"]
 
 
-def load_wide(f: CFunction, values: list[UOp], is_group_memory: IsGroupMemory) -> None:
+def load_wide(f: CFunction, values: list[UOp], is_aligned: IsAligned) -> None:
     """Reads what values load side by side, at once."""
     reads = [[n for n in toposort([value]) if n.op is o.LOAD] for value in values]
     if len({len(some) for some in reads}) > 1:
         return
     for loads in zip(*reads):
-        first, count = loads[0], len(loads)
-        memory, size = first.src[0], first.dtype.itemsize
-        width = min(count, MOST_BYTES // size)
-        begin, terms = linear(first.src[1])
-        if count % width or width * size not in WORDS or width == 1 or memory.dtype is dtypes.bool or \
-                any(n % width for n in (begin, *terms.values())) or \
-                any(f.scope_of(n) is not f.scopes[-1] or n in f.scope_of(n).values for n in loads) or \
-                not all(n.src[0] is memory and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
-                        for i, n in enumerate(loads)):
+        if any(f.scope_of(n) is not f.scopes[-1] or n in f.scope_of(n).values for n in loads):
             continue
-        for start in range(0, count, width):
-            _read(f, loads[start:start + width], is_group_memory(memory))
+        width = _width(loads)
+        for start in range(0, len(loads), width) if width > 1 else ():
+            _read(f, loads[start:start + width], is_aligned(loads[start].src[0]))
+
+
+def _width(loads: tuple[UOp, ...]) -> int:
+    """How many of some loads at a time are of neighbours that one access can bring."""
+    size = loads[0].dtype.itemsize
+    for nbytes in WORDS:
+        width = nbytes // size
+        if 1 < width <= len(loads) and len(loads) % width == 0 and \
+                all(_side_by_side(loads[start:start + width]) for start in range(0, len(loads), width)):
+            return width
+    return 1
+
+
+def _side_by_side(loads: tuple[UOp, ...]) -> bool:
+    first, width = loads[0], len(loads)
+    begin, terms = linear(first.src[1])
+    return first.src[0].dtype is not dtypes.bool and all(n % width == 0 for n in (begin, *terms.values())) and \
+        all(n.src[0] is first.src[0] and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
+            for i, n in enumerate(loads))
 
 
 def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
     first, count = loads[0], len(loads)
     memory, nbytes = first.src[0], count * first.dtype.itemsize
+    takes_aligned, given_aligned = ("", "") if aligned else (", bool aligned", ", aligned")
     kind = f.type(memory.dtype)
     test = f.operand(first.src[2]).inside if len(first.src) == 3 else ""
     name = f.define(
-        f"load_{kind}_{count}{'_aligned' if aligned else ''}", "void", f"const {kind} *p, {kind} *to",
+        f"load_{kind}_{count}{'_aligned' if aligned else ''}", "void",
+        f"const {kind} *p, {kind} *to{takes_aligned}",
         f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v;",
-        *_moved(f"v.all = *(const {WORDS[nbytes]} *)p;", "v.each[i] = p[i];", count, nbytes, aligned),
+        *_moved(f"v.all = *(const {WORDS[nbytes]} *)p;", "v.each[i] = p[i];", count, aligned),
         f"for (int i = 0; i < {count}; i++) to[i] = v.each[i];")
     f.values_named += 1
     held = f.named(("value", f.values_named), f"w{f.values_named}")
     at = f"{f.base(memory)} + {f.split(first.src[1])[0].text}"
     f.line(f"{kind} {held}[{count}] = {{}};")
-    f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {held});")
+    f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {held}{given_aligned});")
     for i, load in enumerate(loads):
         f.keep(f.scope_of(load), load, f.reads[load], CValue(f"{held}[{i}]", load.dtype))

@@ -15,7 +15,6 @@ __all__ = ["unrolled"]
 
 MOST_UNROLLED = 32          # iterations of a loop that are written out
 DIVISION_ROUNDS = 64        # of a division of 64-bit integers
-FOLD_ROUNDS = 10            # of an exchange between the threads of a group
 
 
 def unrolled(body: list[Statement], most: int, what: str) -> int:
@@ -37,7 +36,6 @@ def _rounds(body: list[Statement]) -> tuple[int, int]:
     for s in body:
         divisions = [n for n in toposort(expressions(s)) if n.op in (o.IDIV, o.MOD) and n.dtype.bits == 64]
         outer += DIVISION_ROUNDS * sum(ix.span(n.src[0])[1] >= 1 << 31 for n in divisions)
-        outer += FOLD_ROUNDS * sum(n.op is o.FOLD for n in toposort(expressions(s)))
         if isinstance(s, (For, If)):
             inside, around = _rounds(s.body)
             times = s.range.arg.size if isinstance(s, For) and s.kind not in (LANE, UNIT) else 1

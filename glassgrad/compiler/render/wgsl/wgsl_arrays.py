@@ -90,6 +90,8 @@ class KernelArrays:
             if memory not in self.offsets:
                 raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
             name = f"{memory.arg.name}_group"
+            if name in self.definitions.types:           # another memory of this name, such as that of a loop's rest
+                name = f"{name}_{len(self.cells)}"
             cells = self.cells[memory] = self._array(memory, name)
             count = -(-memory.arg.size * memory.dtype.itemsize // max(4, memory.dtype.itemsize))
             inner = "atomic<u32>" if cells.atomic else cells.kind

@@ -200,15 +200,15 @@ class WgslFunction(WgslArithmetic, CFunction):
         kind, count = self.type(dtype), self.threads
         area = f"area_{NAMES[dtype]}_{count}"
         self.definitions.types.setdefault(area, f"var<workgroup> {area}: array<{kind}, {count}>;")
-        one, other = CValue(f"{area}[thread]", dtype), CValue(f"{area}[thread + gap]", dtype)
-        both = self.apply(combine, dtype, one, other).text
-        half = 1 << (count - 1).bit_length() - 1
+        steps = []
+        for gap in reversed([1 << i for i in range((count - 1).bit_length())]):      # no loop, whose rounds would count
+            one, other = CValue(f"{area}[thread]", dtype), CValue(f"{area}[thread + {gap}]", dtype)
+            steps.append(f"if (thread < {min(gap, count - gap)}) {{ {area}[thread] = "
+                         f"{self.apply(combine, dtype, one, other).text}; }}")
+            steps.append("workgroupBarrier();")
         return self.define(
             f"fold_{combine.name.lower()}_{NAMES[dtype]}_{count}", kind, f"x: {kind}, thread: i32",
-            "workgroupBarrier();", f"{area}[thread] = x;", "workgroupBarrier();",
-            f"for (var gap = {half}; gap > 0; gap /= 2) {{",
-            f"  if (thread < gap && thread + gap < {count}) {{ {area}[thread] = {both}; }}", "  workgroupBarrier();",
-            "}", f"return {area}[0];")
+            "workgroupBarrier();", f"{area}[thread] = x;", "workgroupBarrier();", *steps, f"return {area}[0];")
 
     # -- memory --------------------------------------------------------------------------------------------------
     def position(self, memory: UOp, index: UOp) -> CValue:

@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.tensor.autograd.autocast import exact
+from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import elementary
@@ -21,7 +21,7 @@ from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, binar
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.movement import above_diagonal, matrix_transpose, pad_constant
 from glassgrad.tensor.formulas.random_numbers import uniform
-from glassgrad.tensor.formulas.reductions import any_true, largest, mean, mean_square, norm, total
+from glassgrad.tensor.formulas.reductions import any_true, count, largest, mean, mean_square, norm, total
 
 
 # -- element by element --------------------------------------------------------------------------------------
@@ -150,6 +150,30 @@ class NormGradient:
         return elementary.rsqrt(mean_square(c, self.axes) + self.eps)
 
 
+@dataclass(frozen=True)
+class ScaledNormGradient:
+    """The gradients of y = n weight + bias, for n = (x - mean) / sqrt(variance + eps) along axes where weight and bias
+    are one value: bias' is the sum of g, weight's that of g n, and x's needs no sums but these."""
+    normed: NormGradient
+
+    def __call__(self, g: UOp, y: UOp, x: UOp, weight: UOp, bias: UOp) -> tuple[UOp, UOp, UOp]:
+        axes = self.normed.axes
+        c = self.normed.centre(x)
+        scale = self.normed.scale(c)
+        n = c * scale
+        of_bias, of_weight = g.sum(axes), (g * n).sum(axes)
+        along = divide(of_bias + n * of_weight, count(x, axes, "batchnorm"))
+        return (g - along) * (weight * scale), of_weight, of_bias
+
+
+def scaled_norm(x: UOp, weight: UOp, bias: UOp, axes: tuple[int, ...], eps: float) -> UOp:
+    """(x - mean) / sqrt(variance + eps) weight + bias; weight and bias have the shape of x, with 1 along the axes."""
+    normed = NormGradient(axes, eps, centred=True)
+    c = normed.centre(x)
+    value = c * normed.scale(c) * weight.expand(x.shape) + bias.expand(x.shape)
+    return own_gradient(value, (x, weight, bias), ScaledNormGradient(normed))
+
+
 def _normed(x: UOp, axis: Axis, eps: float, centred: bool) -> UOp:
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
@@ -193,13 +217,37 @@ def dropout(x: UOp, p: float) -> UOp:
     return keep.where(x, 0) * (1.0 / (1.0 - p))
 
 
+@dataclass(frozen=True)
+class AttentionGradient:
+    """The gradient of y = weights value, for weights = softmax(scores): weights (g value^T - sum(g y)) of the scores. The
+    sum is over a row of y; the rules for sums would add up a row of scores, which is longer (Dao et al., 2022)."""
+    weights: DType
+    factors: DType           # that the weights are rounded to before they are multiplied, and kept in
+
+    def __call__(self, g: UOp, y: UOp, scores: UOp, value: UOp) -> tuple[UOp, UOp]:
+        weights, wide = softmax(scores, -1, self.weights).cast(self.factors), self.weights.accumulator
+        along = total(g.cast(wide) * y.cast(wide), -1, keepdim=True, dtype=wide)
+        of_weights = matmul(g, matrix_transpose(value), wide) - along
+        return ((weights.cast(wide) * of_weights).cast(scores.dtype),
+                matmul(matrix_transpose(weights), g, value.dtype))
+
+
+def _attended(scores: UOp, value: UOp, dropped: float) -> UOp:
+    """softmax(scores) value."""
+    weights, value = softmax(scores), in_autocast_dtype(value)
+    if dropped or scores.shape[:-2] != value.shape[:-2]:
+        return matmul(dropout(weights, dropped), value)
+    factors = in_autocast_dtype(weights)
+    return own_gradient(matmul(factors, value), (scores, value), AttentionGradient(weights.dtype, factors.dtype))
+
+
 def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
     """softmax(query key^T scale + mask) value; a query that may look at nothing finds zeros, as in PyTorch."""
     scores = matmul(query, matrix_transpose(key)) * scale
     if causal:
         scores = above_diagonal(scores.shape, 1).logical_not().where(scores, -math.inf)
     if causal or mask is None:
-        return matmul(dropout(softmax(scores), dropped), value)
+        return _attended(scores, value, dropped)
     is_bool = mask.dtype is dtypes.bool
     allowed = mask if is_bool else mask > -math.inf
     scores = where(mask, scores, -math.inf) if is_bool else add(scores, mask)

@@ -1,0 +1,150 @@
+"""Factors that copies bring as boxes, into lines that a matrix unit reads. In: a factor of one block. Out: its boxes,
+and where they put each element; the loops that store it first, where it does not lie so that a copy could bring it.
+
+A box is a part of a matrix in memory with one contiguous axis, whose other strides and whose beginning are multiples of
+16 bytes. What lies outside the matrix comes as zeros, so a gate that says where rows or keys end is the matrix's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bounds, divide, index, linear, modulo,
+                                                    multiply, substitute_index)
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Axis, Box, Statement, counter, load
+from glassgrad.compiler.optimize.product.group_unit import packed
+from glassgrad.compiler.optimize.product.recognize import FlatAxis
+from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
+
+
+class Extent(NamedTuple):
+    """An axis of a factor."""
+    block: int               # elements of one block
+    number: UOp | None       # of the block, where a gate says where the axis ends
+    whole: int               # all elements
+
+
+@dataclass
+class BoxedTile:
+    """A factor's part of a block as boxes of a matrix in memory: lines along k, or across it."""
+    source: UOp
+    offset: int
+    along_k: bool
+    line: int                             # elements of a line in memory of the group
+    inside: Extent                        # along a line
+    lines: Extent                         # across lines
+    pitch: int                            # from line to line
+    outer: list[tuple[UOp, int]]          # what else the index depends on, with its stride
+    depth: int                            # of k, in steps of the unit
+    before: list[Statement]               # the loops that store it there, where it did not lie so
+
+    @staticmethod
+    def stored(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: list[UOp], unit: MatrixUnit,
+               along_k: bool) -> BoxedTile:
+        """A factor that is stored first."""
+        line, depth = line_of(unit), -(-k.size // unit.depth) * unit.depth
+        factor = packed(name, value, axis, k, outer, line, along_k)
+        inner, other = (k, axis) if factor.along_k else (axis, k)
+        return BoxedTile(factor.memory, 0, factor.along_k, line, Extent(inner.size, None, inner.size),
+                         Extent(other.size, None, other.size), factor.pitch, factor.outer, depth, factor.before)
+
+    @staticmethod
+    def of(value: UOp, axis: FlatAxis, k: FlatAxis, unit: MatrixUnit) -> BoxedTile | None:
+        """A factor that boxes can bring; None: it is computed, or does not lie so."""
+        if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
+            return None
+        position, step = counter("position", axis.size), counter("step", k.size)
+        apart = {**axis.apart(position), **k.apart(step)}
+        offset, terms = linear(substitute_index(value.src[1], apart, {}))
+        ends = {c: Extent(c.arg.size, None, c.arg.size) for c in (position, step)}
+        for gate in all_of(value.src[2]) if len(value.src) > 2 else []:
+            found = _end(substitute_index(gate, apart, {}), terms, position, step)
+            if found is None:
+                return None
+            ends[found[0]] = found[1]
+        along_k = terms.get(step) == 1
+        inner, other = (step, position) if along_k else (position, step)
+        joined = {extent.number for extent in ends.values()}
+        outer = [(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}]
+        whole = gpu.COPY_BYTES // value.dtype.itemsize
+        pitch = terms.get(other, 0)
+        strides = [pitch, *[stride for _, stride in outer]]
+        if terms.get(inner) != 1 or offset % whole or any(s <= 0 or s % whole for s in strides) or \
+                len(outer) > gpu.COPY_AXES - 2 or any(bounds(atom)[0] < 0 for atom, _ in outer):
+            return None
+        depth = -(-k.size // unit.depth) * unit.depth
+        return BoxedTile(value.src[0], offset, along_k, line_of(unit), ends[inner], ends[other], pitch, outer, depth,
+                         [])
+
+    @property
+    def rows(self) -> int:
+        """Lines of one box."""
+        return self.lines.block if self.along_k else self.depth
+
+    @property
+    def size(self) -> int:
+        """Elements in memory of the group."""
+        return -(-self.inside.block // self.line) * self.line * self.rows
+
+    def boxes(self, to: UOp, block: dict[UOp, UOp]) -> list[Box]:
+        """The copies of a block."""
+        around = tuple([Axis(bounds(atom)[1] + 1, stride) for atom, stride in self.outer])
+        at = tuple([substitute_index(atom, block, {}) for atom, _ in self.outer])
+        axes = (Axis(self.inside.whole, 1), Axis(self.lines.whole, self.pitch), *around)
+        along, across = (index(0) if e.number is None else multiply(substitute_index(e.number, block, {}), e.block)
+                         for e in (self.inside, self.lines))
+        counts = (self.line, self.rows, *[1] * len(around))
+        return [Box(self.source, self.offset, axes, counts, (add(along, index(i)), across, *at),
+                    add(to, index(i * self.rows))) for i in range(0, self.inside.block, self.line)]
+
+    def place(self, position: UOp, k: UOp) -> UOp:
+        """Where the boxes have put a position and a k of the block."""
+        inner, other = (k, position) if self.along_k else (position, k)
+        within = add(multiply(other, self.line), modulo(inner, self.line))
+        return add(multiply(divide(inner, self.line), self.line * self.rows), within)
+
+
+@dataclass
+class PlacedTile:
+    """A boxed tile at a place in memory."""
+    tile: BoxedTile
+    memory: UOp
+    begin: UOp
+
+    @property
+    def depth(self) -> int:
+        return self.tile.depth
+
+    def at(self, position: UOp, k: UOp) -> UOp:
+        return load(self.memory, add(self.begin, self.tile.place(position, k)))
+
+
+def line_of(unit: MatrixUnit) -> int:
+    """Elements of one line of memory that the unit reads."""
+    assert unit.lines is not None
+    return unit.lines.line_bytes // unit.left.itemsize
+
+
+def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, Extent] | None:
+    """What a gate says about where an axis ends; None where it says something else."""
+    found = below_limit(gate)
+    if found is None:
+        return None
+    inside, limit = found
+    axes = [c for c in (position, step) if c in inside]
+    if len(axes) != 1:
+        return None
+    [axis] = axes
+    others = [atom for atom in inside if atom is not axis]
+    if inside[axis] != 1 or len(others) > 1:
+        return None
+    size = axis.arg.size
+    if not others:
+        return axis, Extent(size, None, limit)
+    [block] = others
+    even = inside[block] == size and terms.get(block) == terms.get(axis, 0) * size
+    return (axis, Extent(size, block, limit)) if even else None

@@ -1,0 +1,58 @@
+"""Read several pieces before the first is computed. In: vectors of independent iterations. Out: the same, read ahead.
+
+A thread of a GPU that computes for long what it loaded, and loads only then what comes next, leaves memory idle: the
+compiler cannot load it earlier, because a store between might change it. Iterations are independent, so we can.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, expressions,
+                                            ranges_of, register)
+from glassgrad.compiler.optimize.moves.loop_moves import rebuild
+from glassgrad.compiler.optimize.moves.steps import move
+
+PIECES = 4
+MOST_READS = 2         # of each element: more would take too many registers
+
+
+@move(lambda body, *_: body)
+def read_ahead(body: list[Statement], pieces: int = PIECES) -> list[Statement]:
+    """for o in n: TILE u: LANE l: S(x[..])  ->  for o in n/p: TILE q in p: TILE u: LANE l: r[q,u,l] = x[..]; S(r)
+
+    refuses (returns the body): another form, n is no multiple of p, many reads, or statements that read what others
+    of them store
+    """
+    first = body[0] if body else None
+    if not isinstance(first, For) or first.kind != LOOP or first.stop is not None or first.range.arg.size % pieces:
+        return body
+    wide, inner = _wide_loops(first.body)
+    stores = [s for s in inner if isinstance(s, Store)]
+    reads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    stored, read = {s.memory for s in stores}, {n.src[0] for n in reads}
+    if len(wide) < 2 or len(stores) != len(inner) or not 0 < len(reads) <= MOST_READS or \
+            (len(stores) > 1 and stored & read) or not all(wide[-1].range in ranges_of(n.src[1]) for n in reads):
+        return body
+    outer, piece = counter(first.range.arg.name, first.range.arg.size // pieces), counter("q", pieces)
+    inner = rebuild(inner, {first.range: add(multiply(outer, pieces), piece)})
+    reads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    if any(n.op is o.LOAD for read_ in reads for n in toposort(read_.src[1:])):      # where it reads is read, too
+        return body
+    axes = (piece, *[f.range for f in wide])
+    held: dict[UOp, UOp] = {n: register(f"ahead{i}", n.dtype, axes) for i, n in enumerate(reads)}
+    out: list[Statement] = [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)]
+    for f in reversed(wide):
+        out = [For(f.range, f.kind, out)]
+    return [For(outer, LOOP, [For(piece, TILE, out)]), *body[1:]]
+
+
+def _wide_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
+    """The perfectly nested TILE and LANE loops of a body, and what the innermost one holds."""
+    loops: list[For] = []
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind in (TILE, LANE):
+        loops.append(body[0])
+        body = body[0].body
+    return loops, body

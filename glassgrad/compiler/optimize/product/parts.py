@@ -1,0 +1,42 @@
+"""Parts of K, summed apart. In: flat axes of a product. Out: memory for the sums of each part, and what adds them up.
+
+    TASK parts: sum of a part; parts[part, outer, m, n] = sum      then      for all results: add up the parts; epilogue
+
+Parts are added in order: the same bits on every run.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, load, local,
+                                            register)
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count
+
+
+class Parts:
+    """The sums of all parts, in memory that all tasks see."""
+
+    def __init__(self, dtype: DType, parts: int, outer: list[UOp], m: FlatAxis, n: FlatAxis):
+        self.outer, self.m, self.n, self.part = outer, m, n, counter("kp", parts)
+        self.memory = local("parts", dtype, parts * count(outer) * m.size * n.size, "shared")
+
+    def at(self, part: UOp, m: UOp, n: UOp) -> UOp:
+        return add(multiply(add(multiply(flat_index(self.outer, part), self.m.size), m), self.n.size), n)
+
+    def store(self, part: UOp, m: UOp, n: UOp, total: UOp, gate: UOp | None) -> Store:
+        """Keep the sum of a part."""
+        return Store(self.memory, self.at(part, m, n), total, None, gate)
+
+    def joined(self, product: Product) -> list[Statement]:
+        """The sums of the parts, as plain loops: for all results: for the parts: add."""
+        total = register(product.total.arg, product.total.dtype)
+        at = load(self.memory, self.at(self.part, flat_index(self.m.parts), flat_index(self.n.parts)))
+        body: list[Statement] = [Assign(total, identity(o.ADD, total.dtype)),
+                                 For(self.part, LOOP, [Accumulate(total, o.ADD, at)]),
+                                 *moves.rebuild(product.epilogue, {product.total: total})]
+        return nested([*self.outer, *self.m.parts, *self.n.parts], body, TASK)

@@ -1,0 +1,75 @@
+"""Values of which only the upper bits are kept. In: the statements of a phase. Out: nodes that need no exact rounding.
+
+    out[i] = bfloat16(x / (1.0 + y))        the quotient in float32 has 24 bits, of which 8 are stored
+
+A division that rounds exactly takes ten instructions and a branch; one that is wrong by two units of the last place
+takes a few. It serves where every way from the quotient to memory goes through a cast to a small float, and where
+what lies between only scales an error or adds to it. A comparison, a truncation or a bit pattern shows every bit: what
+these read is exact, and so is what sums and registers take. This depends on the expression alone, so equal expressions
+have equal bits in every kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Statement, expressions, walk
+
+DIVISIONS = frozenset((o.DIV, o.RECIP))
+LARGE = 2.0 ** 100             # a float32 between its inverse and it is normal, and so is its reciprocal
+SMOOTH = DIVISIONS | {o.NEG, o.ABS, o.SQRT, o.ADD, o.SUB, o.MUL, o.MULACC, o.MAX, o.MIN, o.WHERE}
+
+
+def rounded_divisions(body: list[Statement], small: Iterable[DType]) -> set[UOp]:
+    """The divisions of float32 in a phase whose values are read by nothing but casts to these small types."""
+    small = frozenset(small)
+    roots = [e for s in walk(body) for e in expressions(s)] if small else []
+    order = toposort(roots)
+    if not any(node.op in DIVISIONS for node in order):
+        return set()
+    exact, rounded = set(roots), set[UOp]()
+    for node in reversed(order):                       # users come before what they use
+        for position, source in enumerate(node.src):
+            is_rounded = node.op is o.CAST and node.dtype in small or \
+                node.op in SMOOTH and node not in exact and not (node.op is o.WHERE and position == 0)
+            (rounded if is_rounded else exact).add(source)
+    return {node for node in rounded - exact if node.op in DIVISIONS and node.dtype is dtypes.float32}
+
+
+def is_ordinary(value: UOp) -> bool:
+    """Whether a float32 is known to be positive, and neither very small nor very large (or NaN)."""
+    known: dict[UOp, tuple[float, float]] = {}
+    for node in toposort([value]):
+        known[node] = _bounds(node, [known[s] for s in node.src])
+    least, most = known[value]
+    return 1 / LARGE <= least and most <= LARGE
+
+
+def _bounds(node: UOp, of: list[tuple[float, float]]) -> tuple[float, float]:
+    """The least and the greatest value of a node whose sources have these bounds; infinite where nothing is known."""
+    found = (-math.inf, math.inf)
+    if node.op is o.CONST and node.dtype.kind == "f":
+        found = (node.arg, node.arg)
+    elif node.op in (o.MAX, o.MIN):
+        pick = max if node.op is o.MAX else min
+        found = (pick(of[0][0], of[1][0]), pick(of[0][1], of[1][1]))
+    elif node.op is o.MUL:
+        found = _product(of[0], of[1], node.src[0] is node.src[1])
+    elif node.op is o.MULACC:
+        least, most = _product(of[0], of[1], node.src[0] is node.src[1])
+        found = (least + of[2][0], most + of[2][1])
+    elif node.op is o.ADD:
+        found = (of[0][0] + of[1][0], of[0][1] + of[1][1])
+    return (-math.inf, math.inf) if any(math.isnan(end) for end in found) else found
+
+
+def _product(x: tuple[float, float], y: tuple[float, float], is_square: bool) -> tuple[float, float]:
+    ends = [a * b for a in x for b in y]
+    if any(math.isnan(end) for end in ends):
+        return -math.inf, math.inf
+    return 0.0 if is_square and x[0] <= 0 <= x[1] else min(ends), max(ends)

@@ -1,0 +1,81 @@
+"""How groups of threads read memory: neighbours at once, several pieces ahead of long arithmetic, groups enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from loop_kernels import HOPPER, Inputs, check
+
+from glassgrad import Tensor
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import TILE, Assign, For, Kernel, walk
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+
+SMALL = replace(GPU, few_tasks=2)                 # a GPU that two groups keep busy: small cases take every path
+
+
+def kernel_of(result: Tensor, target: object = HOPPER) -> Kernel:
+    return optimize(lower(result.schedule()[-1].ast), target)  # type: ignore[arg-type]
+
+
+def zeros(*shape: int, dtype: str = "float32") -> Tensor:
+    return Tensor.zeros(*shape, dtype=dtype).contiguous().realize()
+
+
+def reads_ahead(kernel: Kernel) -> bool:
+    return any(isinstance(s, Assign) and str(s.register.arg).startswith("ahead") for p in kernel.phases
+               for s in walk(p.body))
+
+
+def test_long_arithmetic_reads_ahead() -> None:
+    kernel = kernel_of(zeros(4096, 4096, dtype="bfloat16").gelu())
+    tiles = [s.range.arg.size for s in walk(kernel.phases[0].body) if isinstance(s, For) and s.kind == TILE]
+    assert reads_ahead(kernel) and tiles == [4, 8]
+    source = make_source(kernel, HOPPER, "cuda")
+    assert source.count("load_u16_8(data1") == 4 and source.count("store_u16_8_by_round_pair_bf16(data0") == 4
+    assert source.rindex("load_u16_8(data1") < source.index("round_pair_bf16(data0")
+    assert not reads_ahead(kernel_of(zeros(4096, 4096) * 2 + 1)), "short arithmetic"
+    assert not reads_ahead(kernel_of(zeros(64, 64).gelu())), "too few groups are left"
+
+
+@pytest.mark.parametrize("n, ahead", [(4096 * 64, True), (4096 * 33, True), (4096 * 64 + 40, True), (2048 * 33, False)])
+def test_what_is_read_ahead_is_the_same(n: int, ahead: bool, rng: np.random.Generator) -> None:
+    values = Inputs()
+    x = Tensor(values.leaf(rng.standard_normal(n).astype("float32")))
+    seen: list[Kernel] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        seen.append(optimize(lower(ast), SMALL))
+        return seen[-1]
+    check(rewrite([x.gelu().uop], ALGEBRA), values, compiled, f"gelu of {n}")
+    assert [reads_ahead(kernel) for kernel in seen] == [ahead]
+
+
+def test_rows_are_read_and_stored_by_neighbours() -> None:
+    source = make_source(kernel_of(zeros(300, 4096, dtype="bfloat16").softmax(-1)), HOPPER, "cuda")
+    assert "load_u16_8(data1" in source and "store_u16_8_by_round_pair_bf16(data0" in source
+    assert "load_f32_4(data1" in make_source(kernel_of(zeros(300, 4096).layernorm()), HOPPER, "cuda")
+    assert "load_f32_4(" not in make_source(kernel_of(zeros(300, 4000).layernorm()), HOPPER, "cuda"), "ragged rows"
+
+
+def test_few_columns_are_spread_over_more_groups() -> None:
+    kernel = kernel_of(zeros(1, 4096, dtype="bfloat16") @ zeros(4096, 14336, dtype="bfloat16"))
+    parts, joined = gpu_launch(kernel).phases
+    assert parts[1:3] == (224, 256) and joined[1:3] == (112, 128)
+    assert gpu_launch(kernel_of(zeros(8192, 8192) + 1)).phases[0][2] == 256
+
+
+def test_float32_tiles_have_two_stages_where_they_fit() -> None:
+    a, b = zeros(512, 512), zeros(512, 512)
+    assert "stages=2" in kernel_of(a @ b).moves[0] and make_source(kernel_of(a @ b), HOPPER, "cuda").count(
+        "__syncthreads();") == 3                                          # before the loop, and once in each of 2 steps
+    assert "stages=1" in kernel_of(a @ b, replace(HOPPER, group_bytes=10 << 10)).moves[0]
+    assert "stages=1" in kernel_of(zeros(512, 64) @ zeros(64, 512)).moves[0]

@@ -1,0 +1,64 @@
+"""Float32 tiles of a group of threads (product/group_tile.py): convolutions, parts of K, which tile is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from loop_kernels import HOPPER, Inputs, check
+
+from glassgrad import Tensor
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.nested_sums import join_sums
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Kernel
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets import gpu
+
+FEW = replace(HOPPER, few_tasks=4)         # two processors: tiles are as large as on an H200 with more images
+
+# image, weights, options of the convolution, the gradient's leaf, whether weights are stored in steps of channels first
+CASES = {
+    "forward": ((40, 16, 8, 8), (32, 16, 3, 3), {}, "", True),
+    "padded, few rows": ((24, 16, 8, 8), (20, 16, 3, 3), {"padding": 1}, "", True),
+    "strided": ((16, 16, 13, 13), (32, 16, 3, 3), {"stride": 2, "padding": 1}, "", True),
+    "groups": ((26, 32, 10, 10), (64, 16, 3, 3), {"groups": 2}, "", True),
+    "by the image": ((40, 32, 8, 8), (32, 32, 3, 3), {"padding": 1}, "x", True),
+    "large weights": ((12, 16, 7, 7), (32, 16, 5, 5), {}, "x", False),
+    "by the weights": ((16, 16, 10, 10), (32, 16, 3, 3), {}, "w", False),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolutions_and_their_gradients(name: str) -> None:
+    image, weights, options, leaf, stored_first = CASES[name]
+    rng, values, seen = np.random.default_rng(len(name)), Inputs(), list[Kernel]()
+    x, w = (Tensor(values.leaf(rng.standard_normal(shape).astype("float32"))) for shape in (image, weights))
+    result = x.conv2d(w, **options)
+    if leaf:
+        given = Tensor(values.leaf(rng.standard_normal(result.shape).astype("float32")))
+        result = (result * given).sum().gradient(x if leaf == "x" else w)[0]
+
+    def compiled(ast: UOp) -> Kernel:
+        seen.append(optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW, products=False))
+        return seen[-1]
+    check(join_sums(rewrite([result.uop], ALGEBRA)), values, compiled, name)
+    [kernel] = seen
+    assert kernel.moves[0].startswith("staged(") and ("k_parts" in kernel.moves[0]) == (leaf == "w")
+    assert len(kernel.phases) == 1 + stored_first + (leaf == "w")
+
+
+@pytest.mark.parametrize(("m", "n", "k", "around", "tile", "parts"), [
+    (4096, 4096, 4096, 1, (8, 8, 16), 1),              # a product
+    (32, 204800, 800, 1, (8, 8, 4), 1),                # a convolution with few channels
+    (64, 18432, 576, 1, (4, 8, 16), 1),
+    (128, 1152, 100352, 1, (8, 8, 16), 29),            # the gradient by weights: few tiles, a long sum
+    (32, 800, 204800, 1, (8, 8, 4), 132),
+    (256, 256, 256, 1, (2, 2, 16), 1),                 # too short to be cut
+])
+def test_tile_and_parts_are_chosen_together(m: int, n: int, k: int, around: int, tile: gpu.Tile, parts: int) -> None:
+    ways = [(t, p) for t in gpu.EFFICIENCY for p in gpu.part_counts(m, n, k, around, t, 132)]
+    assert min(ways, key=lambda way: gpu.tile_time(m, n, k, around, *way, 132)) == (tile, parts)

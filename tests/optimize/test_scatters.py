@@ -1,0 +1,73 @@
+"""Rows written by index on a GPU (plain/scatters.py): the same values, in the order of the indices, without waits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from loop_kernels import Inputs, check
+
+from glassgrad import Context, Tensor
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import add, index, multiply
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.graph.arguments import Param
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.loops import LANE, LOOP, For, If, Kernel, Store, counter, load, walk
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.gpu.barriers import fences, own_places
+from glassgrad.compiler.render.gpu.dialects import CUDA
+
+Shape = tuple[int, ...]
+
+
+def gradient_of_rows(rows: int, columns: Shape, indices: Shape) -> tuple[UOp, Inputs]:
+    """What a table's rows receive, some of them several times."""
+    rng, values = np.random.default_rng(rows), Inputs()
+    table = Tensor(values.leaf(np.zeros((rows, *columns), np.float32)))
+    where = Tensor(values.leaf(rng.integers(-rows, rows, indices).astype(np.int32)))
+    g = Tensor(values.leaf(rng.standard_normal((*indices, *columns)).astype(np.float32)))
+    with Context(CHECK_INDEX=0):
+        made = (table[where * 1] * g).sum().gradient(table)[0]
+    [sink] = rewrite([made.uop], ALGEBRA)
+    return sink, values
+
+
+def tree(ast: UOp) -> Kernel:
+    return optimize(lower(ast), GPU, products=False)
+
+
+@pytest.mark.parametrize("rows, columns, indices", [(300, (40,), (600,)), (700, (300,), (20, 30)), (50, (), (400,)),
+                                                    (900, (3, 5), (257,)), (30, (7,), (20,))])
+def test_rows_are_added_to_in_the_order_of_their_indices(rows: int, columns: Shape, indices: Shape) -> None:
+    sink, values = gradient_of_rows(rows, columns, indices)
+    check([sink], values, tree)
+
+
+def test_groups_have_rows_of_their_own_and_do_not_wait() -> None:
+    kernels: list[Kernel] = []
+
+    def kept(ast: UOp) -> Kernel:
+        kernels.append(tree(ast))
+        return kernels[-1]
+    sink, values = gradient_of_rows(700, (768,), (512,))
+    check([sink], values, kept)
+    scatter = kernels[-1].phases[-1].body
+    assert any(isinstance(s, If) for s in walk(scatter)), "which rows are a group's is known when it runs"
+    source = make_source(kernels[-1], GPU, CUDA.name)
+    assert "blockIdx" in source and "__syncthreads" not in source
+
+
+@pytest.mark.parametrize("stride, waits", [(256, False), (300, False), (255, True), (1, True)])
+def test_threads_wait_where_two_of_them_may_add_to_one_place(stride: int, waits: bool) -> None:
+    memory, rows = (UOp(o.PARAM, dtype, (), Param(i, (1 << 20,))) for i, dtype in
+                    enumerate((dtypes.float32, dtypes.int32)))
+    step, lane = counter("s", 8), counter("l", 256)
+    row = load(rows, step).cast(dtypes.index).maximum(0).minimum(index(99))
+    store = Store(memory, add(multiply(row, stride), lane), const(1.0, dtypes.float32), o.ADD)
+    body = [For(step, LOOP, [For(lane, LANE, [store])])]
+    assert bool(fences(body)) == waits and (memory in own_places(body)) != waits
