@@ -17,11 +17,10 @@ STAGES = ["base", *PURE, "compiler/pipeline", "compiler/check", "runtime", "engi
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
 HEAVY = {"numpy", "llvmlite", "pyopencl", "wasmtime", "wgpu", "tqdm", "fcntl", "resource",
-         "importlib.metadata", "urllib", "js", "pyodide", "pyodide_js"}
+         "importlib.metadata", "pickle", "urllib", "js", "pyodide", "pyodide_js"}
 OPENED_WHEN_NEEDED = {
     "runtime/devices.py": "devices are opened by name",
     "runtime/cpu/native_device.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
-    "runtime/schedule_cache.py": "pickle is loaded where a schedule is kept or found",
     "runtime/gpu/gpu_device.py": "a warm process finds its kernels on disk, and loads no compiler",
     "runtime/search/searched_kernels.py": "a search, and what one found, only under BEAM",
     "runtime/wasm/wasm_device.py": "a warm process finds its kernels on disk, and loads no compiler",
