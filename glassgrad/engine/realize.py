@@ -40,7 +40,7 @@ from glassgrad.engine.report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normalize, scalar_bytes, with_params
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.schedule_cache import keep_schedule, kept_schedule
+from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
 _MOST_SCHEDULES = 1024
@@ -314,12 +314,23 @@ def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tupl
                   make: Callable[[StoresScores], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
     """A schedule from the disk cache, or made and kept there; with what `make` found besides. `parts` are what it
     depends on beside the graph; of a target it depends on the answers that it gave."""
-    name = "" if _forgetting or observing() else name_on_disk(normal, scalars, parts)
-    kept = kept_schedule(name, normal.order) if name else None
+    if _forgetting or observing() or not can_be_kept(normal.order):
+        return make(_stores_scores)
+    name = name_on_disk(normal, scalars, parts)
+    return _from_disk(name, normal.order) or _made_for_disk(name, normal.order, make)
+
+
+def _from_disk(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:
+    kept = kept_schedule(name, order)
     if kept is not None:
         planned, (more, answers) = kept
         if all(_stores_scores(*question) == answer for question, answer in answers):
             return planned, more
+    return None
+
+
+def _made_for_disk(name: str, order: Sequence[UOp], make: Callable[[StoresScores], tuple[Schedule, Any]]) \
+        -> tuple[Schedule, Any]:
     answers = []
 
     def stores_scores(device: str, dtype: DType, width: int) -> str | None:
@@ -328,6 +339,5 @@ def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tupl
         return answer
 
     planned, more = make(stores_scores)
-    if name:
-        keep_schedule(name, planned, (more, answers), normal.order)
+    keep_schedule(name, planned, (more, answers), order)
     return planned, more

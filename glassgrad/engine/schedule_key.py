@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import Symbol, replaced
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.runtime.schedule_cache import can_be_kept, schedule_name
+from glassgrad.runtime.schedule_cache import schedule_name
 
 
 @dataclass(eq=False)
@@ -141,10 +141,8 @@ def scalar_bytes(value: Any, dtype: DType) -> bytes:
 
 
 def name_on_disk(normal: NormalizedGraph, scalars: Sequence[int], parts: tuple[Any, ...]) -> str:
-    """The name of a graph's schedule in the disk cache; "" where it is not kept. The constants numbered in `scalars`
-    are arguments, `parts` are what it depends on besides."""
-    if not can_be_kept(len(normal.order)) or any(n.op in (o.COPY, o.CALL) for n in normal.order):
-        return ""
+    """The name of a graph's schedule in the disk cache. The constants numbered in `scalars` are arguments, `parts` are
+    what it depends on besides."""
     constants = [c.arg for i, c in enumerate(normal.constants) if i not in scalars]
     bounds = [(s.low, s.high) for s in normal.symbols]             # a variable in the key shows only its name
     bits = struct.pack(f"{len(constants)}d", *constants).hex()

@@ -16,6 +16,7 @@ from typing import Any
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Line, line_of, one_place, user_place
 from glassgrad.compiler import pipeline
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Ops
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Schedule
@@ -33,11 +34,11 @@ def _compiler() -> tuple[Any, ...]:
 _OWN_COMPILER = _compiler()
 
 
-def can_be_kept(nodes: int) -> bool:
-    """Whether the schedule of a graph of so many nodes is kept: if it is worth it, the compiler is the one whose source
+def can_be_kept(order: Sequence[UOp]) -> bool:
+    """Whether the schedule of a graph of these nodes is kept: if it is worth it, the compiler is the one whose source
     names the entries, and the passes need not be seen."""
-    return nodes >= LEAST_NODES and bool(settings.CACHE) and settings.DEBUG < 4 and not settings.CHECK and \
-        _compiler() == _OWN_COMPILER
+    return len(order) >= LEAST_NODES and bool(settings.CACHE) and settings.DEBUG < 4 and not settings.CHECK and \
+        _compiler() == _OWN_COMPILER and not any(n.op in (o.COPY, o.CALL) for n in order)
 
 
 def schedule_name(*parts: str) -> str:

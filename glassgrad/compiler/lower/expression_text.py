@@ -1,14 +1,21 @@
-"""Expressions and statements of a kernel as text. In: a value over counters, loads and registers. Out: the usual
-notation. (Statements are told apart by their fields: loops.py, which has the classes, draws by way of this file.)"""
+"""Expressions and statements of a kernel as text, and its loop tree as a picture: a box for each loop, around what it
+repeats. In: a value over counters, loads and registers; a `Kernel`. Out: the usual notation; SVG text.
+
+Statements are told apart by their fields, not their classes: loops.py, which has the classes, draws by way of this file.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
+from glassgrad.base.draw import Nest, nests
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 
 _LONGEST = 400
+LOOPS = {"task": "#f9e4b7", "loop": "#e8eef5", "tile": "#d8efe0", "lane": "#bfe3cf", "unit": "#a6d5bb"}
 
 
 def combine_text(op: o.Op) -> str:
@@ -55,3 +62,33 @@ def text(node: UOp) -> str:
 
     out = write(node, 0)
     return out if len(out) <= _LONGEST else out[:_LONGEST] + " ..."
+
+
+# -- as a picture ---------------------------------------------------------------------------------------------------
+def kernel_svg(kernel: Any) -> str:
+    """The loops of every phase, without indices."""
+    return nests({kernel.name: loop_boxes(kernel)}, LOOPS)
+
+
+def loop_boxes(kernel: Any) -> list[Nest | str]:
+    """The loops of all phases, one below the other."""
+    return [box for phase in kernel.phases for box in _nested(phase.body)]
+
+
+def _nested(body: Sequence[Any]) -> list[Nest | str]:
+    out: list[Nest | str] = []
+    for s in body:
+        if hasattr(s, "range"):
+            out.append(Nest(f"{s.kind} {s.range.arg.name} in {s.range.arg.size}", LOOPS[s.kind], _nested(s.body)))
+        elif hasattr(s, "condition"):
+            out.append(Nest("if", "#ffffff", _nested(s.body)))
+        else:
+            out.append(_short(statement_text(s)))
+    return out
+
+
+def _short(line: str) -> str:
+    """A statement without its indices: `acc1 += a1[..] * a2[..]`."""
+    while re.search(r"\[[^\[\].]+\]", line):
+        line = re.sub(r"\[[^\[\].]+\]", "[..]", line)
+    return re.sub(r"acc\w*(\[\.\.\])?", "acc", line.partition(" if ")[0]).replace("(", "").replace(")", "")

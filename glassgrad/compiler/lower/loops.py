@@ -163,7 +163,7 @@ class Kernel:
 
     def _repr_svg_(self) -> str:
         """For notebooks: a box for each loop."""
-        from glassgrad.compiler.lower.picture import kernel_svg
+        from glassgrad.compiler.lower.expression_text import kernel_svg
         return kernel_svg(self)
 
 

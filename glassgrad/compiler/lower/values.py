@@ -181,7 +181,7 @@ class Values:
         carried = node.dtype.accumulator
         if any(source.shape[a] == 0 for a in axes):
             return identity(combine, node.dtype)
-        chosen = one_term(node)
+        chosen = one_term(node) if source.op in (o.WHERE, o.NEG) else None
         if chosen is not None:
             picked = yield (chosen.number, at, gate)
             place = picked.cast(dtypes.index).maximum(0).minimum(self.size(source.shape[axes[0]] - 1))

@@ -69,7 +69,8 @@ def launch_info(kernel: Kernel) -> LaunchInfo:
     for number, phase in enumerate(kernel.phases):
         loops, _ = numbered_loops(phase.body)
         phases.append((function_name(kernel, number), math.prod(loop.range.arg.size for loop in loops)))
-        by_value += _tasks_by_value(number, loops)
+        if loops and loops[0].stop is not None:
+            by_value += _tasks_by_value(number, loops)
     shared = tuple(_nbytes(m) for m in shared_locals(kernel))
     return LaunchInfo(tuple(phases), shared, LocalLayout(kernel).scratch_bytes, tuple(by_value))
 
@@ -77,9 +78,8 @@ def launch_info(kernel: Kernel) -> LaunchInfo:
 def _tasks_by_value(phase: int, loops: list[For]) -> list[TasksByValue]:
     """How many tasks of a phase have work, where its outermost loop ends at the one value that shapes depend on. Not
     for variables of the user's: a replay changes their values without a new launch."""
-    if not loops or loops[0].stop is None:
-        return []
     stop, size, each = loops[0].stop, loops[0].range.arg.size, math.prod(f.range.arg.size for f in loops[1:])
+    assert stop is not None
     leaves = [n for n in stop.toposort() if n.op is not o.CONST and n.op.name not in _OPERATIONS]
     if len(leaves) != 1 or not isinstance(leaves[0].arg, Measure) or not leaves[0].arg.symbol.exact:
         return []

@@ -66,26 +66,12 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     loops, inner = task_loops(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
-    of_groups = rows_apart(loops, inner, target, lanes) if target.groups else None
+    of_groups = apart_or_scanned(loops, inner, total, target, decisions) if target.groups else None
     if of_groups is not None:
-        block, inner = of_groups
-        if loops:
-            chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
-            inner = moves.wide(For(loops[-1].range, LOOP, inner), 1, chosen.lanes)
-        return [nest([block, *loops[:-1]], inner, total, target, decisions, apart=bool(loops))]
+        return of_groups
     free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
-        scanned = scans(loops, inner, total, target, decisions) if target.groups else None
-        if scanned is not None:
-            return scanned
-        lane = loops[-1].range if loops and loops[-1] in free else None
-        if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
-            beside = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
-            chosen = ask_lanes(decisions, loops[-1:], 0, beside or 1, lanes)
-            inner = read_ahead_of_totals(inner) if target.groups else inner
-            body = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes, beside=beside > 0)
-            return [nest(loops[:-1], body, total, target, decisions, apart=target.groups)]
-        return [nest(loops, inner, total, target, decisions, apart=False)]
+        return [in_order(loops, inner, total, target, decisions)]
     blocks = transposed(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, target, decisions)]
@@ -124,6 +110,34 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
     wide = rows.together(along_rows(inner, lanes, decisions, target, most), target, decisions)
     return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
+
+
+def in_order(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
+        -> list[Statement]:
+    """A nest that stores its results one after another; lanes along its last loop, where that is worth it."""
+    lanes = target.lanes(_itemsize(inner))
+    lane = loops[-1].range if loops and loops[-1] in _lane_loops(loops, inner) else None
+    if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
+        beside = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
+        chosen = ask_lanes(decisions, loops[-1:], 0, beside or 1, lanes)
+        inner = read_ahead_of_totals(inner) if target.groups else inner
+        body = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes, beside=beside > 0)
+        return nest(loops[:-1], body, total, target, decisions, apart=target.groups)
+    return nest(loops, inner, total, target, decisions, apart=False)
+
+
+def apart_or_scanned(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
+        -> list[list[Statement]] | None:
+    """Places that are added to, and running totals, on groups of threads; refuses (None) other loops."""
+    lanes = target.lanes(_itemsize(inner))
+    found = rows_apart(loops, inner, target, lanes)
+    if found is None:
+        return scans(loops, inner, total, target, decisions) if _stores_in_order(inner) else None
+    block, inner = found
+    if loops:
+        chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
+        inner = moves.wide(For(loops[-1].range, LOOP, inner), 1, chosen.lanes)
+    return [nest([block, *loops[:-1]], inner, total, target, decisions, apart=bool(loops))]
 
 
 def scans(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
