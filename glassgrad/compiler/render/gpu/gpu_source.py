@@ -148,9 +148,10 @@ class GpuFunction(CFunction):
                 *declared, *head, *lines, *foot]
         at_once = AT_ONCE if self.group_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
-        if self.wide_memories and self.beside.maps:
+        twice = bool(self.wide_memories) and not self.beside.maps and not self.units
+        if self.wide_memories and not twice:             # registers are short, or arguments cannot be passed on
             body.insert(0, f"const bool aligned = {self._aligned()};")
-        if not self.wide_memories or self.beside.maps:
+        if not twice:
             return "\n".join([f"{declaration} {self.name}({', '.join(parameters)}) {{",
                               *["  " + line for line in body], "}"])
         given = ", ".join([re.findall(r"\w+", p)[-1] for p in parameters])
