@@ -7,6 +7,7 @@ where it is there already, never imported for its own sake.
 from __future__ import annotations
 
 import ctypes
+import html
 import math
 from importlib import import_module
 from typing import Any
@@ -210,8 +211,7 @@ class InteropMixin(TensorBase):
         """
         facts = f"shape {tuple(self.shape)}, {self.dtype.name}, {self.device}"
         if self.ndim not in (1, 2) or max(self.shape) > 12 or 0 in self.shape:
-            from html import escape  # notebooks alone need it
-            return f"<pre>{escape(repr(self))}</pre><small>{facts}</small>"
+            return f"<pre>{html.escape(repr(self))}</pre><small>{facts}</small>"
         x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.cast(dtypes.float32)
         numbers, length = list(running.numbers_of(x.uop, x.device)), self.shape[-1]
         rows = [numbers[start:start + length] for start in range(0, len(numbers), length)]
