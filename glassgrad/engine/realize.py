@@ -29,7 +29,7 @@ from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
-from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies
+from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.in_place import free_sources, piece_of
@@ -232,8 +232,12 @@ def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[General
     where = (*mode, Device.registered)
     family = _sizes.family(normal, where)
     sizes = None if family.given_up else family.formulas(normal)
-    if sizes is None:
-        return None
+    return None if sizes is None else _compile_general(normal, mode, where, family, sizes)
+
+
+def _compile_general(normal: NormalizedGraph, mode: tuple[Any, str], where: tuple[Any, ...], family: SizeFamily,
+                     sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
+    """Kernels for all sizes, and this graph's value; None where that is refused."""
     symbols: list[Symbol] = []
     limits = _limits(mode[1])
 

@@ -1,7 +1,7 @@
 """Expressions and statements of a kernel as text, and its loop tree as a picture: a box for each loop, around what it
 repeats. In: a value over counters, loads and registers; a `Kernel`. Out: the usual notation; SVG text.
 
-Statements are told apart by their fields, not their classes: loops.py, which has the classes, draws by way of this file.
+Statements are told apart by their fields, not their classes: loops.py, which has the classes, draws by way of this.
 """
 
 from __future__ import annotations
