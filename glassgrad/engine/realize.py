@@ -122,9 +122,9 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     while below.op in _VIEWS:
         views.append(below)
         below = below.src[0]
-    out = stored.get(below)
-    if out is None:                    # it was in memory before
+    if below.base.op is o.BUFFER:      # it was in memory before
         return node
+    out = stored[below]
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
