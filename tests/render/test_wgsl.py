@@ -390,6 +390,19 @@ def test_a_vector_and_its_rest_keep_their_rows_apart(shape: tuple[int, ...], axi
 
 
 @needs_webgpu
+def test_divisions_of_small_numbers_take_no_loop() -> None:
+    """Found by calling every method: 64 rounds for each division, uncounted, were more than the driver runs."""
+    random = np.random.default_rng(5)
+    x, y = (random.uniform(0.3, 0.9, (70, 4)).astype(np.float32) for _ in range(2))
+    places = random.integers(0, 3, (70, 4))
+    want = x.copy()
+    np.multiply.at(want, (places, np.arange(4)), y)
+    on_gpu = [Tensor(array, device="WEBGPU") for array in (x, places, y)]
+    got = on_gpu[0].scatter_reduce(0, on_gpu[1], on_gpu[2], "prod")
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-4)
+
+
+@needs_webgpu
 def test_many_folds_are_not_too_many_rounds() -> None:
     """Found by random graphs: 3,584 times two folds of 224 threads were counted as more than a driver runs."""
     x = np.random.default_rng(4).uniform(-2, 2, (32, 7, 16)).astype(np.float32)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, UNIT, For, If, Statement, expressions
 
-__all__ = ["unrolled"]
+__all__ = ["divides_in_32_bits", "unrolled"]
 
 MOST_UNROLLED = 32          # iterations of a loop that are written out
 DIVISION_ROUNDS = 64        # of a division of 64-bit integers
@@ -35,7 +37,7 @@ def _rounds(body: list[Statement]) -> tuple[int, int]:
     inner = outer = 0
     for s in body:
         divisions = [n for n in toposort(expressions(s)) if n.op in (o.IDIV, o.MOD) and n.dtype.bits == 64]
-        outer += DIVISION_ROUNDS * sum(ix.span(n.src[0])[1] >= 1 << 31 for n in divisions)
+        outer += DIVISION_ROUNDS * sum(not divides_in_32_bits(n) for n in divisions)
         if isinstance(s, (For, If)):
             inside, around = _rounds(s.body)
             times = s.range.arg.size if isinstance(s, For) and s.kind not in (LANE, UNIT) else 1
@@ -45,3 +47,9 @@ def _rounds(body: list[Statement]) -> tuple[int, int]:
                 around += times > 1
             inner, outer = inner + inside * times, outer + around * times
     return inner, outer
+
+
+def divides_in_32_bits(node: UOp) -> bool:
+    """Whether a division of int64 is of a number that fits 32 bits by a constant that does: it needs no loop."""
+    x, y = node.src
+    return node.dtype is dtypes.int64 and y.op is o.CONST and 0 < y.arg < 1 << 31 and ix.fits(*ix.span(x))

@@ -21,7 +21,7 @@ from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
 from glassgrad.compiler.render.launch import LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
-from glassgrad.compiler.render.wgsl.loop_rounds import unrolled
+from glassgrad.compiler.render.wgsl.loop_rounds import divides_in_32_bits, unrolled
 from glassgrad.compiler.render.wgsl.wgsl_arrays import PAIR, Cells, KernelArrays
 from glassgrad.compiler.render.wgsl.wgsl_ops import LONG, WgslArithmetic
 
@@ -136,6 +136,9 @@ class WgslFunction(WgslArithmetic, CFunction):
     def _expression(self, node: UOp) -> CValue:
         if node.dtype is dtypes.float32 and node.op in (o.ADD, o.SUB, o.MUL, o.DIV, o.MULACC):
             return self.apply(node.op, node.dtype, *[self._unmerged(node, at) for at in range(len(node.src))])
+        if node.op in (o.IDIV, o.MOD) and divides_in_32_bits(node):
+            x, y = self.short(self.operand(node.src[0])), self.operand(node.src[1])
+            return self.apply(node.op, node.dtype, x._replace(low=ix.span(node.src[0])[0]), y)
         if node.op is not o.PARAM:
             return super()._expression(node)
         words = CValue(f"args[{node.arg.slot}].xy", dtypes.uint64)
