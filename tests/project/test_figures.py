@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_150, "check": 1_205, "engine and runtime": 5_170, "tensor": 9_310, "nn": 5_950, "jit": 1_985,
-         "devices": 4_650, "package": 46_050}
+LINES = {"compiler": 13_700, "check": 1_230, "engine and runtime": 5_380, "tensor": 9_400, "nn": 5_980, "jit": 1_985,
+         "devices": 4_880, "package": 48_150}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 6_000, 105      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 6_050, 105      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
