@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
@@ -24,6 +24,7 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)
 from glassgrad.compiler.lower.movement import Index, flatten, source_index, under_gate
+from glassgrad.compiler.lower.one_term import one_term
 from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.fusion import counted
@@ -227,43 +228,6 @@ class Values:
         _, filling, spot = self.kept_at[node]
         shared = sum(1 for mine, theirs in zip(self.path, filling) if mine is theirs)
         return shared < len(filling) and filling[shared].closed and not any(b.counter in spot for b in filling[:shared])
-
-
-class OneTerm(NamedTuple):
-    """The only term of a sum that is not 0: `value`, or minus it, at the position `number` along the summed axis."""
-    number: UOp
-    value: UOp
-    negated: bool
-
-
-def one_term(node: UOp) -> OneTerm | None:
-    """sum over k of where(k == number, value, 0), as a loss has it and its gradient: it needs no loop. None for others.
-    `number` does not depend on k: at any of its positions it is the same."""
-    if node.op is not o.SUM or len(node.arg.axes) != 1:
-        return None
-    [axis], source = node.arg.axes, node.src[0]
-    negated = source.op is o.NEG
-    source = source.src[0] if negated else source
-    if source.op is not o.WHERE or source.src[0].op is not o.CMPEQ or source.src[1].shape == () or \
-            source.src[2].op is not o.CONST or source.src[2].arg != 0:
-        return None
-    left, right = source.src[0].src
-    for position, number in ((left, right), (right, left)):
-        if _counts(position, axis) and number.op is o.EXPAND and number.src[0].shape[axis] == 1:
-            return OneTerm(number, source.src[1], negated)
-    return None
-
-
-def _counts(node: UOp, axis: int) -> bool:
-    """Whether a node's elements are their positions along an axis."""
-    shape = node.shape
-    while node.op in (o.EXPAND, o.RESHAPE):
-        if node.op is o.EXPAND and node.src[0].shape[axis:axis + 1] != shape[axis:axis + 1]:
-            return False
-        if node.op is o.RESHAPE and [n for n in node.shape if n != 1] != list(node.src[0].shape):
-            return False
-        node = node.src[0]
-    return node.op is o.IOTA and node.shape == shape[axis:axis + 1]
 
 
 def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
