@@ -32,11 +32,10 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.full_precision import in_full_precision, without_factor
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
                                             counter, load, local, register, walk)
-from glassgrad.compiler.lower.masks import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.movement import Index, flatten, reshape_index, source_index
+from glassgrad.compiler.lower.scores import blocks_in_sight, in_full_precision, kept_below, without_factor
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.lower.values import Block, Computation, Values
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct

@@ -25,7 +25,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, load, local, register, task_loops, walk)
-from glassgrad.compiler.lower.masks import something_masked
+from glassgrad.compiler.lower.scores import something_masked
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one

@@ -1,17 +1,21 @@
-"""Which blocks a mask leaves anything of. In: an expression of scores. Out: where a loop over blocks may end.
+"""The scores of a softmax. In: an expression of scores. Out: where a loop over blocks may end; the same in float32.
 
 A score that is `where(k < q + 1, .., -inf)` is -inf for all keys after the row. The comparison is linear in the
-counters, so the index algebra tells from which block on it fails for all rows and keys of the block. Does not know
-where scores come from.
+counters, so the index algebra tells from which block on it fails for all rows and keys of the block.
+Where a product's sums are float32 and what is made of them stays in registers, rounding each step to the type that the
+graph names costs instructions and makes the result less exact. So it is left out, and a positive factor of all scores
+is left to the exponential, which multiplies anyway. Does not know where scores come from.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.index_algebra import add, both, build, divide, index, less, linear, multiply
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 
 
@@ -109,3 +113,52 @@ def _least(expression: UOp, inner: list[UOp]) -> UOp:
     constant, terms = linear(expression)
     low = sum(min(0, terms.get(r, 0) * (r.arg.size - 1)) for r in inner)
     return build(constant + low, {atom: k for atom, k in terms.items() if atom not in inner})
+
+
+# -- without rounding -------------------------------------------------------------------------------------------------
+def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
+    """An expression with the ops of `inside`, which are below it, computed in a type, and no rounding between them."""
+    new: dict[UOp, UOp] = {}
+    for node in toposort([root], lambda n: n.src if n in inside and n.op not in o.REDUCE else ()):
+        sources = tuple([new.get(s, s) for s in node.src])
+        is_float = node.dtype.is_float
+        if node not in inside or node.op in o.REDUCE:
+            new[node] = node
+        elif node.op is o.CAST and is_float and node.src[0].dtype.is_float:
+            new[node] = sources[0].cast(dtype)
+        elif node.op in o.ELEMENTWISE and node.op is not o.BITCAST:
+            wide = tuple([s.cast(dtype) if s.dtype.is_float else s for s in sources])
+            new[node] = UOp(node.op, dtype if is_float else node.dtype, wide, node.arg, node.place)
+        elif node.op in o.MOVEMENT:
+            new[node] = UOp(node.op, sources[0].dtype, sources, node.arg, node.place)
+        else:
+            new[node] = UOp(node.op, node.dtype, node.src, node.arg, node.place)
+    return new[root].cast(dtype)
+
+
+def without_factor(scores: UOp) -> tuple[UOp, float]:
+    """Scores as others times a positive constant; what is -inf stays so.
+
+    >>> from glassgrad.compiler.graph.dtype import dtypes
+    >>> from glassgrad.compiler.graph.uop import UOp, const
+    >>> x = UOp(o.RANGE, dtypes.float32, (), None)
+    >>> without_factor(x * 0.5)[0] is x, without_factor(x * 0.5)[1], without_factor(x * -2.0)[1]
+    (True, 0.5, 1.0)
+    """
+    if scores.op is o.MUL:
+        for other, factor in (scores.src, scores.src[::-1]):
+            if factor.op is o.CONST and 0 < factor.arg < math.inf:
+                inner, more = without_factor(other)
+                return inner, more * factor.arg
+    if scores.op is o.WHERE:
+        condition, chosen, other = scores.src
+        if _is_least(chosen):
+            condition, chosen, other = UOp(o.NOT, condition.dtype, (condition,)), other, chosen
+        if _is_least(other):
+            inner, of_chosen = without_factor(chosen)
+            return UOp(o.WHERE, scores.dtype, (condition, inner, other), scores.arg, scores.place), of_chosen
+    return scores, 1.0
+
+
+def _is_least(node: UOp) -> bool:
+    return node.op is o.CONST and node.arg == -math.inf
