@@ -1,4 +1,5 @@
-"""Which blocks a mask leaves anything of. In: an expression of scores. Out: where a loop over blocks may end.
+"""What a mask leaves: blocks of scores, or one term of a sum. In: an expression of scores, or a SUM. Out: where a loop
+over blocks may end, or the only term (`OneTerm`).
 
 A score that is `where(k < q + 1, .., -inf)` is -inf for all keys after the row. The comparison is linear in the
 counters, so the index algebra tells from which block on it fails for all rows and keys of the block. Does not know
@@ -8,6 +9,7 @@ where scores come from.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -85,3 +87,40 @@ def _least(expression: UOp, inner: list[UOp]) -> UOp:
     constant, terms = linear(expression)
     low = sum(min(0, terms.get(r, 0) * (r.arg.size - 1)) for r in inner)
     return build(constant + low, {atom: k for atom, k in terms.items() if atom not in inner})
+
+
+class OneTerm(NamedTuple):
+    """The only term of a sum that is not 0: `value`, or minus it, at the position `number` along the summed axis."""
+    number: UOp
+    value: UOp
+    negated: bool
+
+
+def one_term(node: UOp) -> OneTerm | None:
+    """sum over k of where(k == number, value, 0), as a loss has it and its gradient: it needs no loop. None for others.
+    `number` does not depend on k: at any of its positions it is the same."""
+    if node.op is not o.SUM or len(node.arg.axes) != 1:
+        return None
+    [axis], source = node.arg.axes, node.src[0]
+    negated = source.op is o.NEG
+    source = source.src[0] if negated else source
+    if source.op is not o.WHERE or source.src[0].op is not o.CMPEQ or source.src[1].shape == () or \
+            source.src[2].op is not o.CONST or source.src[2].arg != 0:
+        return None
+    left, right = source.src[0].src
+    for position, number in ((left, right), (right, left)):
+        if _counts(position, axis) and number.op is o.EXPAND and number.src[0].shape[axis] == 1:
+            return OneTerm(number, source.src[1], negated)
+    return None
+
+
+def _counts(node: UOp, axis: int) -> bool:
+    """Whether a node's elements are their positions along an axis."""
+    shape = node.shape
+    while node.op in (o.EXPAND, o.RESHAPE):
+        if node.op is o.EXPAND and node.src[0].shape[axis:axis + 1] != shape[axis:axis + 1]:
+            return False
+        if node.op is o.RESHAPE and [n for n in node.shape if n != 1] != list(node.src[0].shape):
+            return False
+        node = node.src[0]
+    return node.op is o.IOTA and node.shape == shape[axis:axis + 1]
