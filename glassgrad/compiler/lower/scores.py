@@ -158,7 +158,3 @@ def without_factor(scores: UOp) -> tuple[UOp, float]:
             inner, of_chosen = without_factor(chosen)
             return UOp(o.WHERE, scores.dtype, (condition, inner, other), scores.arg, scores.place), of_chosen
     return scores, 1.0
-
-
-def _is_least(node: UOp) -> bool:
-    return node.op is o.CONST and node.arg == -math.inf
