@@ -257,10 +257,13 @@ from hour to hour.
     ./dev bench --only softmax,conv-3x3-*  by name, group or pattern; add --write to bring the page up to date
     ./dev bench --peers torch              compare with some peers only
     ./dev bench --check                    no times: every kernel of every workload against the interpreter (minutes)
+    ./dev bench --gpu                      kernels, launches, copies and training steps on an NVIDIA GPU, beside PyTorch
     ./dev bench --list                     what there is
 
 The first run installs the peers (the `bench` extra). tinygrad compiles with `clang` (Debian, Ubuntu: `sudo apt install
 clang`). A peer that is missing is left out. Nothing else should be running meanwhile.
+
+What an H200 reaches, with date and commit, stands on [a page of its own](performance-gpu.md).
 """
 
 

@@ -74,3 +74,14 @@ def test_attention_in_mixed_precision(torch: ModuleType, rng: np.random.Generato
     for found, want in zip(result.float().sum().gradient(*inputs), wanted):
         assert found.dtype is dtypes.float32
         assert np.abs(found.numpy() - want.numpy()).max() < 2e-2 * np.abs(want.numpy()).max() + 2e-2
+
+
+def test_a_subclass_of_batch_norm_may_have_statistics_of_its_own() -> None:
+    class Doubled(nn.BatchNorm):
+        def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            mean, variance = super().calc_stats(x)
+            return mean, variance * 4
+    x = Tensor.randn(16, 3, 5, 5)
+    with Tensor.train():
+        plain, doubled = nn.BatchNorm(3, eps=0.0)(x), Doubled(3, eps=0.0)(x)
+    np.testing.assert_allclose(doubled.numpy() * 2, plain.numpy(), rtol=1e-5, atol=1e-6)
