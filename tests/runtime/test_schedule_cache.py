@@ -166,12 +166,13 @@ def test_observers_see_the_passes() -> None:
 
 
 def test_a_compiler_with_additions_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert schedule_cache.can_be_kept(1000) and not schedule_cache.can_be_kept(schedule_cache.LEAST_NODES - 1)
+    nodes = [Tensor(VALUES).uop] * 1000
+    assert schedule_cache.can_be_kept(nodes) and not schedule_cache.can_be_kept(nodes[:schedule_cache.LEAST_NODES - 1])
     with monkeypatch.context() as patch:
         patch.setattr(Ops, "OF_MY_OWN", object(), raising=False)
-        assert not schedule_cache.can_be_kept(1000)
+        assert not schedule_cache.can_be_kept(nodes)
     monkeypatch.setattr(pipeline, "PASSES", pipeline.PASSES[1:])
-    assert not schedule_cache.can_be_kept(1000)
+    assert not schedule_cache.can_be_kept(nodes)
 
 
 def test_another_answer_of_the_device_is_another_schedule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
         if param.arg.scalar:
             scalars[param] = Wide(np.asarray(convert(argument, param.dtype), array_type(param.dtype)))
             continue
-        wanted, size = np.dtype(param.dtype.format), _elements(param, values)
+        wanted, size = np.dtype(param.dtype.format), elements_of(param, values)
         if argument.dtype != wanted or argument.shape != (size,):
             raise Bug(f"{name} of kernel {kernel.name} takes a flat array of {size} {wanted}, "
                       f"not {argument.dtype}{list(argument.shape)}")
@@ -67,7 +67,7 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
             _PhaseRun(kernel, number, phase, memories, scalars).run()
 
 
-def _elements(param: UOp, values: dict[Symbol, int]) -> int:
+def elements_of(param: UOp, values: dict[Symbol, int]) -> int:
     """How many elements a PARAM's memory has, for these values of the variables."""
     return math.prod(replaced(tuple([memory_size(n) for n in param.shape]), values.__getitem__))
 

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.compiler.check.loop_interpreter import run_kernel
+from glassgrad.compiler.check.loop_interpreter import elements_of, run_kernel
+from glassgrad.compiler.graph.arguments import Measure
+from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.printing import show
@@ -51,8 +53,11 @@ class PythonDevice(Backend):
 
     def launch(self, program: InterpretedProgram, addresses: Sequence[int]) -> None:
         arguments: list[Any] = [None] * len(addresses)
-        for param in program.kernel.params:
-            arguments[param.arg.slot] = _argument(param, addresses[param.arg.slot])
+        values: dict[Symbol, int] = {}
+        for param in sorted(program.kernel.params, key=lambda p: not p.arg.scalar):        # sizes depend on the values
+            found = arguments[param.arg.slot] = _argument(param, addresses[param.arg.slot], values)
+            if isinstance(param.arg, Measure):
+                values[param.arg.symbol] = int(found)
         run_kernel(program.kernel, arguments)
 
     def loop_tree(self, ast: UOp) -> Kernel:
@@ -64,12 +69,12 @@ class PythonDevice(Backend):
         return show(self.loop_tree(ast))
 
 
-def _argument(param: UOp, address: int) -> Any:
+def _argument(param: UOp, address: int, values: dict[Symbol, int]) -> Any:
     import numpy as np
     if param.arg.scalar:
         code = {"bfloat16": "f", "fp8e4m3": "f", "fp8e5m2": "f"}.get(param.dtype.name, param.dtype.format)
         return struct.unpack_from("<" + code, ctypes.string_at(address, 8))[0]
-    nbytes = param.size * param.dtype.itemsize
+    nbytes = elements_of(param, values) * param.dtype.itemsize
     if not nbytes:
         return np.zeros(0, np.dtype(param.dtype.format))
     return np.frombuffer(memoryview((ctypes.c_char * nbytes).from_address(address)), np.dtype(param.dtype.format))

@@ -229,7 +229,7 @@ class GroupScan:
         """What comes before a thread's neighbours, added to each of them."""
         scan, column = self.scan, divide(self.lane, SIDE)
         later, further = less(index(0), column), less(index(0), modulo(self.lane, SIDE))
-        above = load(self.above, add(column, index(-1)), later)
+        above = load(self.above, add(column, index(-1)).maximum(0), later)
         inside = load(self.inside, add(self.padded(self.lane), index(-1)), further)
         body: list[Statement] = [
             Assign(self.before, later.where(self.together(scan.total, above), scan.total)),

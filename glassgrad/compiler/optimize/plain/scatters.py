@@ -14,6 +14,7 @@ from __future__ import annotations
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, linear, multiply, substitute_index
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, If, Statement, Store, counter, ranges_of,
                                             register)
@@ -22,7 +23,8 @@ from glassgrad.compiler.optimize.moves.steps import move
 from glassgrad.compiler.optimize.targets.target import Target
 
 GROUPS = 2             # of rows, for each group of threads that runs at once
-READ_AT_ONCE = 16      # indices
+READ_AT_ONCE = 16      # indices,
+FEW_NODES = 40         # where what is stored and where has at most so many: it is written out as often
 
 
 @move(lambda loops, inner, *_: None)
@@ -50,9 +52,10 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target,
     block = counter("b", -(-rows // size))
     first = multiply(block, size)
     body: list[Statement] = []
-    for start, count, together in pieces(loop.range.arg.size, READ_AT_ONCE):
+    at_once = READ_AT_ONCE if len(toposort([store.index, store.value])) <= FEW_NODES else 1
+    for start, count, together in pieces(loop.range.arg.size, at_once):
         outer, each = counter(loop.range.arg.name, count), counter(loop.range.arg.name + "u", together)
-        at = add(index(start), add(multiply(one(outer), READ_AT_ONCE), one(each)))
+        at = add(index(start), add(multiply(one(outer), at_once), one(each)))
         found = register("row", dtypes.index, (each,) if together > 1 else ())
         [moved] = rebuild([store], {loop.range: at})
         read = substitute_index(row, {loop.range: at}, {})

@@ -107,7 +107,7 @@ class Target:
 # A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy. While a
 # number is stored and read again, at 4 TB/s, its threads do some 60 instructions.
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
-             few_tasks=264, least_chunk=64, groups=True,
+             few_tasks=264, least_chunk=128, groups=True,
              fusion=FusionLimits(costly=64, costly_with_rows=64, stores_factors=True, small=256, few_rows=264,
                                  long_rows=16 << 10))
 
