@@ -43,9 +43,12 @@ FAMILIES = (
     "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py", "tests/render/test_render_ops.py",
     "tests/render/test_render_fuzz.py", "tests/lower/test_online_softmax.py", "tests/engine/test_changing_sizes.py",
     "tests/optimize/test_group_nests.py", "tests/optimize/test_ragged.py", "tests/optimize/test_group_unit.py",
-    "tests/render/test_gpu.py", "tests/tensor/test_fuzz.py", "tests/tensor/test_resampling.py",
-    "tests/tensor_api/test_api_linalg.py", "tests/nn/test_nn_training.py", "tests/nn/test_nn_layers.py",
-    "tests/nn/test_nn_recurrent.py", "tests/nn/test_nn_transformer.py", "tests/nn/test_optim_steps.py")
+    "tests/optimize/test_boxed_nests.py", "tests/optimize/test_window_boxes.py", "tests/optimize/test_group_tile.py",
+    "tests/optimize/test_group_loops.py", "tests/optimize/test_warp_tile.py", "tests/optimize/test_unit_types.py",
+    "tests/optimize/test_scans.py", "tests/render/test_gpu.py", "tests/tensor/test_fuzz.py",
+    "tests/tensor/test_resampling.py", "tests/tensor_api/test_api_linalg.py", "tests/nn/test_nn_training.py",
+    "tests/nn/test_nn_layers.py", "tests/nn/test_nn_recurrent.py", "tests/nn/test_nn_transformer.py",
+    "tests/nn/test_optim_steps.py")
 
 
 T = TypeVar("T")
