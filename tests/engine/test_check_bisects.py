@@ -69,6 +69,7 @@ def test_a_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
         del Rule.known["planted"]
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="these moves make a CPU's loops")
 @pytest.mark.parametrize("fault", ["wide_reduce", "merge", "tasks"])
 def test_a_wrong_move(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = reduction_moves if fault == "wide_reduce" else loop_moves
@@ -95,6 +96,7 @@ def test_a_wrong_move(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"by its move {fault} (move " in run_again(message)
 
 
+@pytest.mark.only_on("CPU", reason="the line is one of LLVM IR")
 def test_a_wrong_line_of_a_renderer(monkeypatch: pytest.MonkeyPatch) -> None:
     right = llvm_ir.render_llvm
     monkeypatch.setattr(llvm_ir, "render_llvm", lambda *args: right(*args).replace("fadd", "fsub"))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.runtime.gpu.driver_calls import DriverCalls
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock, rounded
+from glassgrad.runtime.host_memory import MemoryBlock, Stats, rounded
 
 __all__ = ["DriverMemory"]
 
@@ -77,6 +77,7 @@ class DriverMemory:
         self.kept: dict[int, list[int]] = {}
         self.slab, self.left = 0, 0                # the piece that small blocks are cut from, and what is left of it
         self.pieces: set[int] = set()              # addresses cut from slabs, which the driver cannot free alone
+        self._live, self._peak = 0, 0              # bytes given out, and the most of them since reset_peak
         self._released: dict[int, int] = {}        # of each kept block, what had been launched when it came back
         self._newest = (0, 0, 0)                   # the last block given out: address, the same number, launched then
         self._pinned: PinnedMemory | None = None   # made when something is copied
@@ -91,6 +92,8 @@ class DriverMemory:
             kept = self.kept.get(size)
             address = kept.pop() if kept else self._cut(size) if size <= _SMALL else self._new(size)
             self._newest = address, self._released.pop(address, 0), self.driver.launched
+            self._live += size
+            self._peak = max(self._peak, self._live)
             return MemoryBlock(address, nbytes, size)
 
     def _cut(self, size: int) -> int:
@@ -117,6 +120,7 @@ class DriverMemory:
         with self.lock:
             self._released[block.address] = self.driver.launched
             self.kept.setdefault(block.size, []).append(block.address)
+            self._live -= block.size
 
     def empty_cache(self) -> None:
         with self.lock:
@@ -126,6 +130,16 @@ class DriverMemory:
                     self.driver.call(self.driver.names.free, ctypes.c_uint64(address))
                     self._released.pop(address, None)
                 self.kept[size] = [a for a in addresses if a in self.pieces]
+
+    def stats(self) -> Stats:
+        """Counts of bytes, rounding included."""
+        with self.lock:
+            return Stats(self._live, sum(size * len(kept) for size, kept in self.kept.items()), self._peak)
+
+    def reset_peak(self) -> None:
+        """Counts the peak from now on."""
+        with self.lock:
+            self._peak = self._live
 
     # -- copies ----------------------------------------------------------------------------------------------
     def copy_in(self, address: int, data: Any) -> None:

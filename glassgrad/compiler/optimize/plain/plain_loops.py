@@ -283,7 +283,7 @@ def lanes_used(body: list[Statement], lanes: int) -> float:
         n, nested = min((_innermost(s) for s in inner if isinstance(s, For)), default=(1, False))
         if nested and n < 4 * lanes:
             return 0.0
-    return float(n / (-(-n // lanes) * lanes))
+    return float(n / (-(-n // lanes) * lanes)) if n else 1.0
 
 
 def _innermost(loop: For, nested: bool = False) -> tuple[int, bool]:
