@@ -71,3 +71,10 @@ def test_threads_wait_where_two_of_them_may_add_to_one_place(stride: int, waits:
     store = Store(memory, add(multiply(row, stride), lane), const(1.0, dtypes.float32), o.ADD)
     body = [For(step, LOOP, [For(lane, LANE, [store])])]
     assert bool(fences(body)) == waits and (memory in own_places(body)) != waits
+
+
+def test_a_scatter_of_no_rows_is_a_loop_of_no_rounds() -> None:
+    """The indices of what is not zero, of an array without elements."""
+    for item in Tensor(np.zeros(0, np.int32)).nonzero().contiguous().schedule():
+        kernel = optimize(lower(item.ast), GPU)
+        assert 0 in [s.range.arg.size for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For)]
