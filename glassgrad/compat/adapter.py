@@ -16,8 +16,6 @@ from glassgrad import nn
 from glassgrad.nn.modules.object_tree import walk
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Adapter"]
-
 T = TypeVar("T")
 
 

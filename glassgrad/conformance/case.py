@@ -19,8 +19,6 @@ from glassgrad.base.errors import DeviceError, DTypeError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Case", "Compared", "CheckResult", "check", "on", "seeded", "value"]
-
 PASSED, REFUSED, FAILED, CRASHED, HUNG, NOT_RUN = "passed", "refused", "failed", "crashed", "hung", "not run"
 REFERENCE = "PYTHON"                              # the device that gives what NumPy has no formula for
 REQUIRED = ("float32", "int32", "bool")           # element types that no device may refuse

@@ -18,8 +18,6 @@ from glassgrad.base.errors import InputError
 from glassgrad.conformance.case import check
 from glassgrad.conformance.grades import chosen
 
-__all__ = ["load_devices"]
-
 
 def load_devices(script: str) -> None:
     """Run what registers devices: a file, not as the main program, or a module by its name."""

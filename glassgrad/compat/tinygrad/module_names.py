@@ -6,8 +6,6 @@ For each module of tinygrad's: the modules that answer for it, and names that ne
 
 from __future__ import annotations
 
-__all__ = ["INSTEAD", "MODULES"]
-
 Names = dict[str, str]
 HERE = "glassgrad.compat.tinygrad"
 

@@ -21,8 +21,6 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.evaluate import bytes_of
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["torch_file"]
-
 # classes of storages by element type; other types lie in bytes without a type, and the tensor says which it is
 _STORAGES = {dtypes.float64: "Double", dtypes.float32: "Float", dtypes.float16: "Half", dtypes.bfloat16: "BFloat16",
              dtypes.int64: "Long", dtypes.int32: "Int", dtypes.int16: "Short", dtypes.int8: "Char",

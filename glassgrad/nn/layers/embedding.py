@@ -8,8 +8,6 @@ from glassgrad.nn.functional.tables import embedding, embedding_bag
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Embedding", "EmbeddingBag"]
-
 
 class Embedding(Layer):
     """Row i of `weight` for each number i. The row `padding_idx` starts as zeros and gets no gradient. With `max_norm`

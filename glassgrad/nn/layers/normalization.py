@@ -19,9 +19,6 @@ from glassgrad.nn.modules.new_parameters import buffer, ones, zeros
 from glassgrad.tensor.formulas.neural.activations import scaled_norm
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "LayerNorm2d", "RMSNorm", "GroupNorm",
-           "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LocalResponseNorm"]
-
 
 # -- by the statistics of a batch ----------------------------------------------------------------------------
 class BatchNorm(Layer):

@@ -20,8 +20,6 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import whole
 
-__all__ = ["SYNONYMS", "check_call", "signature_of", "wrong_argument"]
-
 
 def _is_array(value: Any) -> bool:
     return hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__")

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["uniform_within", "fan_in_uniform", "zeros", "ones", "buffer"]
-
 
 def uniform_within(bound: float, *shape: int) -> Tensor:
     """A parameter of numbers spread evenly over (-bound, bound).

@@ -14,8 +14,6 @@ from glassgrad.base.errors import GradientError
 from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "total_norm"]
-
 
 def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)

@@ -22,8 +22,6 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
-
 FORMAT = "glassgrad checkpoint 1"
 
 

@@ -19,9 +19,6 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.memory.host_values import is_torch
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_dict", "put", "tell",
-           "Comparison"]
-
 MOST_ROWS = 100         # of each kind, that a message shows
 
 

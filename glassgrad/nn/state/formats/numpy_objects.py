@@ -19,8 +19,6 @@ from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.memory.host_values import HostValue
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["MAKERS"]
-
 PRICE_OF_AN_ARRAY = 50      # in instructions of a pickle: what making its nodes costs
 
 _TYPES = {"f2": dtypes.float16, "f4": dtypes.float32, "f8": dtypes.float64, "b1": dtypes.bool, "i1": dtypes.int8,

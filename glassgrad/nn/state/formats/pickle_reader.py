@@ -15,8 +15,6 @@ from typing import Any
 from glassgrad.base.errors import FormatError
 from glassgrad.nn.state.formats.source import Source
 
-__all__ = ["Maker", "PickleReader", "Table", "Unfinished"]
-
 MOST_INSTRUCTIONS = 10_000_000
 MOST_DIGITS = 1000               # of a number written as text; longer ones take long to read
 MOST_NAME, MOST_LINE = 500, 100_000

@@ -15,8 +15,6 @@ from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Table
 from glassgrad.nn.state.formats.source import MOST_AXES, Source
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Storage", "StorageKind", "StorageReference", "TABLE", "reference"]
-
 PRICE_OF_A_TENSOR = 50      # in instructions of a pickle: what making its nodes costs
 
 
