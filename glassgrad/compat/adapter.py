@@ -56,6 +56,13 @@ class Adapter:
             return self.adopt(function(*args, **kwargs), (args, kwargs))
         return adapted
 
+    def named(self, name: str) -> Any:
+        """What glassgrad.nn has by this name: a layer as a subclass that makes the adapter's tensors."""
+        found = getattr(nn, name)
+        if isinstance(found, type) and issubclass(found, nn.Layer):
+            return self.layer_class(found)
+        return self.function(found) if name == "Parameter" else found
+
     def layer_class(self, base: type) -> type:
         """A subclass of a layer, which makes tensors, and layers inside, of the adapter's classes; the same each
         time."""

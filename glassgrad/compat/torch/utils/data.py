@@ -182,20 +182,25 @@ class BatchSampler(Sampler):
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
-        batch: list[int] = []
-        for index in self.sampler:
-            batch.append(index)
-            if len(batch) == self.batch_size:
-                yield batch
-                batch = []
-        if batch and not self.drop_last:
-            yield batch
+        return _in_batches(self.sampler, self.batch_size, self.drop_last)
 
     def __len__(self) -> int:
         return len(self.sampler) // self.batch_size if self.drop_last else -(-len(self.sampler) // self.batch_size)
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
+def _in_batches(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    """Lists of so many items; the last one may be shorter, or is left out."""
+    batch: list[Any] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch and not drop_last:
+        yield batch
+
+
 class HostValues(NamedTuple):
     """The values of a tensor outside of it, as a worker process sends them: an array, or a list of numbers."""
     values: Any
@@ -317,7 +322,8 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         collate = self.collate_fn or default_collate
         if self.streams:
-            return self._streamed(collate)
+            return iter(self.dataset) if self.batch_size is None else \
+                map(collate, _in_batches(self.dataset, self.batch_size, self.drop_last))
         if self.batch_sampler is None:
             return (self.dataset[index] for index in self.sampler)
         gather = None if self.collate_fn is not None else _gathering(self.dataset)
@@ -334,19 +340,6 @@ class DataLoader:
         collect = partial(_collect, self.dataset, self.collate_fn)
         for found in batches_from_workers(collect, iter(self.batch_sampler or ()), workers):
             yield _replaced(found, HostValues, HostValues.tensor)
-
-    def _streamed(self, collate: Callable[[list[Any]], Any]) -> Iterator[Any]:
-        batch: list[Any] = []
-        for example in self.dataset:
-            if self.batch_size is None:
-                yield example
-                continue
-            batch.append(example)
-            if len(batch) == self.batch_size:
-                yield collate(batch)
-                batch = []
-        if batch and not self.drop_last:
-            yield collate(batch)
 
     def __len__(self) -> int:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
