@@ -145,6 +145,11 @@ def value(name: str, formula: Callable[..., Tensor], reference: Callable[..., An
     return Case(name, run)
 
 
+def same(name: str, formula: Callable[..., Any], *arrays: np.ndarray, factor: float = 1.0) -> Case:
+    """A formula of operators and methods that NumPy has too."""
+    return value(name, formula, formula, *arrays, factor=factor)
+
+
 def describe(arrays: tuple[np.ndarray, ...]) -> str:
     """Inputs in a line: dtype and shape of each.
 
