@@ -45,6 +45,15 @@ def ones(*shape: int) -> Tensor:
     return Tensor.ones(*shape, requires_grad=True)
 
 
+def scale_and_shift(affine: bool, bias: bool, *shape: int) -> tuple[Tensor | None, Tensor | None]:
+    """The weight, ones, and the bias, zeros, of a layer that normalizes: both, the weight alone, or neither.
+
+    >>> scale_and_shift(False, True, 3)
+    (None, None)
+    """
+    return ones(*shape) if affine else None, zeros(*shape) if affine and bias else None
+
+
 def buffer(value: float, size: int | None = None, dtype: DType = dtypes.float32) -> Tensor:
     """One value, or a vector of it, in memory: state of a layer that is not trained. (In memory from the start, so
     that the first step of a training has the structure of all others.)
