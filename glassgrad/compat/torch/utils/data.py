@@ -26,11 +26,15 @@ __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDa
 
 
 # -- examples by index -------------------------------------------------------------------------------------------------
-class Dataset:
-    """Examples by index: subclass it, and write `__getitem__` and `__len__`."""
+class Subscripted:
+    """A class that is itself for any kind of items: Dataset[int]."""
 
-    def __class_getitem__(cls, kind: Any) -> type[Dataset]:
+    def __class_getitem__(cls, kind: Any) -> type:
         return cls
+
+
+class Dataset(Subscripted):
+    """Examples by index: subclass it, and write `__getitem__` and `__len__`."""
 
     def __getitem__(self, index: Any) -> Any:
         raise InputError("this data set gives no examples", given=type(self).__name__,
@@ -124,11 +128,8 @@ def _shuffled(n: int, generator: Generator | None) -> list[int]:
 
 
 # -- which examples ----------------------------------------------------------------------------------------------------
-class Sampler:
+class Sampler(Subscripted):
     """Indices of examples, in some order: subclass it, and write `__iter__`."""
-
-    def __class_getitem__(cls, kind: Any) -> type[Sampler]:
-        return cls
 
 
 class SequentialSampler(Sampler):
@@ -282,16 +283,13 @@ def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
     return lambda indices: held[TorchTensor([int(index) for index in indices])].detach()
 
 
-class DataLoader:
+class DataLoader(Subscripted):
     """Batches of a data set: `for x, y in DataLoader(data, batch_size=32, shuffle=True)`. With `num_workers` so many
     processes call `dataset[index]`, each up to `prefetch_factor` batches ahead (2); batches keep their order.
 
     >>> [x.tolist() for x, in DataLoader(TensorDataset(Tensor([1, 2, 3])), batch_size=2)]
     [[1, 2], [3]]
     """
-
-    def __class_getitem__(cls, kind: Any) -> type[DataLoader]:
-        return cls
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool = False, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
