@@ -142,7 +142,7 @@ class RandomMixin(TensorBase):
         (2, 3)
         """
         made = sizes(shape, "glorot_uniform")
-        bound = math.sqrt(6 / (_first(made) + _fan_in(made)))
+        bound = math.sqrt(6 / (math.prod(made[:1]) + _fan_in(made)))
         return cls.uniform(*made, low=-bound, high=bound, **kwargs)
 
     xavier_uniform = glorot_uniform
@@ -277,10 +277,6 @@ class RandomMixin(TensorBase):
         """
         words = self._with(flatten(self.uop)).bitcast(dtypes.uint8)
         return words.keccak("shake_128")
-
-
-def _first(sizes: tuple[int, ...]) -> int:
-    return sizes[0] if sizes else 1
 
 
 def _fan_in(sizes: tuple[int, ...]) -> int:
