@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -64,6 +65,14 @@ def data_folder(name: str) -> Path:
         if (place / name).is_dir():
             return place / name
     pytest.skip(f"the real data are absent: no {name}/ in $GLASSGRAD_DATA or ../shared/data")
+
+
+@pytest.fixture
+def shims() -> Iterator[None]:
+    """Devices that run the sources of GPU kernels on the processor."""
+    from shim_device import registered  # few tests need it
+    with registered():
+        yield
 
 
 @pytest.fixture

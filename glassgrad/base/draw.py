@@ -80,12 +80,17 @@ def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequenc
         parts.append(svg_curve(points))
     for n, box in boxes.items():
         parts += _box(box, across[n] - box.width / 2, down[n][0])
-    x = left + PAD
+    x = _legend(legend, left + PAD, parts)
+    return svg_document(left, 0, max(right, x) - left, top, parts)
+
+
+def _legend(legend: Mapping[str, str], x: float, parts: list[str]) -> float:
+    """Colors and what they mean, in a row from x on, among the parts; where the row ends."""
     for name, color in legend.items():
         parts.append(f'<rect x="{x:.1f}" y="6" width="12" height="12" fill="{color}" stroke="{INK}"/>')
         parts.append(svg_text(name, x + 17, 16))
         x += 17 + len(name) * WIDTH_OF_LETTER + 18
-    return svg_document(left, 0, max(right, x) - left, top, parts)
+    return x
 
 
 def _layers(boxes: Mapping[Hashable, DrawnBox],
@@ -175,12 +180,8 @@ def nests(columns: Mapping[str, Sequence[Nest | str]], legend: Mapping[str, str]
             y = _nest(b, x, y, width, parts) + 6
         bottom = max(bottom, y)
         x += width + GAP_X
-    at = float(PAD)
-    for name, color in legend.items():
-        parts.append(f'<rect x="{at:.1f}" y="6" width="12" height="12" fill="{color}" stroke="{INK}"/>')
-        parts.append(svg_text(name, at + 17, 16))
-        at += 17 + len(name) * WIDTH_OF_LETTER + 18
-    return svg_document(0, 0, max(x, at), bottom + PAD, parts)
+    x = max(x, _legend(legend, PAD, parts))
+    return svg_document(0, 0, x, bottom + PAD, parts)
 
 
 def _nest_width(nest: Nest | str) -> float:

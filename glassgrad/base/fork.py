@@ -12,8 +12,6 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["held_at_fork"]
-
 # The order in which locks are taken here, and in which code may take one while it holds another: outermost first.
 ORDER = ("schedule", "node", "pool", "compiler", "cache", "memory", "counter")
 

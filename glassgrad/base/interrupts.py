@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["interrupts_deferred", "take_interrupt"]
-
 _waiting: list[Callable[[], Any]] = []           # the user's handler, for each signal that came
 
 

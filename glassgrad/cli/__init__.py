@@ -71,7 +71,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The commands and their help."""
     parser = argparse.ArgumentParser(prog="glassgrad", description="A deep-learning framework you can see through.",
                                      epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--version", action="version", version=f"glassgrad {installed_version()}")
+    here = installed("glassgrad") or "(not installed: run from a source folder)"
+    parser.add_argument("--version", action="version", version=f"glassgrad {here}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, says in {"demo": "train on handwritten digits and show what ran",
                        "train": "train a model on mnist, fashion, cifar or shakespeare",
@@ -87,12 +88,18 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def installed_version() -> str:
-    """The version of the installed package, or a word that says there is none."""
+def parser_of(command: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """A parser of a command's own arguments, whose help ends with examples."""
+    return argparse.ArgumentParser(prog=f"glassgrad {command}", description=description, epilog=examples,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def installed(package: str) -> str:
+    """The version of a package, or nothing."""
     try:
-        return version("glassgrad")
+        return version(package)
     except PackageNotFoundError:
-        return "(not installed: run from a source folder)"
+        return ""
 
 
 def bench(arguments: Sequence[str]) -> int:

@@ -5,12 +5,12 @@ Exit status: 0 all checks passed, or were refused by the name of an element type
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from glassgrad.cli import parser_of
 from glassgrad.conformance.grades import GROUPS
 from glassgrad.conformance.runner import conformance
 
@@ -27,10 +27,8 @@ EXAMPLES = """examples:
 def main(arguments: Sequence[str]) -> int:
     """Grade a device, and print the report."""
     groups = ", ".join(f"{number} {group.name}" for number, group in enumerate(GROUPS, 1))
-    parser = argparse.ArgumentParser(
-        prog="glassgrad conformance", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Check a device against NumPy and the interpreter, in processes of its own, and grade it.\n"
-                    f"Grades: {groups}.")
+    parser = parser_of("conformance", "Check a device against NumPy and the interpreter, in processes of its own, and "
+                       f"grade it.\nGrades: {groups}.", EXAMPLES)
     parser.add_argument("device", help="its name or an alias, as in device=NAME")
     parser.add_argument("--from", dest="script", metavar="SCRIPT", default="",
                         help="a Python file or a module that registers the device")

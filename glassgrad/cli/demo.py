@@ -6,7 +6,6 @@ kernels that ran with the lines of this file that asked for them.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from glassgrad import nn
-from glassgrad.base.errors import GlassgradError
+from glassgrad.cli import parser_of
 from glassgrad.engine.profile import Profile, profile
 from glassgrad.jit import TinyJit
 from glassgrad.nn.datasets.files import Arrays, DataMissingError, digits_arrays, mnist_arrays
@@ -27,8 +26,7 @@ HIDDEN, CLASSES, BATCH, LEARNING_RATE, SEED = 256, 10, 128, 2e-3, 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; the exit status."""
-    parser = argparse.ArgumentParser(prog="glassgrad demo", description="Train a small network on handwritten digits.",
-                                     epilog="example: glassgrad demo --epochs 1")
+    parser = parser_of("demo", "Train a small network on handwritten digits.", "example: glassgrad demo --epochs 1")
     parser.add_argument("--epochs", type=int, default=5, help="rounds over MNIST's 60,000 images (default: 5)")
     epochs = parser.parse_args(arguments).epochs
     if epochs < 1:
@@ -37,11 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(data[0]) < 10_000:
         epochs *= 12                            # few images, so more rounds for the same number of steps
     print(f"{name}: {len(data[0]):,} images to learn from, {len(data[2]):,} to be tested on; {epochs} epochs")
-    try:
-        accuracy, ran, seconds = train(data, epochs)
-    except GlassgradError as problem:
-        print(problem.advice, file=sys.stderr)
-        return 1
+    accuracy, ran, seconds = train(data, epochs)
     print(f"test accuracy: {accuracy:.2%}\n")
     print(f"{ran.kernels:,} kernels ran in {ran.seconds:.1f} s of the {seconds:.1f} s of training:\n{ran.table(12)}")
     return 0

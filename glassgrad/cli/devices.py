@@ -5,10 +5,10 @@ Everything is read from the devices' records and from the devices that open: thi
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 
 from glassgrad.base.errors import DeviceError
+from glassgrad.cli import parser_of
 from glassgrad.cli.doctor import describe, marked
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.conformance.peak import measured_peak
@@ -24,8 +24,7 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Print each device: what it is here or lacks, its names, element types and matrix units."""
-    parser = argparse.ArgumentParser(prog="glassgrad devices", description="Show what this machine offers to run on.",
-                                     epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("devices", "Show what this machine offers to run on.", EXAMPLES)
     parser.add_argument("--measure", action="store_true", help="measure arithmetic and memory speed of each")
     options = parser.parse_args(arguments)
     for name in Device.records:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
 from glassgrad.base.errors import DeviceError, GlassgradError
 from glassgrad.base.settings import SETTINGS, settings
+from glassgrad.cli import installed
 from glassgrad.nn.datasets.files import CIFAR_10, FASHION_MNIST, MNIST, whereabouts
 from glassgrad.runtime import disk_cache
 from glassgrad.runtime.devices import Device
@@ -68,14 +68,6 @@ def doctor() -> int:
     sound = [self_test(name) for name in Device.get_available_devices()]
     print("\nAll is well." if all(sound) else "\nSomething is wrong: see above.")
     return 0 if all(sound) else 1
-
-
-def installed(package: str) -> str:
-    """The version of a package, or nothing."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def show_memory() -> None:

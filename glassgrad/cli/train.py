@@ -17,6 +17,7 @@ import numpy as np
 
 from glassgrad import nn
 from glassgrad.base.errors import GlassgradError
+from glassgrad.cli import parser_of
 from glassgrad.cli.training_loop import add_training_options, at_least_one, train
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.jit import TinyJit
@@ -36,8 +37,7 @@ STEPS = {"mnist": 300, "fashion": 300, "cifar": 400, "shakespeare": 400}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train what is asked for; the exit status."""
-    parser = argparse.ArgumentParser(prog="glassgrad train", description="Train a small model and watch it learn.",
-                                     epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("train", "Train a small model and watch it learn.", EXAMPLES)
     parser.add_argument("data", choices=list(STEPS), help="what to learn")
     add_training_options(parser, None, ", ".join(f"{name} {steps}" for name, steps in STEPS.items()))
     parser.add_argument("--batch", type=at_least_one, default=64, help="examples per step (default: 64)")

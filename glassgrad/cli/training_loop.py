@@ -20,8 +20,6 @@ from tqdm import tqdm
 from glassgrad.nn.state import load_checkpoint, save_checkpoint
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["add_training_options", "at_least_one", "train"]
-
 
 def add_training_options(parser: argparse.ArgumentParser, steps: int | None,
                          default: str = "") -> argparse.ArgumentParser:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
+from glassgrad.cli import parser_of
 from glassgrad.runtime.search import tuning_results as tuning
 
 EXAMPLES = """examples:
@@ -18,9 +18,7 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what is asked for; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="glassgrad tune", description="See, take along or forget the kernels that BEAM searches found.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("tune", "See, take along or forget the kernels that BEAM searches found.", EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, says in {"export": "write all that is known on this machine into a file",
                        "import": "take over what a file knows"}.items():

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from glassgrad.base.errors import InputError
+from glassgrad.conformance.child import check_script
 from glassgrad.viz.session import begin
 
 
@@ -20,20 +21,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script", help="the script to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     options = parser.parse_args(arguments)
-    check_script(options.script)
+    check_script(options.script)               # before anything is recorded
     if options.out and not os.path.isdir(os.path.dirname(os.path.abspath(options.out))):
         raise InputError("the visualizer's page could not be written there", given=f"--out {options.out}",
                          expected="a file in a folder that exists", fix="make the folder, or choose another path")
     os.environ["VIZ"] = options.out or "1"
     begin(options.out or 1)
     return run(options.script, options.arguments)
-
-
-def check_script(script: str) -> None:
-    """Raise where there is none: before anything is recorded."""
-    if not os.path.isfile(script):
-        raise InputError("there is no such script", given=script, expected="the path of a Python file",
-                         fix="check the path")
 
 
 def run(script: str, arguments: Sequence[str]) -> int:

@@ -16,8 +16,6 @@ from glassgrad import nn
 from glassgrad.nn.modules.object_tree import walk
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Adapter"]
-
 T = TypeVar("T")
 
 
@@ -57,6 +55,13 @@ class Adapter:
         def adapted(*args: Any, **kwargs: Any) -> Any:
             return self.adopt(function(*args, **kwargs), (args, kwargs))
         return adapted
+
+    def named(self, name: str) -> Any:
+        """What glassgrad.nn has by this name: a layer as a subclass that makes the adapter's tensors."""
+        found = getattr(nn, name)
+        if isinstance(found, type) and issubclass(found, nn.Layer):
+            return self.layer_class(found)
+        return self.function(found) if name == "Parameter" else found
 
     def layer_class(self, base: type) -> type:
         """A subclass of a layer, which makes tensors, and layers inside, of the adapter's classes; the same each

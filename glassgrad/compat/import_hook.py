@@ -15,8 +15,6 @@ from glassgrad.compat.tinygrad import module_names as tinygrad_names
 from glassgrad.compat.tinygrad.node_writes import add_methods, remove_methods
 from glassgrad.compat.torch import module_names as torch_names
 
-__all__ = ["MODULES", "AliasModule", "LibraryFinder", "install", "instead_of", "uninstall"]
-
 MODULES = {**tinygrad_names.MODULES, **torch_names.MODULES}
 INSTEAD = {**tinygrad_names.INSTEAD, **torch_names.INSTEAD}
 

@@ -19,8 +19,6 @@ from glassgrad.base.errors import DeviceError, DTypeError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Case", "Compared", "CheckResult", "check", "on", "seeded", "value"]
-
 PASSED, REFUSED, FAILED, CRASHED, HUNG, NOT_RUN = "passed", "refused", "failed", "crashed", "hung", "not run"
 REFERENCE = "PYTHON"                              # the device that gives what NumPy has no formula for
 REQUIRED = ("float32", "int32", "bool")           # element types that no device may refuse
@@ -145,6 +143,11 @@ def value(name: str, formula: Callable[..., Tensor], reference: Callable[..., An
                 expected = reference(*[a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays])
         return Compared(describe(arrays), got, expected, factor)
     return Case(name, run)
+
+
+def same(name: str, formula: Callable[..., Any], *arrays: np.ndarray, factor: float = 1.0) -> Case:
+    """A formula of operators and methods that NumPy has too."""
+    return value(name, formula, formula, *arrays, factor=factor)
 
 
 def describe(arrays: tuple[np.ndarray, ...]) -> str:

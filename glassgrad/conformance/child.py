@@ -18,7 +18,12 @@ from glassgrad.base.errors import InputError
 from glassgrad.conformance.case import check
 from glassgrad.conformance.grades import chosen
 
-__all__ = ["load_devices"]
+
+def check_script(script: str) -> None:
+    """Raise where there is no such file."""
+    if not os.path.isfile(script):
+        raise InputError("there is no such script", given=script, expected="the path of a Python file",
+                         fix="check the path")
 
 
 def load_devices(script: str) -> None:
@@ -30,9 +35,7 @@ def load_devices(script: str) -> None:
             raise InputError("there is no such module", given=script, expected="a module that registers a device",
                              fix=f"--from path/to/file.py, or install what is missing: {error}") from None
         return
-    if not os.path.isfile(script):
-        raise InputError("there is no such script", given=script, expected="the path of a Python file",
-                         fix="check the path")
+    check_script(script)
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     runpy.run_path(script, run_name="glassgrad_device")
 

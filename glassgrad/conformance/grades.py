@@ -15,8 +15,6 @@ from glassgrad.conformance.memory import copies
 from glassgrad.conformance.programs import jit, random_numbers, training
 from glassgrad.conformance.values import contractions, elementwise, reductions, views
 
-__all__ = ["GROUPS", "Grade", "chosen"]
-
 
 @dataclass(frozen=True)
 class Grade:

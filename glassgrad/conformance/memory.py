@@ -17,7 +17,7 @@ def copies() -> Iterator[Case]:
     yield Case("the device opens", _opens)
     for size in (0, 1, 2, 3, 251, 4096, 4099, 1_000_003):
         yield Case(f"{size:,} bytes in and out", partial(_round_trip, size=size))
-    yield Case("every byte value", lambda device: _same("uint8[256]", on(device, BYTES), BYTES))
+    yield Case("every byte value", lambda device: Compared("uint8[256]", on(device, BYTES), BYTES))
     yield Case("many values at a time", _many)
     yield Case("to another device and back", _through_another)
     yield Case("a value that is read twice", _twice)
@@ -29,42 +29,39 @@ def copies() -> Iterator[Case]:
 BYTES = np.arange(256, dtype=np.uint8)
 
 
-def _same(given: str, got: object, expected: np.ndarray) -> Compared:
-    return Compared(given, got, expected)
-
-
 def _opens(device: str) -> Compared:
-    return _same(f"Device[{device!r}]", np.array(Device[device] is not None), np.array(True))
+    return Compared(f"Device[{device!r}]", np.array(Device[device] is not None), np.array(True))
 
 
 def _round_trip(device: str, size: int) -> Compared:
     sent = seeded(size, low=0, high=255, dtype="uint8")
-    return _same(f"uint8[{size}]", on(device, sent), sent)
+    return Compared(f"uint8[{size}]", on(device, sent), sent)
 
 
 def _many(device: str) -> Compared:
     sent = [np.full(1 + 37 * n, n, np.int32) for n in range(40)]
     held = [on(device, array) for array in sent]
-    return _same("40 tensors of int32", np.concatenate([t.numpy() for t in reversed(held)]), np.concatenate(sent[::-1]))
+    got = np.concatenate([t.numpy() for t in reversed(held)])
+    return Compared("40 tensors of int32", got, np.concatenate(sent[::-1]))
 
 
 def _through_another(device: str) -> Compared:
     sent = seeded(7, 13)
     other = on(device, sent).to(REFERENCE).realize()
-    return _same(f"float32[7, 13], {device} -> {REFERENCE} -> {device}", other.to(device), sent)
+    return Compared(f"float32[7, 13], {device} -> {REFERENCE} -> {device}", other.to(device), sent)
 
 
 def _twice(device: str) -> Compared:
     sent = seeded(101)
     there = on(device, sent)
-    return _same("float32[101]", np.stack([there.numpy(), there.numpy()]), np.stack([sent, sent]))
+    return Compared("float32[101]", np.stack([there.numpy(), there.numpy()]), np.stack([sent, sent]))
 
 
 def _in_order(device: str) -> Compared:
     x = on(device, np.zeros(4097, np.int32))
     for _ in range(20):
         x = (x + 1).realize()
-    return _same("int32[4097], 20 kernels that add 1", x, np.full(4097, 20, np.int32))
+    return Compared("int32[4097], 20 kernels that add 1", x, np.full(4097, 20, np.int32))
 
 
 def _overwritten(device: str) -> Compared:
@@ -72,7 +69,7 @@ def _overwritten(device: str) -> Compared:
     x = on(device, np.full(4097, 1, np.int32))
     seen = (x * 10).realize()
     x.assign(Tensor(np.full(4097, 2, np.int32), device=device)).realize()
-    return _same("int32[4097], multiplied by 10, then replaced", np.stack([seen.numpy(), x.numpy()]),
+    return Compared("int32[4097], multiplied by 10, then replaced", np.stack([seen.numpy(), x.numpy()]),
                  np.stack([np.full(4097, 10), np.full(4097, 2)]).astype(np.int32))
 
 
@@ -82,4 +79,4 @@ def _released(device: str) -> Compared:
         x = on(device, np.full(100_003, n, np.int32))
         sums.append(int(x[-1].item()))
         del x
-    return _same("50 tensors of int32[100003], one after another", np.array(sums), np.arange(50))
+    return Compared("50 tensors of int32[100003], one after another", np.array(sums), np.arange(50))

@@ -26,11 +26,6 @@ class Peak(NamedTuple):
     gflops: float
     gigabytes_per_second: float
 
-    @property
-    def ridge(self) -> float:
-        """Operations per byte above which arithmetic is the limit."""
-        return self.gflops / self.gigabytes_per_second if self.gigabytes_per_second else 0.0
-
 
 @lru_cache(maxsize=8)
 def measured_peak(device: str) -> Peak:

@@ -11,6 +11,7 @@ import numpy as np
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.symbolic import Variable
 from glassgrad.conformance.case import REFERENCE, Case, Compared, on, seeded
+from glassgrad.conformance.values import softmax
 from glassgrad.jit import TinyJit
 from glassgrad.nn.optim import SGD, Adam
 from glassgrad.tensor.tensor import Tensor
@@ -66,7 +67,7 @@ def jit() -> Iterator[Case]:
                                                              lambda x: np.maximum(x @ x.T, 0).sum(1)))
     yield Case("several kernels, each reads the one before",
                lambda d: _calls(d, lambda x: ((x - x.mean()).realize() / x.std()).realize().softmax(1),
-                                lambda x: _softmax((x - x.mean()) / x.std(ddof=1))))
+                                lambda x: softmax((x - x.mean()) / x.std(ddof=1))))
     yield Case("two results", _two_results)
     yield Case("a value written in place by each call", _counter)
     yield Case("a view as input", lambda d: _calls(d, lambda x: x * 2 + 1, lambda x: x[1:] * 2 + 1,
@@ -82,11 +83,6 @@ def _calls(device: str, formula: Callable[[Tensor], Tensor], reference: Callable
     got = np.stack([replayed(give(on(device, array))).numpy() for array in arrays])
     expected = np.stack([reference(array.astype(np.float64)) for array in arrays])
     return Compared(f"float32[6, 11], {CALLS} calls", got, expected, 20)
-
-
-def _softmax(x: np.ndarray) -> np.ndarray:
-    scores = np.exp(x - x.max(1, keepdims=True))
-    return np.asarray(scores / scores.sum(1, keepdims=True))
 
 
 def _two_results(device: str) -> Compared:
@@ -190,7 +186,7 @@ def _sgd(device: str) -> Compared:
             ((given @ tensors[0]).relu() @ tensors[1]).sparse_categorical_crossentropy(labels).backward()
             optimizer.step()
             hidden = np.maximum(x @ first, 0)
-            slope = (_softmax(hidden @ second) - np.eye(3)[classes]) / 20
+            slope = (softmax(hidden @ second) - np.eye(3)[classes]) / 20
             first, second = first - 0.1 * (x.T @ (slope @ second.T * (hidden > 0))), second - 0.1 * (hidden.T @ slope)
     return Compared("float32[20, 6], 3 classes", _flat(tensors), np.concatenate([first.ravel(), second.ravel()]), 100)
 

@@ -16,8 +16,6 @@ from glassgrad.conformance.case import CRASHED, FAILED, HUNG, NOT_RUN, PASSED, R
 from glassgrad.conformance.grades import GROUPS
 from glassgrad.runtime.backend import DeviceRecord
 
-__all__ = ["Report"]
-
 WRONG = (FAILED, CRASHED, HUNG, NOT_RUN)
 MOST_SHOWN = 12            # failures in full; the others by name
 TABLE_HEAD = f"{'grade':<6} {'group':<14} {'passed':>6} {'failed':>6} {'refused':>7} {'seconds':>8}"

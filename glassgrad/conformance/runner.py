@@ -25,8 +25,6 @@ from glassgrad.conformance.report import TABLE_HEAD, Report
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 
-__all__ = ["conformance"]
-
 MOST_HANGS = 2           # in one group; each takes the whole time limit
 LONGEST_START = 60.0     # seconds until a process has imported what it needs
 MOST_PRINTED, MOST_SHOWN = 200, 10      # lines that a device printed: kept, and shown

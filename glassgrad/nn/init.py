@@ -29,8 +29,8 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     >>> calculate_gain("relu"), calculate_gain("linear")
     (1.4142135623730951, 1.0)
     """
-    checks.strings("calculate_gain", nonlinearity=nonlinearity)
-    param = checks.number_or_none("calculate_gain", param=param)
+    checks.of_kind("str", "calculate_gain", nonlinearity=nonlinearity)
+    param = checks.of_kind("float | None", "calculate_gain", param=param)
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
@@ -41,7 +41,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def _numbers(what: str, **given: Any) -> list[Any]:
     """Several numbers, checked."""
-    return [checks.number(what, **{name: value}) for name, value in given.items()]
+    return [checks.of_kind("float", what, **{name: value}) for name, value in given.items()]
 
 
 def _filled(tensor: Any, value: Any) -> Tensor:
@@ -70,7 +70,7 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     >>> constant_(Tensor.zeros(2), 3).tolist()
     [3.0, 3.0]
     """
-    val = checks.number("constant_", val=val)
+    val = checks.of_kind("float", "constant_", val=val)
     return _filled(tensor, lambda shape: Tensor.full(shape, float(val)))
 
 
@@ -126,14 +126,14 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     >>> xavier_uniform_(Tensor.zeros(3, 3)).abs().max().item() <= 1
     True
     """
-    gain = checks.number("xavier_uniform_", gain=gain)
+    gain = checks.of_kind("float", "xavier_uniform_", gain=gain)
     bound = gain * math.sqrt(6 / sum(_inputs_and_outputs(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """The same, normally distributed."""
-    gain = checks.number("xavier_normal_", gain=gain)
+    gain = checks.of_kind("float", "xavier_normal_", gain=gain)
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_inputs_and_outputs(tensor))))
 
 
@@ -151,16 +151,16 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
     >>> kaiming_uniform_(Tensor.zeros(4, 6), nonlinearity="relu").abs().max().item() <= 1
     True
     """
-    a = checks.number("kaiming_uniform_", a=a)
-    checks.strings("kaiming_uniform_", mode=mode, nonlinearity=nonlinearity)
+    a = checks.of_kind("float", "kaiming_uniform_", a=a)
+    checks.of_kind("str", "kaiming_uniform_", mode=mode, nonlinearity=nonlinearity)
     bound = math.sqrt(3) * _kaiming_deviation(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     """The same, normally distributed."""
-    a = checks.number("kaiming_normal_", a=a)
-    checks.strings("kaiming_normal_", mode=mode, nonlinearity=nonlinearity)
+    a = checks.of_kind("float", "kaiming_normal_", a=a)
+    checks.of_kind("str", "kaiming_normal_", mode=mode, nonlinearity=nonlinearity)
     return normal_(tensor, 0.0, _kaiming_deviation(tensor, a, mode, nonlinearity))
 
 
@@ -171,7 +171,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     >>> (w @ w.T).round().abs().tolist()          # a rounded 0 may be -0
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    gain = checks.number("orthogonal_", gain=gain)
+    gain = checks.of_kind("float", "orthogonal_", gain=gain)
     _inputs_and_outputs(tensor)
 
     def made(shape: tuple[int, ...]) -> Tensor:
@@ -191,7 +191,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     >>> dirac_(Tensor.zeros(2, 2, 3))[:, :, 1].tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    groups = checks.integer("dirac_", groups=groups)
+    groups = checks.of_kind("int", "dirac_", groups=groups)
     if isinstance(tensor, Tensor) and (tensor.ndim not in (3, 4, 5) or tensor.shape[0] % groups):
         raise ShapeError("dirac_ fills the weight of a convolution", given=f"shape {tensor.shape}, groups={groups}",
                          expected="(out, in, ...window) of 3 to 5 axes, groups that divide out",

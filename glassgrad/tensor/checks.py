@@ -10,7 +10,7 @@ arguments, which is all that most methods do:
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **spelling: Any) -> Self:
         return computed(self, activations.normalize, "normalize", spelling, p=p, dim=dim, eps=eps)
 
-Functions that are no methods call a helper on their first lines, `checks.integer("clip", k=k)`, which takes their name
+Functions that are no methods call `of_kind("int", "clip", k=k)` on their first lines, which takes the kind, their name
 and then arguments by their names. Annotations that are not in the table `KINDS` (`Any`, sizes, ...) are not checked;
 neither are axes, shapes and numbers beside a tensor, which `broadcast.py` has to read anyway.
 
@@ -34,7 +34,7 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.base import TensorBase
-from glassgrad.tensor.broadcast import broadcast_shape, shape_from, whole
+from glassgrad.tensor.broadcast import shape_from, whole
 
 
 class _Required:
@@ -114,6 +114,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "list[float]": ("a list of numbers", _numbers),
     "DType | str": ("a dtype", dtype_by_name),
 }
+_OF_FILES = ("PathLike", "Mapping")        # kinds of what functions of nn.state take
 
 
 def checked(what: str, kind: str, name: str, value: Any, help_of: str = "Tensor") -> Any:
@@ -129,28 +130,15 @@ def checked(what: str, kind: str, name: str, value: Any, help_of: str = "Tensor"
     return found
 
 
-def _of_kind(kind: str, what: str, given: dict[str, Any], help_of: str = "Tensor") -> Any:
-    """Arguments that must be of one kind; gives the last one's plain value."""
+def of_kind(kind: str, what: str, /, **given: Any) -> Any:
+    """Arguments that must be of one kind; gives the last one's plain value.
+
+    >>> of_kind("int", "roll", shifts=2)
+    2
+    """
     for name, value in given.items():
-        found = checked(what, kind, name, value, help_of)
+        found = checked(what, kind, name, value, "nn.state" if kind in _OF_FILES else "Tensor")
     return found
-
-
-def tensors(what: str, **given: Any) -> Any: return _of_kind("Self", what, given)
-def tensors_or_none(what: str, **given: Any) -> Any: return _of_kind("Self | None", what, given)
-def tensor_list(what: str, **given: Any) -> Any: return _of_kind("list[Tensor]", what, given)
-def integer(what: str, **given: Any) -> Any: return _of_kind("int", what, given)
-def integer_or_none(what: str, **given: Any) -> Any: return _of_kind("int | None", what, given)
-def integers_in(what: str, **given: Any) -> Any: return _of_kind("list[int]", what, given)
-def number(what: str, **given: Any) -> Any: return _of_kind("float", what, given)
-def number_or_none(what: str, **given: Any) -> Any: return _of_kind("float | None", what, given)
-def numbers_in(what: str, **given: Any) -> Any: return _of_kind("list[float]", what, given)
-def flags(what: str, **given: Any) -> Any: return _of_kind("bool", what, given)
-def strings(what: str, **given: Any) -> Any: return _of_kind("str", what, given)
-def callables(what: str, **given: Any) -> Any: return _of_kind("Callable", what, given)
-def items(what: str, **given: Any) -> Any: return _of_kind("list", what, given)
-def paths(what: str, **given: Any) -> Any: return _of_kind("PathLike", what, given, "nn.state")
-def mappings(what: str, **given: Any) -> Any: return _of_kind("Mapping", what, given, "nn.state")
 
 
 def choice(what: str, problem: str, fix: str, *, among: Sequence[Any], **given: Any) -> None:
@@ -278,14 +266,6 @@ def several(what: str, spelling: dict[str, Any], **own: Any) -> tuple[Any, ...]:
     if spelling and value is not given:
         return tuple(value) if isinstance(value, (tuple, list)) else (value,)
     return given  # type: ignore[no-any-return]
-
-
-def broadcast_together(nodes: Sequence[UOp]) -> list[UOp]:
-    """Nodes in the shape that all of them broadcast to."""
-    shape: tuple[Any, ...] = ()
-    for node in nodes:
-        shape = broadcast_shape(shape, node.shape)
-    return [node.broadcast(shape) for node in nodes]
 
 
 def broadcast_to(what: str, node: UOp, shape: tuple[Any, ...]) -> UOp:

@@ -1,15 +1,13 @@
 """What values an index can have. In: a node of integers. Out: its least and greatest value, where they can be known.
 
-A formula bounds its result by the bounds of its sources; numbers in the host's memory are read, once for each version
-of its contents. Does not know what an index is used for.
+A formula bounds its result by the bounds of its sources, as the compiler's index algebra has it; numbers in the host's
+memory are read, once for each version of its contents. Does not know what an index is used for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.index_algebra import bounds_by
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp
@@ -24,9 +22,9 @@ _WITH_ZERO = frozenset((o.PAD, o.UNWINDOW))
 _stored_limits: NodeTable[tuple[int, Limits | None]] = NodeTable()
 
 
-def limits(node: UOp, stored: bool = True) -> Limits | None:
-    """The least and greatest a node of integers can be, as far as its formula tells. Without `stored`, whatever is in
-    the buffers.
+def limits(node: UOp, stored: bool = True) -> Limits:
+    """The least and greatest a node of integers can be, as far as its formula tells; else those of its type. Without
+    `stored`, whatever is in the buffers.
 
     >>> from glassgrad.tensor.formulas.movement import counting
     >>> limits(counting(5) % 3)
@@ -34,16 +32,12 @@ def limits(node: UOp, stored: bool = True) -> Limits | None:
     """
     found: dict[UOp, Limits] = {}
     for n in toposort([node]):
-        known = None
-        if n.op is o.GATHER:
-            known = found.get(n.src[0]) if stored else None
-        elif n.op is o.BUFFER:
-            known = _stored(n) if stored else None
-        elif n.dtype.kind in "iub" and n.op is not o.SCATTER:
-            known = _limits(n, found)
-        if known is not None:
-            found[n] = known
-    return found.get(node)
+        dtype = n.dtype
+        if dtype.kind in "iub":
+            low, high = _of_elements(n, found, stored) or bounds_by(n, found.__getitem__)
+            wraps = low < dtype.min or high > dtype.max
+            found[n] = (int(dtype.min), int(dtype.max)) if wraps else (low, high)
+    return found[node]
 
 
 def version_of(node: UOp) -> int:
@@ -74,59 +68,22 @@ def _read_limits(node: UOp) -> Limits | None:
     return min(numbers), max(numbers)
 
 
-def _limits(n: UOp, known: dict[UOp, Limits]) -> Limits | None:
-    op, dtype = n.op, n.dtype
-    if op is o.CONST:
-        return int(n.arg), int(n.arg)
+def _of_elements(n: UOp, found: dict[UOp, Limits], stored: bool) -> Limits | None:
+    """What is known beyond the arithmetic of `bounds_by`: of memory, of views, of masks and shifts."""
+    op = n.op
+    if op is o.BUFFER:
+        return _stored(n) if stored else None
     if op is o.IOTA:
-        return _fitting((0, max(0, n.size - 1)), dtype)
-    if dtype.kind == "b":
-        return 0, 1
-    rows = [known.get(s) for s in n.src]
-    if op is o.AND and dtype.kind == "u" and any(r is not None and r[0] == r[1] for r in rows):
-        return 0, next(r[1] for r in rows if r is not None and r[0] == r[1])
-    if op is o.MOD and rows[1] is not None and rows[1][0] == rows[1][1] > 0:
-        return 0, rows[1][1] - 1
-    if op in (o.MAX, o.MIN):
-        return _clamped(op, rows, dtype)
-    sure = [r for r in (rows[1:] if op is o.WHERE else rows) if r is not None]
-    if not sure or len(sure) < len(rows) - (op is o.WHERE):
-        return None
-    first, last = sure[0], sure[-1]
-    if op in _SAME:
-        return first
+        return 0, max(0, n.size - 1)
+    if op in _SAME or op is o.GATHER and stored:
+        return found[n.src[0]]
     if op in _WITH_ZERO:
-        return min(0, first[0]), max(0, first[1])
-    if op is o.CAST:
-        return _fitting(first, dtype) if n.src[0].dtype.kind in "iub" else None
-    if op is o.WHERE:
-        return min(first[0], last[0]), max(first[1], last[1])
-    return _arithmetic(op, first, last, dtype)
-
-
-def _clamped(op: o.Op, rows: Sequence[Limits | None], dtype: DType) -> Limits | None:
-    """One side is enough to bound one end; a type's own limit bounds the other."""
-    if rows[0] is None and rows[1] is None:
-        return None
-    a, b = (r if r is not None else (int(dtype.min), int(dtype.max)) for r in rows)
-    choose = max if op is o.MAX else min
-    return choose(a[0], b[0]), choose(a[1], b[1])
-
-
-def _arithmetic(op: o.Op, a: Limits, b: Limits, dtype: DType) -> Limits | None:
-    if op is o.ADD:
-        return _fitting((a[0] + b[0], a[1] + b[1]), dtype)
-    if op is o.SUB:
-        return _fitting((a[0] - b[1], a[1] - b[0]), dtype)
-    if op is o.MUL:
-        products = [x * y for x in a for y in b]
-        return _fitting((min(products), max(products)), dtype)
-    if op not in (o.IDIV, o.SHR) or b[0] != b[1] or b[0] < (1 if op is o.IDIV else 0):
-        return None
-    by = b[0] if op is o.IDIV else 1 << b[0]
-    return a[0] // by, a[1] // by
-
-
-def _fitting(found: Limits, dtype: DType) -> Limits | None:
-    """Limits that a type holds without wrapping round."""
-    return found if int(dtype.min) <= found[0] and found[1] <= int(dtype.max) else None
+        low, high = found[n.src[0]]
+        return min(0, low), max(0, high)
+    if op is o.AND and n.dtype.kind == "u":
+        masks = [high for low, high in map(found.__getitem__, n.src) if low == high]
+        return (0, masks[0]) if masks else None
+    if op is o.SHR:
+        (low, high), (by, most) = map(found.__getitem__, n.src)
+        return (low >> by, high >> by) if by == most else None
+    return None

@@ -116,7 +116,7 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any
         return
     for pick in picks:
         known = limits(pick.indices, stored=not repeated)
-        if known is None or known[0] < pick.least or known[1] >= pick.size:
+        if known[0] < pick.least or known[1] >= pick.size:
             _watched.setdefault(linear, {})[limit] = watched
             return
 

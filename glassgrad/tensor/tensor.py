@@ -20,14 +20,14 @@ from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_held, is_only_leaf,
                                               leaves_among, refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training import Training, TrainingSwitch
 from glassgrad.tensor.base import Self
 from glassgrad.tensor.broadcast import resolve_axis
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, of_kind, spelled
 from glassgrad.tensor.formulas.bits import refuse_bits
 from glassgrad.tensor.memory.host_values import HostValue, nest
 from glassgrad.tensor.memory.interop import InteropMixin
@@ -81,7 +81,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         Ops.BUFFER
         """
         if others:
-            checks.tensor_list("realize", others=others)
+            of_kind("list[Tensor]", "realize", others=others)
         elif self.uop.op is BUFFER and is_only_leaf(self):
             return self
         tensors, views = _owners_first((self, *others))
@@ -110,7 +110,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         >>> len((Tensor([1, 2]) + 1).schedule())
         1
         """
-        checks.tensor_list("schedule", others=others)
+        of_kind("list[Tensor]", "schedule", others=others)
         return running.schedule([t.uop for t in (self, *others)], self.device)
 
     def memory_plan(self, *others: Tensor) -> MemoryUse:
@@ -119,7 +119,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         >>> print((Tensor.ones(1024, 1024).contiguous().realize() + 1).memory_plan())
         8.0 MiB: 4.0 MiB read, 4.0 MiB made
         """
-        checks.tensor_list("memory_plan", others=others)
+        of_kind("list[Tensor]", "memory_plan", others=others)
         return running.memory([t.uop for t in (self, *others)], self.device)
 
     def contiguous(self, *args: Any, **kwargs: Any) -> Self:
@@ -137,7 +137,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         >>> Tensor([1, 2]).clone().tolist()
         [1, 2]
         """
-        checks.spelled("clone", spelling, device=device)
+        spelled("clone", spelling, device=device)
         made = self._with(running.copied(self.uop, self.device))
         return made if device is None else made.to(device)
 
@@ -257,7 +257,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         >>> x.grad.tolist()
         [2.0, 4.0]
         """
-        checks.tensors_or_none("backward", gradient=gradient)
+        of_kind("Self | None", "backward", gradient=gradient)
         seed = self._seed(gradient)
         refuse_cut_off(self.uop)
         order = toposort([self.uop])
@@ -288,8 +288,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         >>> [g.tolist() for g in (x ** 3).sum().gradient(x)]
         [[3.0, 12.0]]
         """
-        checks.tensor_list("gradient", targets=targets)
-        checks.tensors_or_none("gradient", gradient=gradient)
+        of_kind("list[Tensor]", "gradient", targets=targets)
+        of_kind("Self | None", "gradient", gradient=gradient)
         seed = self._seed(gradient)
         refuse_cut_off(self.uop)
         found = gradients(self.uop, seed, [t.uop for t in targets])
@@ -373,7 +373,7 @@ class TensorValues(Tensor):
         return super()._with(uop, *others) if owner is None else owner._with(uop, *others)
 
     def replace(self, value: Any = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Any:
-        value, = checks.spelled("replace", spelling, value=value)
+        value, = spelled("replace", spelling, value=value)
         self._owner.replace(value)
         self.uop = ended(self._owner.uop)
         share(self, self._owner)

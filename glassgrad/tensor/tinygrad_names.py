@@ -21,10 +21,10 @@ from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, of_kind, spelled
 from glassgrad.tensor.formulas.arithmetic import binary, where
 
 TIMEOUT = 30.0         # seconds without a byte from a server
@@ -53,12 +53,12 @@ class TinygradNamesMixin(TensorBase):
         >>> a.call(b, fxn=a.as_param(0) * b.as_param(1) + 1).tolist()
         [4.0, 9.0]
         """
-        checks.tensor_list("call", lst=lst)
+        of_kind("list[Tensor]", "call", lst=lst)
         body = fxn.uop if isinstance(fxn, TensorBase) else fxn
         if not isinstance(body, UOp):
-            raise checks.cannot_take("call", "fxn", fxn, "a Tensor or a node computed from as_param()")
+            raise cannot_take("call", "fxn", fxn, "a Tensor or a node computed from as_param()")
         if grad_fxn is not None:
-            checks.callables("call", grad_fxn=grad_fxn)
+            of_kind("Callable", "call", grad_fxn=grad_fxn)
         given = (self, *lst)
         exchanged: dict[UOp, UOp] = {}
         for node in toposort([body]):
@@ -103,8 +103,8 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor.empty(3).custom_kernel(Tensor([1.0, 2.0, 3.0]), fxn=add_one)[0].tolist()
         [2.0, 3.0, 4.0]
         """
-        checks.tensor_list("custom_kernel", lst=lst)
-        checks.callables("custom_kernel", fxn=fxn)
+        of_kind("list[Tensor]", "custom_kernel", lst=lst)
+        of_kind("Callable", "custom_kernel", fxn=fxn)
         from glassgrad.tensor.kernels.placeholder_kernel import \
             run_kernel  # a C compiler and processes, which few ever need
         return run_kernel((self, *lst), fxn, grad_fxn)     # type: ignore[return-value,arg-type]
@@ -117,7 +117,7 @@ class TinygradNamesMixin(TensorBase):
         >>> len(kernels), values
         (1, {})
         """
-        checks.tensor_list("linear_with_vars", lst=lst)
+        of_kind("list[Tensor]", "linear_with_vars", lst=lst)
         tensors = (self, *lst)
         symbols = {symbol for t in tensors for node in toposort([t.uop]) for symbol in node.symbols}
         planned = running.schedule([t.uop for t in tensors], self.device)
@@ -202,7 +202,7 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor([1, 2]).alu(Ops.ADD, Tensor([3, 4])).tolist()
         [4, 6]
         """
-        op, = checks.spelled("alu", spelling, op=op)
+        op, = spelled("alu", spelling, op=op)
         if not isinstance(op, Op) or op.kind not in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
             raise InputError("alu takes an operation on elements", given=repr(op),
                              expected="an op of one, two or three operands, such as Ops.ADD",
@@ -368,7 +368,7 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor([1, 2]).shard(("CPU", "CPU"), axis=0).tolist()
         [1, 2]
         """
-        names = {running.canonical_device(d) for d in checks.items("shard", devices=devices)}
+        names = {running.canonical_device(d) for d in of_kind("list", "shard", devices=devices)}
         if len(names) != 1:
             raise DeviceError("a tensor lives on one device",
                               given=f"shard over {', '.join(map(str, devices))}", expected="one device name",
@@ -390,8 +390,8 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor([1, 2]).shard_like(Tensor([3])).tolist()
         [1, 2]
         """
-        other, = checks.spelled("shard_like", spelling, other=other)
-        checks.tensors("shard_like", other=other)
+        other, = spelled("shard_like", spelling, other=other)
+        of_kind("Self", "shard_like", other=other)
         return self.to(other.device)
 
 

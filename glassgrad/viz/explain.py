@@ -23,7 +23,6 @@ from glassgrad.viz.page_data import page_data
 from glassgrad.viz.recorder import Recorder
 from glassgrad.viz.session import recording
 
-__all__ = ["Explanation", "explain", "explained"]
 WARM_CALLS = 3                  # of a function, before it is measured: a jitted one is captured by then
 MEASURED_CALLS = 3
 MOST_ROWS = 12

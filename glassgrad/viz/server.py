@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from glassgrad.viz.html_file import POLICY, html_page
 
-__all__ = ["PageServer", "serve"]
 HOST = "127.0.0.1"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_compiler import needs_nvrtc, spilled_bytes
-from shim_device import KernelFault, needs_cxx, register, run_kernel as run_source, runtime
+from shim_device import KernelFault, needs_cxx, registered, run_kernel as run_source, runtime
 
 from glassgrad import Context, Device, Tensor, dtypes
 from glassgrad.compiler.check.loop_interpreter import run_kernel
@@ -43,11 +43,8 @@ def any_size() -> Iterator[None]:
 
 @pytest.fixture
 def shim() -> Iterator[str]:
-    before = Device.records
-    register()
-    yield "CUDA_SHIM"
-    for name in {"HIP_SHIM", "METAL_SHIM", "CUDA_SHIM"} - before.keys():
-        Device.unregister(name)
+    with registered():
+        yield "CUDA_SHIM"
 
 
 def numbers(*shapes: tuple[int, ...], dtype: DType = BF16) -> list[np.ndarray]:

@@ -1,23 +1,15 @@
-"""Every move and recipe keeps the answer: on ragged sizes, on views, for several processors, checked against
-interpreters.
-
-Endless, random graphs for every processor by command:  python tests/optimize/test_optimize.py [first seed] [last seed]
-"""
+"""Every move keeps the answer: on ragged sizes, on loops written by hand, checked against the loop interpreter."""
 
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from graph_fuzzer import Maker
-from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
-from loop_kernels import AVX2, AVX512, NEON, SIZES, TARGETS, Inputs, check
+from loop_kernels import AVX512
 
-from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure, Param
@@ -26,23 +18,16 @@ from glassgrad.compiler.graph.index_algebra import add, index, multiply, substit
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Kernel, Phase, Statement,
-                                            Store, counter, load, local, register, task_loops, walk)
-from glassgrad.compiler.lower.lower import lower
+                                            Store, counter, load, local, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.plain import plain_loops
-from glassgrad.compiler.optimize.recipes import optimize, unoptimized
-from glassgrad.compiler.optimize.targets import cpu
-from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
 
 FLOAT = dtypes.float32
 RAGGED = [1, 2, 7, 8, 15, 16, 17, 33, 64, 97, 131]
 WIDTHS = [(1, 1), (1, 4), (1, 16), (4, 16), (2, 8), (4, 1), (3, 5)]
-quick = hypothesis_settings(max_examples=12, deadline=None, derandomize=True,
-                            suppress_health_check=[HealthCheck.too_slow])
 
 
-# -- moves one by one, on loops written by hand --------------------------------------------------------------
 def param(slot: int, size: int) -> UOp:
     return UOp(o.PARAM, FLOAT, (), Param(slot, (size,)))
 
@@ -276,247 +261,3 @@ def test_merge_refuses_where_an_index_would_need_division() -> None:
     assert moves.merge(nested) is None
     assert moves.merge(For(i, TASK, [For(j, LOOP, [])])) is None, "kinds differ"
     assert moves.merge(For(i, TASK, [Store(out, i, const(1.0))])) is None, "no loop inside"
-
-
-# -- whole recipes -------------------------------------------------------------------------------------------
-def compiler(target: Target, log: list[str] | None = None) -> Any:
-    def compile_kernel(ast: UOp) -> Kernel:
-        kernel = optimize(lower(ast), target)
-        if log is not None:
-            log.extend(kernel.moves)
-        return kernel
-    return compile_kernel
-
-
-@pytest.mark.parametrize("name", TARGETS)
-@quick
-@given(st.integers(0, 1 << 20))
-def test_random_graphs(name: str, seed: int) -> None:
-    maker = Maker(seed)
-    sinks = [s for s in dict.fromkeys(maker.graph(6)) if s not in maker.leaves]
-    if sinks:
-        check(sinks, maker.leaves, compiler(TARGETS[name]), f"seed {seed} for {name}")
-
-
-def matmul(x: UOp, y: UOp) -> UOp:
-    """(.., m, k) @ (.., k, n), as expand * multiply * sum."""
-    *batch, m, k = x.shape
-    n = y.shape[-1]
-    order = (*range(len(batch)), len(batch) + 1, len(batch))
-    left = x.reshape((*batch, m, 1, k)).expand((*batch, m, n, k))
-    right = y.permute(order).reshape((*batch, 1, n, k)).expand((*batch, m, n, k))
-    return (left * right).sum([len(batch) + 2]).reshape((*batch, m, n))
-
-
-sizes = st.sampled_from(SIZES)
-
-
-@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
-@hypothesis_settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(m=sizes, n=sizes, k=sizes, views=st.integers(0, 63), seed=st.integers(0, 99))
-def test_matmul_of_every_size_and_view(name: str, m: int, n: int, k: int, views: int, seed: int) -> None:
-    """Transposed, flipped, padded and sliced operands, prologues and epilogues."""
-    rng, values = np.random.default_rng(seed), Inputs()
-
-    def operand(rows: int, columns: int, how: int) -> UOp:
-        shape = (columns, rows) if how & 1 else (rows, columns)
-        x = values.leaf(rng.uniform(-1, 1, (shape[0] + 2, shape[1] + 2)).astype("float32"))
-        x = x.shrink([(1, shape[0] + 1), (1, shape[1] + 1)])
-        x = x.permute((1, 0)) if how & 1 else x
-        x = x.flip([1]) if how & 2 else x
-        return x * 2.0 + 1.0 if how & 4 else x
-
-    product = matmul(operand(m, k, views & 7), operand(k, n, views >> 3))
-    bias = values.leaf(rng.uniform(-1, 1, (1, n)).astype("float32")).expand((m, n))
-    what = f"{m} x {n} x {k}, views {views}, seed {seed}"
-    check([(product + bias).maximum(0.0)], values, compiler(TARGETS[name]), what)
-
-
-@pytest.mark.parametrize("m, n, k", [(29, 67, 83), (1, 64, 64), (64, 1, 64), (64, 64, 1), (2, 4, 512), (97, 33, 8),
-                                     (14, 32, 64), (15, 33, 65), (5, 7, 1100), (30, 70, 1030)])
-@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
-def test_matmul_of_awkward_sizes(m: int, n: int, k: int, name: str, rng: np.random.Generator) -> None:
-    values, log = Inputs(), []
-    x = values.leaf(rng.uniform(-1, 1, (m, k)).astype("float32"))
-    y = values.leaf(rng.uniform(-1, 1, (k, n)).astype("float32"))
-    check([matmul(x, y)], values, compiler(TARGETS[name], log))
-    if min(m, n) >= 5 and k >= 8:
-        assert log[0].startswith("contract("), log
-
-
-@pytest.mark.parametrize("few, many, k", [(1, 16, 64), (2, 17, 97), (3, 131, 64), (8, 40, 131), (5, 16, 2100)])
-@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
-def test_products_with_few_rows_along_k(few: int, many: int, k: int, name: str, rng: np.random.Generator) -> None:
-    """Whichever factor has them, with a batch around it and an epilogue: nothing is turned, rows are read at once."""
-    values, log = Inputs(), []
-    x = values.leaf(rng.uniform(-1, 1, (3, few, k)).astype("float32"))
-    y = values.leaf(rng.uniform(-1, 1, (3, many, k)).astype("float32"))
-    bias = values.leaf(rng.uniform(-1, 1, (1, 1, many)).astype("float32")).expand((3, few, many))
-    check([(matmul(x, y.permute((0, 2, 1))) + bias).maximum(0.0)], values, compiler(TARGETS[name], log))
-    check([matmul(y, x.permute((0, 2, 1)))], values, compiler(TARGETS[name], log))
-    assert [move.split("(")[0] for move in log] == ["fold", "rows", "tasks"] * 2
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32"])
-def test_matmul_of_other_types(dtype: str, rng: np.random.Generator) -> None:
-    values, kind = Inputs(), getattr(dtypes, dtype)
-    a, b = rng.integers(-4, 5, (19, 23)), rng.integers(-4, 5, (23, 37))
-    x, y = values.leaf(a.astype("float32" if kind.is_float else "int32"), kind), \
-        values.leaf(b.astype("float32" if kind.is_float else "int32"), kind)
-    wide = kind.accumulator
-    for target in (AVX512, AVX2, NEON):
-        check([matmul(x.cast(wide), y.cast(wide)).cast(kind)], values, compiler(target))
-
-
-def test_many_small_products(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several of them to a task: here 8 tasks for 77 x 3 products."""
-    monkeypatch.setattr(moves.share_out, "__defaults__", (8,))
-    monkeypatch.setattr(moves, "PHASE_TASKS", 8)
-    values = Inputs()
-    x = values.leaf(rng.uniform(-1, 1, (77, 3, 17, 19)).astype("float32"))
-    y = values.leaf(rng.uniform(-1, 1, (77, 3, 19, 21)).astype("float32"))
-    for target in (AVX512, NEON):
-        check([matmul(x, y), matmul(x.permute((0, 1, 3, 2)), x)], values, compiler(target))
-
-
-def test_batched_matmul(rng: np.random.Generator) -> None:
-    values = Inputs()
-    x = values.leaf(rng.uniform(-1, 1, (3, 2, 17, 19)).astype("float32"))
-    y = values.leaf(rng.uniform(-1, 1, (3, 2, 19, 21)).astype("float32"))
-    for target in (AVX512, NEON):
-        check([matmul(x, y), matmul(x.permute((0, 1, 3, 2)), x)], values, compiler(target))
-
-
-@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
-def test_matmul_of_gathered_rows(name: str, rng: np.random.Generator) -> None:
-    """An index that is loaded is not loaded past a ragged edge either."""
-    values = Inputs()
-    rows = values.leaf(rng.uniform(-1, 1, (11, 19)).astype("float32"))
-    where = values.leaf(rng.integers(0, 11, 67).astype("int32"))
-    y = values.leaf(rng.uniform(-1, 1, (19, 21)).astype("float32"))
-    picked = UOp(o.GATHER, FLOAT, (rows, where))
-    check([matmul(picked, y), matmul(y.permute((1, 0)), picked.permute((1, 0)))], values, compiler(TARGETS[name]))
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("image, kernel", [((9, 11), (3, 3)), ((8, 8), (1, 1)), ((13, 7), (5, 2)), ((16, 33), (3, 1))])
-def test_convolution_and_its_gradients(image: tuple[int, int], kernel: tuple[int, int], stride: int,
-                                       rng: np.random.Generator) -> None:
-    """Windows of windows times weights; the gradients are what `compiler/graph/gradient.py` makes of it."""
-    from glassgrad.compiler.graph.gradient import gradients
-    values, (h, w), (kh, kw) = Inputs(), image, kernel
-    x = values.leaf(rng.uniform(-1, 1, (2, 3, h, w)).astype("float32"))
-    weight = values.leaf(rng.uniform(-1, 1, (5, 3, kh, kw)).astype("float32"))
-    windows = x.pad([(0, 0), (0, 0), (1, 1), (1, 1)]).window(2, kh, stride).window(3, kw, stride)
-    _, _, oh, ow, _, _ = windows.shape                              # (2, 3, oh, ow, kh, kw)
-    left = windows.reshape((2, 1, 3, oh, ow, kh, kw)).expand((2, 5, 3, oh, ow, kh, kw))
-    right = weight.reshape((1, 5, 3, 1, 1, kh, kw)).expand((2, 5, 3, oh, ow, kh, kw))
-    out = (left * right).sum([2, 5, 6]).reshape((2, 5, oh, ow))
-    up = values.leaf(rng.uniform(-1, 1, out.shape).astype("float32"))
-    found = [g for g in gradients(out, up, [x, weight]) if g is not None]
-    assert len(found) == 2
-    target = AVX512 if stride == 1 else NEON
-    check([out.maximum(0.0)], values, compiler(target))
-    check([found[0]], values, compiler(target))
-    check([found[1]], values, compiler(target))
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 100), (100, 3), (17, 31), (2, 400), (400, 2), (1, 700), (700, 1)])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_rows_columns_and_everything(shape: tuple[int, int], axis: int, rng: np.random.Generator,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """With small grains, so that small shapes are grouped, chunked and spread over tasks as large ones are."""
-    monkeypatch.setattr(plain_loops, "ADDS", 16)
-    values, log = Inputs(), []
-    x = values.leaf(rng.uniform(0.1, 1, shape).astype("float32"))
-    top = x.reduce(o.AMAX, [axis])
-    e = (x - top.expand(shape)).exp2()
-    softmax = e / e.sum([axis]).expand(shape)
-    transposed = x.permute((1, 0)).flip([0])
-    for target in (replace(t, task_steps=64, cut_steps=256) for t in (AVX512, NEON)):
-        for sinks in ([x.sum([axis])], [top], [softmax], [x.sum([0, 1]), x.reduce(o.AMIN, [0, 1])],
-                      [transposed.sum([axis])], [transposed * 3.0]):
-            check(sinks, values, compiler(target, log), f"{shape} along {axis}")
-    if max(shape) >= 400:
-        assert any(move.startswith("group") for move in log) and any(move.startswith("lanes") for move in log)
-
-
-@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
-def test_empty_and_single(name: str) -> None:
-    values = Inputs()
-    x, y = values.leaf(np.zeros((0, 3), "float32")), values.leaf(np.ones((1, 1), "float32"))
-    check([x.sum([0]), x.reduce(o.AMAX, [0]), y.sum([0, 1]), matmul(y, y) + 1.0], values, compiler(TARGETS[name]))
-
-
-def test_choices_depend_on_nothing_but_shapes_and_target() -> None:
-    from glassgrad.compiler.lower.printing import show
-    x = UOp(o.PARAM, FLOAT, (), Param(1, (300, 400)))
-    value = x.sum([1])
-    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
-    shown = {show(optimize(lower(ast), AVX512)) for _ in range(3)}
-    assert len(shown) == 1
-    assert optimize(lower(ast), AVX512).moves and optimize(lower(ast), AVX2).moves != optimize(lower(ast), AVX512).moves
-
-
-def test_nothing_is_packed_into_much_more_memory_than_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, row, column = (UOp(o.PARAM, FLOAT, (), Param(slot + 1, shape))
-                      for slot, shape in enumerate([(32, 64), (1, 128), (64, 1)]))
-    repeated = row.expand((64, 128)) + column.expand((64, 128))          # 8,192 elements of 192
-    value = matmul(x, repeated)
-    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
-    assert optimize(lower(ast), AVX512).moves[0].startswith("contract")
-    monkeypatch.setattr(cpu, "MOST_PACKED", 4096)
-    assert not any(move.startswith("contract") for move in optimize(lower(ast), AVX512).moves)
-
-
-def test_unoptimized_is_one_task_of_plain_loops() -> None:
-    x = UOp(o.PARAM, FLOAT, (), Param(1, (30, 40)))
-    value = x.sum([1])
-    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
-    kernel = unoptimized(lower(ast))
-    assert {s.kind for p in kernel.phases for s in walk(p.body) if isinstance(s, For)} == {LOOP}
-    assert kernel.moves == []
-
-
-def test_tasks_are_worth_their_while() -> None:
-    """Small work is one task; large work is at most `most_tasks` of at least about `task_steps` steps."""
-    steps, most = AVX512.task_steps, AVX512.most_tasks
-    for n, expected in ((100, 1), (steps, 1)):
-        assert _tasks_of(n) == expected
-    assert 8 <= _tasks_of(100 * steps) <= most
-    assert _tasks_of(100_000 * steps) <= most
-
-
-def test_where_tasks_are_free_every_independent_loop_is_one() -> None:
-    x = UOp(o.PARAM, FLOAT, (), Param(1, (3, 4, 5, 7))).permute([1, 0, 2, 3])
-    value = x.sum([3])
-    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
-    tasks = {}
-    for free in (False, True):
-        loops, _ = task_loops(optimize(lower(ast), replace(AVX512, task_steps=1) if free else AVX512).phases[0].body)
-        tasks[free] = math.prod(loop.range.arg.size for loop in loops)
-    assert tasks == {False: 1, True: 3 * 4 * 5}
-
-
-def _tasks_of(n: int) -> int:
-    x = UOp(o.PARAM, FLOAT, (), Param(1, (n,)))
-    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, (n,))), x + 1.0)),))
-    body = optimize(lower(ast), AVX512).phases[0].body
-    return body[0].range.arg.size if isinstance(body[0], For) and body[0].kind == TASK else 1
-
-
-def main() -> None:
-    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    while len(sys.argv) < 3 or seed < int(sys.argv[2]):
-        maker = Maker(seed)
-        sinks = [s for s in dict.fromkeys(maker.graph(6)) if s not in maker.leaves]
-        for name, target in TARGETS.items():
-            try:
-                check(sinks, maker.leaves, compiler(target))
-            except (AssertionError, Bug) as error:
-                print(f"seed {seed} for {name}: {error}", flush=True)
-        seed += 1
-
-
-if __name__ == "__main__":
-    main()

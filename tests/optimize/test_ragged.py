@@ -168,7 +168,7 @@ REWRITES = {
     "reduction_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
     "reduction_moves.chunks": "test_optimize.py::test_chunks",
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
-    "loop_moves.share_out": "test_optimize.py::test_many_small_products",
+    "loop_moves.share_out": "test_recipes.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
     "nests.nests": "test_online_softmax.py::test_any_sizes",
     "group_nests.in_registers": "test_group_nests.py::test_trees_are_right",

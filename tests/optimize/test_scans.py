@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from cuda_compiler import needs_nvrtc
 from loop_kernels import HOPPER
-from shim_device import DIALECT_OF, needs_cxx, register
+from shim_device import needs_cxx
 
-from glassgrad import Device, Tensor
+from glassgrad import Tensor
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
@@ -85,15 +84,6 @@ def test_integers_and_small_floats(rng: np.random.Generator) -> None:
     out = np.zeros(x.size, "float32")                   # they are added up as float32
     run_kernel(kernel, [out, x.astype("float16").ravel()])
     np.testing.assert_array_equal(out.reshape(x.shape), np.cumsum(x, 1))
-
-
-@pytest.fixture
-def shims() -> Iterator[None]:
-    before = Device.records
-    register()
-    yield
-    for name in DIALECT_OF.keys() - before.keys():
-        Device.unregister(name)
 
 
 @needs_cxx

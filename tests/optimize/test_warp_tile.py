@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from cuda_compiler import needs_nvrtc, spilled_bytes
 from loop_kernels import HOPPER, Inputs, check
-from shim_device import DIALECT_OF, needs_cxx, register
+from shim_device import needs_cxx
 
-from glassgrad import Device, Tensor
+from glassgrad import Tensor
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
@@ -67,15 +67,6 @@ def test_a_chip_with_a_faster_unit_takes_that() -> None:
     assert optimize(lower(ast), AMPERE, products=False).moves[0].startswith("warps(")
     assert large().moves == ["warps(rows=8, vectors=16, unit=mma_m16n8k16_bf16, left=shared, right=shared, k_block=32, "
                              "stages=2)"]
-
-
-@pytest.fixture
-def shims() -> Iterator[None]:
-    before = Device.records
-    register()
-    yield
-    for name in DIALECT_OF.keys() - before.keys():
-        Device.unregister(name)
 
 
 @needs_cxx

@@ -40,7 +40,8 @@ CHANGED = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/t
 PARTS = 4
 FAMILIES = (
     "tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py", "tests/optimize/test_decisions.py",
-    "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py", "tests/render/test_render_ops.py",
+    "tests/optimize/test_optimize.py", "tests/optimize/test_recipes.py", "tests/optimize/test_matrix_unit.py",
+    "tests/render/test_render_ops.py",
     "tests/render/test_render_fuzz.py", "tests/lower/test_online_softmax.py", "tests/engine/test_changing_sizes.py",
     "tests/optimize/test_group_nests.py", "tests/optimize/test_ragged.py", "tests/optimize/test_group_unit.py",
     "tests/optimize/test_boxed_nests.py", "tests/optimize/test_window_boxes.py", "tests/optimize/test_group_tile.py",

@@ -21,7 +21,8 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -239,3 +240,15 @@ def register() -> None:
     for name, dialect in DIALECT_OF.items():
         Device.register(name, lambda name, dialect=dialect: ShimDevice(name, dialect), target="the CPU",
                         dialect=dialect.name, install="apt install g++")
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """The shims among the devices, until the block ends."""
+    before = Device.records
+    register()
+    try:
+        yield
+    finally:
+        for name in DIALECT_OF.keys() - before.keys():
+            Device.unregister(name)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shim_device import DIALECT_OF, KernelFault, ShimDevice, needs_cxx, register, run_kernel, runtime
+from shim_device import DIALECT_OF, KernelFault, ShimDevice, needs_cxx, run_kernel, runtime
 
-from glassgrad import Device, Tensor
+from glassgrad import Tensor
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
 from glassgrad.runtime.gpu.gpu_device import Rejected
@@ -22,15 +22,6 @@ from glassgrad.runtime.gpu.gpu_device import Rejected
 pytestmark = needs_cxx
 ORDERS = (0, 1, 2)
 FORWARD = 0
-
-
-@pytest.fixture
-def shims() -> Any:
-    before = Device.records
-    register()
-    yield
-    for name in DIALECT_OF.keys() - before.keys():
-        Device.unregister(name)
 
 
 @lru_cache(maxsize=2)

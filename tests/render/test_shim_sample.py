@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import rotation
 from method_cases import CASES
-from shim_device import DIALECT_OF, KernelFault, needs_cxx, register
+from shim_device import KernelFault, needs_cxx, register, registered
 
 from glassgrad import Device, DTypeError, Tensor
 from glassgrad.base.errors import Bug
@@ -111,18 +111,13 @@ def test_a_sample_of_all_methods(name: str) -> None:
     reason = rotation.current_part().reason
     print(f"the sample of {reason}")
     calls = random.Random(reason + name).sample(CALLS, len(CALLS))
-    before = Device.records
-    register()
-    try:
+    with registered():
         stop = time.monotonic() + SECONDS
         compared = 0
         for call in calls:
             compared += not check(call, name)
             if compared >= LEAST and time.monotonic() > stop:
                 break
-    finally:
-        for added in DIALECT_OF.keys() - before.keys():
-            Device.unregister(added)
     assert compared >= LEAST
 
 

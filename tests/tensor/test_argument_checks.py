@@ -61,12 +61,11 @@ def test_generated_methods_have_a_name_a_docstring_and_the_signature_of_their_or
     assert "new value" in (Tensor.relu_.__doc__ or "")
 
 
-@pytest.mark.parametrize("check,given,wrong", [
-    (checks.integer, np.int64(3), 1.5), (checks.number, np.float32(2.0), "x"), (checks.integers_in, [1, 2], [1, "a"]),
-    (checks.numbers_in, (0.5,), ()), (checks.items, (1, 2), "ab"), (checks.flags, True, "yes"),
-    (checks.strings, "a", 1), (checks.callables, len, 3), (checks.tensors, Tensor([1]), [1]),
-    (checks.tensors_or_none, None, 0), (checks.integer_or_none, None, 1.5), (checks.number_or_none, None, "x")])
-def test_helpers_accept_and_refuse(check: Any, given: Any, wrong: Any) -> None:
-    check("method", argument=given)
+@pytest.mark.parametrize("kind,given,wrong", [
+    ("int", np.int64(3), 1.5), ("float", np.float32(2.0), "x"), ("list[int]", [1, 2], [1, "a"]),
+    ("list[float]", (0.5,), ()), ("list", (1, 2), "ab"), ("bool", True, "yes"), ("str", "a", 1), ("Callable", len, 3),
+    ("Self", Tensor([1]), [1]), ("Self | None", None, 0), ("int | None", None, 1.5), ("float | None", None, "x")])
+def test_kinds_accept_and_refuse(kind: str, given: Any, wrong: Any) -> None:
+    checks.of_kind(kind, "method", argument=given)
     with pytest.raises(InputError, match="method cannot take this argument"):
-        check("method", argument=wrong)
+        checks.of_kind(kind, "method", argument=wrong)

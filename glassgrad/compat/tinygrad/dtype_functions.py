@@ -14,6 +14,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError
 from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes, promote
+from glassgrad.tensor.memory.host_values import TORCH_TYPES
 
 DTYPES_DICT: dict[str, DType] = {d.name: d for d in ALL}
 INVERSE_DTYPES_DICT: dict[str, str] = {d.name: d.name for d in ALL}
@@ -140,18 +141,14 @@ def can_safe_cast(dt0: DType, dt1: DType) -> bool:
     return promote(dt0, dt1) is dt1
 
 
-_TORCH = {dtypes.fp8e4m3: "float8_e4m3fn", dtypes.fp8e5m2: "float8_e5m2"}
-
-
 def _to_torch_dtype(kind: DType) -> Any:
     """The PyTorch type of a type's memory: as tinygrad has it, the floats of 8 bits are bytes there."""
-    name = "uint8" if kind in _TORCH else kind.name
+    name = "uint8" if kind in dtypes.fp8s else kind.name
     return getattr(sys.modules.get("torch"), name, None)     # who asks has loaded it
 
 
 def _from_torch_dtype(kind: Any) -> DType:
-    name = str(kind).removeprefix("torch.")
-    found = next((d for d in ALL if _TORCH.get(d, d.name) == name), None)
+    found = TORCH_TYPES.get(str(kind).removeprefix("torch."))
     if found is None:
         raise DTypeError("this PyTorch type has no counterpart", given=str(kind),
                          expected="numbers or truth values", fix="convert it first: t.float()")

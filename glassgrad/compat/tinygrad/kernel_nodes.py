@@ -14,8 +14,6 @@ from glassgrad.compiler.graph.symbolic import Length, Variable
 from glassgrad.compiler.graph.uop import UOp as Node, const
 from glassgrad.tensor.kernels.placeholder_kernel import Program, group as _group, loop, register
 
-__all__ = ["AddrSpace", "AxisType", "KernelInfo", "LazyBuffer", "NodeClass", "UOp"]
-
 KernelInfo = SimpleNamespace       # names and hints for tinygrad's optimizer; kept, and not read
 
 

@@ -6,8 +6,6 @@ For each module of tinygrad's: the modules that answer for it, and names that ne
 
 from __future__ import annotations
 
-__all__ = ["INSTEAD", "MODULES"]
-
 Names = dict[str, str]
 HERE = "glassgrad.compat.tinygrad"
 
@@ -124,16 +122,12 @@ INSTEAD: dict[str, str] = {
     "tinygrad.uop": "the node and its ops are glassgrad.compiler.graph.uop and ops; rules are "
                     "glassgrad.compiler.graph.rules",
     "tinygrad.shape": "from glassgrad.compiler.graph.view import ShapeTracker, View",
-    "tinygrad.runtime.ops_clang": 'the device CLANG: Tensor(values, device="CLANG"), or CLANG=1 in the environment',
-    "tinygrad.runtime.ops_cpu": 'the device CPU: Tensor(values, device="CPU"), or CPU=1 in the environment',
+    **{f"tinygrad.runtime.ops_{name}": f'the device {device}: Tensor(values, device="{device}"), or {variable}=1 in '
+       "the environment" for name, device, variable in (
+           ("clang", "CLANG", "CLANG"), ("cpu", "CPU", "CPU"), ("gpu", "OPENCL", "GPU"), ("cl", "OPENCL", "GPU"),
+           ("cuda", "CUDA", "CUDA"), ("nv", "CUDA", "CUDA"), ("hip", "AMD", "AMD"), ("amd", "AMD", "AMD"),
+           ("metal", "METAL", "METAL"))},
     "tinygrad.runtime.ops_llvm": 'the device CPU, whose kernels are LLVM IR: Tensor(values, device="CPU")',
-    "tinygrad.runtime.ops_gpu": 'the device OPENCL: Tensor(values, device="OPENCL"), or GPU=1 in the environment',
-    "tinygrad.runtime.ops_cl": 'the device OPENCL: Tensor(values, device="OPENCL"), or GPU=1 in the environment',
-    "tinygrad.runtime.ops_cuda": 'the device CUDA: Tensor(values, device="CUDA"), or CUDA=1 in the environment',
-    "tinygrad.runtime.ops_nv": 'the device CUDA: Tensor(values, device="CUDA"), or CUDA=1 in the environment',
-    "tinygrad.runtime.ops_hip": 'the device AMD: Tensor(values, device="AMD"), or AMD=1 in the environment',
-    "tinygrad.runtime.ops_amd": 'the device AMD: Tensor(values, device="AMD"), or AMD=1 in the environment',
-    "tinygrad.runtime.ops_metal": 'the device METAL: Tensor(values, device="METAL"), or METAL=1 in the environment',
     "tinygrad.runtime.ops_disk": 'a file as a device: Tensor.empty(4, device="disk:/tmp/numbers")',
     "tinygrad.runtime": "glassgrad.device has the parts of a backend (docs/guide/07_custom_backend.md); "
                         "Device.DEFAULT says which device is used",

@@ -15,8 +15,6 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.leaves import holders
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["METHODS", "Write", "add_methods", "remove_methods"]
-
 
 class Write(NamedTuple):
     """A value for a node, or for the part of one that a view shows; `after` does it."""

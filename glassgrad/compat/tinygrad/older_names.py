@@ -164,10 +164,7 @@ def least_upper_dtype(*kinds: DType) -> DType:
     >>> least_upper_dtype(dtypes.int32, dtypes.float16)
     dtypes.float16
     """
-    found = kinds[0]
-    for kind in kinds[1:]:
-        found = promote(found, kind)
-    return found
+    return functools.reduce(promote, kinds)
 
 
 def least_upper_float(kind: DType) -> DType:
@@ -191,10 +188,8 @@ def _from_np_dtype(kind: Any) -> DType:
     import numpy
     found = numpy_dtype(numpy.dtype(kind))
     if found is None:
-        raise InputError(
-            "this NumPy type has no counterpart", given=str(kind), expected="numbers or truth values",
-            fix='convert it first: array.astype("float32")'
-        )
+        raise InputError("this NumPy type has no counterpart", given=str(kind), expected="numbers or truth values",
+                         fix='convert it first: array.astype("float32")')
     return found
 
 
@@ -205,11 +200,8 @@ def is_dtype_supported(kind: DType, device: str | None = None) -> bool:
 
 def canonicalize_device(device: Any) -> Any:
     """A device's proper name."""
-    return (
-        tuple(canonicalize_device(d) for d in device)
-        if isinstance(device, (tuple, list))
-        else Device.canonicalize(device)
-    )
+    several = isinstance(device, (tuple, list))
+    return tuple(canonicalize_device(d) for d in device) if several else Device.canonicalize(device)
 
 
 def function(call: Callable[..., Any] | None = None, **_options: Any) -> Any:

@@ -20,8 +20,6 @@ from glassgrad.tensor.base import Self
 from glassgrad.tensor.formulas.reductions import sum_dtype
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["TinygradTensor"]
-
 
 class TinygradTensor(Tensor):
     """A tensor as tinygrad's scripts expect it; all it computes is of this class.

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-__all__ = ["HTTPRequestHandler", "TCPServerWithReuse"]
-
 
 class TCPServerWithReuse(socketserver.TCPServer):
     """A server that may take its port again at once after it ended; it says where it listens."""

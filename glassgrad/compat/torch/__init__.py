@@ -21,6 +21,7 @@ from glassgrad.compat.torch.torch_tensor import TorchTensor as Tensor
 from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
 from glassgrad.nn import functional as _functional
 from glassgrad.nn.optim.mixed_precision import autocast  # noqa: F401
+from glassgrad.tensor.memory.host_values import TORCH_TYPES as _TORCH_TYPES
 
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 Size = tuple
@@ -35,10 +36,7 @@ _MODULES = {"nn": "glassgrad.compat.torch.nn", "optim": "glassgrad.nn.optim",
                 "autograd", "cuda", "distributions", "func", "linalg", "special", "utils")}}
 # element types, by the names of the module and of the older constructors
 _TYPES = {"float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "long": dtypes.int64,
-          "int": dtypes.int32, "short": dtypes.int16, "bool": dtypes.bool, "uint8": dtypes.uint8,
-          **{name: getattr(dtypes, name) for name in (
-              "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint16", "uint32",
-              "uint64", "float8_e4m3fn", "float8_e5m2")}}
+          "int": dtypes.int32, "short": dtypes.int16, **_TORCH_TYPES}
 _LEGACY = {"FloatTensor": dtypes.float32, "DoubleTensor": dtypes.float64, "HalfTensor": dtypes.float16,
            "LongTensor": dtypes.int64, "IntTensor": dtypes.int32, "ShortTensor": dtypes.int16,
            "ByteTensor": dtypes.uint8, "CharTensor": dtypes.int8, "BoolTensor": dtypes.bool}

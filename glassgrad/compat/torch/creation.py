@@ -19,7 +19,6 @@ __all__ = ["arange", "as_tensor", "asarray", "bernoulli", "default_generator", "
            "randn_like", "randperm", "range", "scalar_tensor", "seed", "set_default_dtype", "tensor", "tril_indices",
            "triu_indices", "zeros", "zeros_like", "Generator"]
 
-_range = range
 _IGNORED = ("layout", "pin_memory", "memory_format", "out", "names")      # how PyTorch stores things; nothing here
 
 
@@ -147,8 +146,7 @@ def eye(n: int, m: int | None = None, **options: Any) -> Tensor:
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinates of a grid."""
-    several = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
-    return several[0].meshgrid(*several[1:], indexing=indexing)
+    return Tensor.meshgrid(*tensors, indexing=indexing)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
@@ -157,16 +155,12 @@ def tril_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
     >>> tril_indices(2, 2).tolist()
     [[0, 1, 1], [0, 0, 1]]
     """
-    return _places([(i, j) for i in _range(row) for j in _range(col) if j - i <= offset], options)
+    return tensor(TorchTensor.tril_indices(row, col, offset), **{"dtype": dtypes.int64, **options})
 
 
 def triu_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
     """Where the upper triangle lies: row numbers, then columns."""
-    return _places([(i, j) for i in _range(row) for j in _range(col) if j - i >= offset], options)
-
-
-def _places(pairs: list[tuple[int, int]], options: dict[str, Any]) -> Tensor:
-    return tensor([[i for i, _ in pairs], [j for _, j in pairs]], **{"dtype": dtypes.int64, **options})
+    return tensor(TorchTensor.triu_indices(row, col, offset), **{"dtype": dtypes.int64, **options})
 
 
 # -- random ------------------------------------------------------------------------------------------------------------

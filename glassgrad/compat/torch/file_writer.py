@@ -17,17 +17,15 @@ from collections import OrderedDict
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.nn.state.formats.torch_objects import STORAGES
 from glassgrad.tensor.evaluate import bytes_of
+from glassgrad.tensor.memory.host_values import TORCH_TYPES
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["torch_file"]
-
 # classes of storages by element type; other types lie in bytes without a type, and the tensor says which it is
-_STORAGES = {dtypes.float64: "Double", dtypes.float32: "Float", dtypes.float16: "Half", dtypes.bfloat16: "BFloat16",
-             dtypes.int64: "Long", dtypes.int32: "Int", dtypes.int16: "Short", dtypes.int8: "Char",
-             dtypes.uint8: "Byte", dtypes.bool: "Bool"}
-_TYPE_NAMES = {dtypes.fp8e4m3: "float8_e4m3fn", dtypes.fp8e5m2: "float8_e5m2"}
+_STORAGES = {dtype: name for name, dtype in STORAGES.items() if dtype is not None}
+_TYPE_NAMES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 
 
 def torch_file(value: Any) -> bytes:
@@ -73,7 +71,7 @@ class PickleWriter:
             data = str(value).encode("utf-8", "surrogatepass")
             self.parts.append(pickle.BINUNICODE + struct.pack("<I", len(data)) + data)
         elif isinstance(value, DType):
-            self._name("torch", _TYPE_NAMES.get(value, value.name))
+            self._name("torch", _TYPE_NAMES[value])
         elif isinstance(value, (dict, list, tuple)):
             if id(value) in self.inside:
                 raise InputError("a file cannot hold a value that holds itself", given=type(value).__name__,
@@ -111,16 +109,12 @@ class PickleWriter:
                 self.value(key)
                 self.value(item)
             self.parts.append(pickle.SETITEMS)
-        elif isinstance(value, list):
-            self.parts.append(pickle.EMPTY_LIST + pickle.MARK)
-            for item in value:
-                self.value(item)
-            self.parts.append(pickle.APPENDS)
         else:
-            self.parts.append(pickle.MARK)
+            grows = isinstance(value, list)
+            self.parts.append(pickle.EMPTY_LIST + pickle.MARK if grows else pickle.MARK)
             for item in value:
                 self.value(item)
-            self.parts.append(pickle.TUPLE)
+            self.parts.append(pickle.APPENDS if grows else pickle.TUPLE)
 
     def _tensor(self, tensor: Tensor) -> None:
         """A call that rebuilds the tensor from its storage, whose elements lie row by row."""

@@ -5,6 +5,7 @@ In: tensors. Out: tensors, pairs of them, or Python's own truth values.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from glassgrad.compat.torch.creation import as_tensor
 from glassgrad.compat.torch.file_writer import torch_file
 from glassgrad.compat.torch.nn import ADAPTER
 from glassgrad.compat.torch.torch_tensor import TorchTensor
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.dtype import DType, dtypes, largest, promote
 from glassgrad.nn import state
 from glassgrad.tensor.autograd.no_grad import no_grad
+from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["allclose", "broadcast_shapes", "broadcast_tensors", "cat", "column_stack", "compile", "concat",
@@ -46,35 +48,31 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
     return joined if out is None else out.assign(joined)
 
 
-def _deep(t: Tensor, axes: int, front: bool = True) -> Tensor:
-    while t.ndim < axes:
-        t = t.unsqueeze(0 if front and t.ndim < 2 else -1)
-    return t
-
-
-def vstack(tensors: Sequence[Tensor]) -> Tensor: return cat([_deep(t, 2) for t in tensors])
+def vstack(tensors: Sequence[Tensor]) -> Tensor: return cat([t.atleast_2d() for t in tensors])
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors beside each other along the second axis; rows, along the only one."""
-    several = [_deep(t, 1) for t in tensors]
+    several = [t.atleast_1d() for t in tensors]
     return cat(several, 0 if several[0].ndim == 1 else 1)
 
 
-def dstack(tensors: Sequence[Tensor]) -> Tensor: return cat([_deep(t, 3) for t in tensors], 2)
-def column_stack(tensors: Sequence[Tensor]) -> Tensor: return cat([_deep(t, 2, False) for t in tensors], 1)
+def dstack(tensors: Sequence[Tensor]) -> Tensor: return cat([t.atleast_3d() for t in tensors], 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors beside each other along the second axis; a row becomes a column."""
+    return cat([t.reshape(-1, 1) if t.ndim < 2 else t for t in tensors], 1)
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Sums of products in Einstein's notation."""
-    several = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    return Tensor.einsum(equation, *several)
+    return Tensor.einsum(equation, *operands)
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the shape they have together."""
-    shape = broadcast_shapes(*[t.shape for t in tensors])
-    return tuple(t.expand(shape) for t in tensors)
+    return Tensor.broadcast_tensors(*tensors)
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
@@ -83,11 +81,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     >>> broadcast_shapes((2, 1), (3,))
     (2, 3)
     """
-    several = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
-    total = TorchTensor.zeros(())
-    for shape in several:
-        total = total + TorchTensor.zeros(*shape)
-    return total.shape
+    return functools.reduce(broadcast_shape, [(s,) if isinstance(s, int) else tuple(s) for s in shapes], ())
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
@@ -172,7 +166,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
     >>> equal(Tensor([1, 2]), Tensor([1, 2])), equal(Tensor([1, 2]), Tensor([1]))
     (True, False)
     """
-    return input.shape == other.shape and bool((input == other).all().item())
+    return input.equal(other)
 
 
 class finfo:
@@ -186,7 +180,7 @@ class finfo:
         exponent, mantissa = dtypes.finfo(type)
         top = 2 ** (exponent - 1) - 1
         self.dtype, self.bits, self.eps = type.name, type.bits, 2.0 ** -mantissa
-        self.max = 448.0 if type is dtypes.fp8e4m3 else (2 - 2.0 ** -mantissa) * 2.0 ** top
+        self.max = largest(type)
         self.min, self.tiny, self.resolution = -self.max, 2.0 ** (1 - top), 10.0 ** -int(mantissa * 0.30103)
         self.smallest_normal = self.tiny
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["INSTEAD", "MODULES"]
-
 HERE = "glassgrad.compat.torch"
 
 MODULES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {

@@ -16,10 +16,7 @@ ADAPTER = Adapter(TorchTensor, __name__, training=True)
 
 def __getattr__(name: str) -> Any:
     """A layer of glassgrad's, as a subclass that begins in training and makes tensors of PyTorch's class."""
-    found = getattr(glassgrad.nn, name)
-    if isinstance(found, type) and issubclass(found, glassgrad.nn.Layer):
-        return ADAPTER.layer_class(found)
-    return ADAPTER.function(found) if name == "Parameter" else found
+    return ADAPTER.named(name)
 
 
 def __dir__() -> list[str]:

@@ -9,8 +9,6 @@ from glassgrad.tensor.base import Self
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["TorchTensor"]
-
 
 class TorchTensor(Tensor):
     """A tensor as PyTorch's scripts expect it; all it computes is of this class.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure
@@ -21,6 +21,7 @@ from glassgrad.compiler.graph.symbolic import Length, Quotient, Size, Symbol
 from glassgrad.compiler.graph.uop import UOp, const
 
 Terms = dict[UOp, int]
+BoundsOf = Callable[[UOp], tuple[int, int]]
 
 
 def index(value: int) -> UOp:
@@ -48,7 +49,7 @@ def bounds(node: UOp) -> tuple[int, int]:
     try:
         return node.bounds
     except AttributeError:
-        node.bounds = found = _bounds(node)
+        node.bounds = found = bounds_by(node, bounds)
         return found
 
 
@@ -58,9 +59,11 @@ def exact(node: UOp) -> bool:
     return bool(node.dtype.min <= low and high <= node.dtype.max)
 
 
-def span(node: UOp) -> tuple[int, int]:
+def span(node: UOp, of: BoundsOf = bounds) -> tuple[int, int]:
     """Bounds that hold for the number as computed: where the exact result may wrap around, those of the type."""
-    return bounds(node) if node.dtype.kind == "f" or exact(node) else (int(node.dtype.min), int(node.dtype.max))
+    low, high = of(node)
+    exact = node.dtype.kind == "f" or node.dtype.min <= low and high <= node.dtype.max
+    return (low, high) if exact else (int(node.dtype.min), int(node.dtype.max))
 
 
 def fits(low: int, high: int) -> bool:
@@ -68,7 +71,8 @@ def fits(low: int, high: int) -> bool:
     return -(1 << 31) <= low and high < 1 << 31
 
 
-def _bounds(node: UOp) -> tuple[int, int]:
+def bounds_by(node: UOp, of: BoundsOf) -> tuple[int, int]:
+    """The bounds of an expression, by those of its sources."""
     op = node.op
     if op is o.CONST:
         return int(node.arg), int(node.arg)
@@ -77,7 +81,7 @@ def _bounds(node: UOp) -> tuple[int, int]:
     if op is o.PARAM and isinstance(node.arg, Measure):
         return node.arg.symbol.low, node.arg.symbol.high
     if op in (o.ADD, o.SUB, o.MUL):
-        (a, b), (c, d) = bounds(node.src[0]), bounds(node.src[1])
+        (a, b), (c, d) = of(node.src[0]), of(node.src[1])
         if op is o.ADD:
             return a + c, b + d
         if op is o.SUB:
@@ -85,7 +89,7 @@ def _bounds(node: UOp) -> tuple[int, int]:
         corners = (a * c, a * d, b * c, b * d)
         return min(corners), max(corners)
     if op in (o.IDIV, o.MOD, o.MAX, o.MIN):
-        (a, b), (c, d) = span(node.src[0]), span(node.src[1])
+        (a, b), (c, d) = span(node.src[0], of), span(node.src[1], of)
         if op is o.IDIV and c > 0:
             return (a // d if a >= 0 else a // c), (b // c if b >= 0 else b // d)
         if op is o.MOD and c == d and c > 0:
@@ -97,10 +101,10 @@ def _bounds(node: UOp) -> tuple[int, int]:
         if op is o.MIN:
             return min(a, c), min(b, d)
     if op is o.WHERE:
-        (a, b), (c, d) = span(node.src[1]), span(node.src[2])
+        (a, b), (c, d) = span(node.src[1], of), span(node.src[2], of)
         return min(a, c), max(b, d)
     if op is o.CAST and node.dtype.kind in "iu" and node.src[0].dtype.kind in "iub":
-        (a, b) = span(node.src[0])
+        (a, b) = span(node.src[0], of)
         if node.dtype.min <= a and b <= node.dtype.max:
             return a, b
     return int(node.dtype.min if node.dtype.kind != "f" else -(1 << 62)), \

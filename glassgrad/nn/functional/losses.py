@@ -10,8 +10,7 @@ from typing import Any
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.tensor import checks
-from glassgrad.tensor.formulas.neural.losses import REDUCTIONS
+from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
@@ -32,9 +31,7 @@ def _how(size_average: Old, reduce: Old, reduction: str) -> str:
 
 
 def _reduced(each: Tensor, reduction: str) -> Tensor:
-    checks.choice("reduction", "there is no such reduction", 'write reduction="mean"', among=REDUCTIONS,
-                  reduction=reduction)
-    return each.mean() if reduction == "mean" else each.sum() if reduction == "sum" else each
+    return each._with(reduced(each.uop, reduction))
 
 
 def _weighted(loss: Callable[..., Tensor], target: Tensor, weight: Tensor | None, reduction: str, *settings: Any,

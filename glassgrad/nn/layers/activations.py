@@ -11,10 +11,6 @@ from glassgrad.nn.functional import activations as F
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Swish", "Mish", "Sigmoid",
-           "Tanh", "Softplus", "Softsign", "LogSigmoid", "Hardtanh", "Hardsigmoid", "Hardswish", "Hardshrink",
-           "Softshrink", "Tanhshrink", "Threshold", "GLU", "Softmax", "LogSoftmax", "Softmin", "Softmax2d", "RReLU"]
-
 
 class ReLU(FunctionLayer, function=F.relu):
     """max(x, 0).

@@ -12,8 +12,6 @@ from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import zeros
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["MultiheadAttention", "MultiHeadAttention"]
-
 
 class MultiheadAttention(Layer):
     """softmax(q k^T / sqrt(size)) v in several heads; returns (output, weights averaged over heads), as PyTorch does.

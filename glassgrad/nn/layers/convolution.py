@@ -16,8 +16,6 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
-
 Sizes = int | tuple[int, ...]
 
 

@@ -13,8 +13,6 @@ from glassgrad.nn.functional import activations as F
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"]
-
 
 class _Dropout(Layer):
     """A function of `nn.functional` that drops with probability p, in training."""

@@ -8,8 +8,6 @@ from glassgrad.nn.functional.tables import embedding, embedding_bag
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Embedding", "EmbeddingBag"]
-
 
 class Embedding(Layer):
     """Row i of `weight` for each number i. The row `padding_idx` starts as zeros and gets no gradient. With `max_norm`
@@ -35,7 +33,8 @@ class Embedding(Layer):
         self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         weight = Tensor.randn(num_embeddings, embedding_dim)
         if self.padding_idx is not None:
-            weight = (_rows(num_embeddings) == self.padding_idx).where(0.0, weight)
+            row = Tensor.arange(num_embeddings, dtype=dtypes.int32).reshape(-1, 1)
+            weight = (row == self.padding_idx).where(0.0, weight)
         self.weight = weight.requires_grad_()
 
     @classmethod
@@ -102,8 +101,3 @@ class EmbeddingBag(Embedding):
         self._check(index)
         return embedding_bag(index, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq,
                              self.mode, False, per_sample_weights, self.include_last_offset, self.padding_idx)
-
-
-def _rows(n: int) -> Tensor:
-    """0 to n - 1 as a column."""
-    return Tensor.arange(n, dtype=dtypes.int32).reshape(n, 1)

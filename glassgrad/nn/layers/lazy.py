@@ -15,10 +15,6 @@ from glassgrad.nn.layers.normalization import (BatchNorm1d, BatchNorm2d, BatchNo
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["LazyLinear", "LazyConv1d", "LazyConv2d", "LazyConv3d", "LazyConvTranspose1d", "LazyConvTranspose2d",
-           "LazyConvTranspose3d", "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyInstanceNorm1d",
-           "LazyInstanceNorm2d", "LazyInstanceNorm3d"]
-
 
 class _Lazy(Layer):
     """A layer to be: `becomes` is called with the size of an axis of the first input, then with the settings here."""

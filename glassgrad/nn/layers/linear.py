@@ -10,8 +10,6 @@ from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform, uniform_within
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Linear", "Bilinear", "Identity"]
-
 
 class Linear(Layer):
     """x W^T + b, along the last axis; `weight` is (out_features, in_features).

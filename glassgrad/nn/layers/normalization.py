@@ -15,12 +15,9 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules import running_statistics as pending
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
-from glassgrad.nn.modules.new_parameters import buffer, ones, zeros
+from glassgrad.nn.modules.new_parameters import buffer, ones, scale_and_shift
 from glassgrad.tensor.formulas.neural.activations import scaled_norm
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "LayerNorm2d", "RMSNorm", "GroupNorm",
-           "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LocalResponseNorm"]
 
 
 # -- by the statistics of a batch ----------------------------------------------------------------------------
@@ -45,8 +42,7 @@ class BatchNorm(Layer):
                 (0.1 if track_running_stats is True else track_running_stats), momentum, affine
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = bool(affine), bool(track_running_stats)
-        self.weight = ones(num_features) if affine else None
-        self.bias = zeros(num_features) if affine and bias else None
+        self.weight, self.bias = scale_and_shift(bool(affine), bias, num_features)
         self.running_mean = buffer(0.0, num_features) if track_running_stats else None
         self.running_var = buffer(1.0, num_features) if track_running_stats else None
         self.num_batches_tracked = buffer(0, dtype=dtypes.int64) if track_running_stats else None
@@ -136,8 +132,7 @@ class LayerNorm(Layer):
                  bias: bool = True):
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-        self.weight = ones(*shape) if elementwise_affine else None
-        self.bias = zeros(*shape) if elementwise_affine and bias else None
+        self.weight, self.bias = scale_and_shift(elementwise_affine, bias, *shape)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._normalized(x)
@@ -200,8 +195,7 @@ class GroupNorm(Layer):
                              given=f"num_groups={num_groups}, num_channels={num_channels}",
                              expected="a number of groups that divides the channels", fix="choose a divisor")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        self.weight = ones(num_channels) if affine else None
-        self.bias = zeros(num_channels) if affine and bias else None
+        self.weight, self.bias = scale_and_shift(bool(affine), bias, num_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[1] != self.num_channels:
@@ -221,8 +215,7 @@ class InstanceNorm(Layer):
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
         self.num_features, self.eps, self.affine = num_features, eps, affine
-        self.weight = ones(num_features) if affine else None
-        self.bias = zeros(num_features) if affine and bias else None
+        self.weight, self.bias = scale_and_shift(bool(affine), bias, num_features)
 
     def forward(self, x: Tensor) -> Tensor:
         _check_channels(self, x)
@@ -238,8 +231,7 @@ class _TrackedInstanceNorm(Layer):
                  track_running_stats: bool = False, bias: bool = True):
         self.num_features, self.eps, self.affine = num_features, eps, affine
         self.momentum, self.track_running_stats = momentum, track_running_stats
-        self.weight = ones(num_features) if affine else None
-        self.bias = zeros(num_features) if affine and bias else None
+        self.weight, self.bias = scale_and_shift(bool(affine), bias, num_features)
         if track_running_stats:
             self.running_mean, self.running_var = buffer(0.0, num_features), buffer(1.0, num_features)
             self.num_batches_tracked = buffer(0, dtype=dtypes.int64)

@@ -14,10 +14,6 @@ from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "ReflectionPad1d",
-           "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d",
-           "CircularPad1d", "CircularPad2d", "CircularPad3d"]
-
 
 def _sizes(layer: Layer, padding: int | Sequence[int]) -> tuple[int, ...]:
     """The padding at both ends of each axis of space."""

@@ -11,11 +11,6 @@ from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "AvgPool1d",
-           "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d",
-           "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d",
-           "LPPool1d", "LPPool2d", "LPPool3d", "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"]
-
 
 def _windows(rank: int, kernel_size: Any, stride: Any, padding: Any = 0) -> list[tuple[int, ...]]:
     """The size of windows, the step between them and the padding around, along each axis of space."""

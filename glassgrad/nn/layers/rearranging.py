@@ -10,8 +10,6 @@ from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Flatten", "Unflatten", "PixelShuffle", "PixelUnshuffle", "ChannelShuffle", "Unfold", "Fold"]
-
 
 class Flatten(Layer):
     """Several neighbouring axes as one; all but the batch unless told otherwise.

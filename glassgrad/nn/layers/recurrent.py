@@ -17,9 +17,6 @@ from glassgrad.nn.modules.new_parameters import uniform_within
 from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["RNNCell", "LSTMCell", "GRUCell", "RNN", "LSTM", "GRU", "rnn_step", "lstm_step", "gru_step",
-           "nonlinearity_of"]
-
 MOST_LAYERS = 10_000        # more are a mistake, and would be made for hours
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
 
-__all__ = ["Sequential"]
-
 
 class Sequential(Layer):
     """Calls its layers one after another; give layers, or one list, or one dictionary with names of your own.

@@ -21,9 +21,6 @@ from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.state.state_dict import get_state_dict
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder", "TransformerDecoder",
-           "Transformer"]
-
 MOST_LAYERS = 10_000        # more are a mistake, and would be made for hours
 
 Activation = str | Callable[[Tensor], Tensor]

@@ -11,8 +11,6 @@ from glassgrad.nn.layers.sequential import Sequential
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["AdaptiveLogSoftmaxWithLoss", "Adapted"]
-
 
 class Adapted(NamedTuple):
     """The log-probability of each target, and minus their mean."""

@@ -9,12 +9,6 @@ from __future__ import annotations
 from glassgrad.nn.functional import losses as F
 from glassgrad.nn.modules.layer import FunctionLayer
 
-__all__ = ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "KLDivLoss", "BCELoss", "BCEWithLogitsLoss", "NLLLoss",
-           "CrossEntropyLoss", "CTCLoss", "MultiMarginLoss", "MultiLabelMarginLoss",
-           "MultiLabelSoftMarginLoss", "SoftMarginLoss", "PoissonNLLLoss", "GaussianNLLLoss",
-           "CosineSimilarity", "PairwiseDistance", "CosineEmbeddingLoss", "MarginRankingLoss",
-           "HingeEmbeddingLoss", "TripletMarginLoss", "TripletMarginWithDistanceLoss"]
-
 
 # -- classes -------------------------------------------------------------------------------------------------
 class NLLLoss(FunctionLayer, function=F.nll_loss):

@@ -19,12 +19,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import whole
-
-__all__ = ["SYNONYMS", "check_call", "signature_of", "wrong_argument"]
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__")
+from glassgrad.tensor.checks import cannot_take
 
 
 def _is_number(value: Any) -> bool:
@@ -110,9 +105,8 @@ def _mistake(name: str, module: str, bound: inspect.BoundArguments) -> InputErro
             given.values() if parameter.kind is parameter.VAR_KEYWORD else (given,)
         for value in values:
             if not _fits(value, parameter):
-                return InputError(f"{name} cannot take this {argument}",
-                                  given=f"{argument}={_shown(value)} ({type(value).__name__})",
-                                  expected=_words(str(parameter.annotation)), fix=f"see help({module}.{name})")
+                return cannot_take(name, argument, value, _words(str(parameter.annotation)),
+                                   f"see help({module}.{name})")
     return None
 
 
@@ -154,8 +148,9 @@ def _matches(value: Any, annotation: str) -> bool:
             if any(kind.__name__ == name for kind in type(value).__mro__):
                 return True
         elif name == "Any":            # numbers, tensors, rows of them: what a method may be meant for at all
-            if _is_number(value) or value is None or isinstance(value, (str, slice, DType, dict)) or _is_array(value) \
-                    or _is_row(value) or callable(value) and not isinstance(value, type):
+            if _is_number(value) or value is None or isinstance(value, (str, slice, DType, dict)) or _is_row(value) \
+                    or hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__") \
+                    or callable(value) and not isinstance(value, type):
                 return True
         elif _KINDS[name][0](value) and (
                 not inside or name not in ("Sequence", "list", "tuple") or all(_matches(v, inside) for v in value)):
@@ -187,8 +182,3 @@ def _words(annotation: str) -> str:
                 "str": " of strings"}
         said.append(word + (many.get(what, "") if name in ("Sequence", "list", "tuple", "Iterable") else ""))
     return " or ".join(dict.fromkeys(said))
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if not isinstance(value, TensorBase) else f"a Tensor of shape {value.shape}"
-    return text if len(text) < 60 else text[:57] + "..."

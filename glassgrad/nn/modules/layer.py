@@ -15,8 +15,6 @@ from glassgrad.nn.modules.argument_checks import check_call, signature_of, wrong
 from glassgrad.nn.modules.module import Module
 from glassgrad.nn.modules.module_paths import parameters_of, path_of
 
-__all__ = ["FunctionLayer", "Layer"]
-
 
 class LayerType(type):
     """The class of layer classes: what happens when a layer is made. Its arguments are checked, its constructor runs,

@@ -25,8 +25,6 @@ from glassgrad.nn.modules.object_tree import ObjectPart, walk
 from glassgrad.nn.state.state_dict import Loaded, get_state_dict, load_state_dict
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Module", "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList"]
-
 
 def Parameter(data: Any, requires_grad: bool = True) -> Tensor:
     """A tensor that an optimizer trains.

@@ -16,8 +16,6 @@ from typing import Any
 from glassgrad.base.source_lines import PACKAGE
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["path_of", "parameters_of"]
-
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _MOST_OBJECTS = 5000     # looked at per running function
 _PLAIN = (str, bytes, int, float, type(None), type, ModuleType, FunctionType, Tensor)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["uniform_within", "fan_in_uniform", "zeros", "ones", "buffer"]
-
 
 def uniform_within(bound: float, *shape: int) -> Tensor:
     """A parameter of numbers spread evenly over (-bound, bound).
@@ -45,6 +43,15 @@ def ones(*shape: int) -> Tensor:
     [1.0, 1.0]
     """
     return Tensor.ones(*shape, requires_grad=True)
+
+
+def scale_and_shift(affine: bool, bias: bool, *shape: int) -> tuple[Tensor | None, Tensor | None]:
+    """The weight, ones, and the bias, zeros, of a layer that normalizes: both, the weight alone, or neither.
+
+    >>> scale_and_shift(False, True, 3)
+    (None, None)
+    """
+    return ones(*shape) if affine else None, zeros(*shape) if affine and bias else None
 
 
 def buffer(value: float, size: int | None = None, dtype: DType = dtypes.float32) -> Tensor:

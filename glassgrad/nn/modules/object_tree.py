@@ -16,8 +16,6 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.base import TensorBase
 
-__all__ = ["ObjectPart", "walk"]
-
 # never looked into: they hold no part of a model, or very much that is none
 _OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,
            BuiltinFunctionType, MethodType, TensorBase, UOp, DType)

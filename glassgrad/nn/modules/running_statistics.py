@@ -13,8 +13,6 @@ from typing import Any
 from glassgrad.compiler.graph import ops as o
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["remember", "take", "is_computed"]
-
 _MOST_PASSES = 4
 
 

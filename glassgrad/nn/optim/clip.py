@@ -14,8 +14,6 @@ from glassgrad.base.errors import GradientError
 from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "total_norm"]
-
 
 def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
@@ -52,9 +50,9 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     >>> clip_grad_norm_([x], 1.0).item(), x.grad.numpy().round(4)
     (10.0, array([0.6, 0.8], dtype=float32))
     """
-    max_norm = checks.number("clip_grad_norm_", max_norm=max_norm)
-    norm_type = checks.number("clip_grad_norm_", norm_type=norm_type)
-    checks.flags("clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
+    max_norm = checks.of_kind("float", "clip_grad_norm_", max_norm=max_norm)
+    norm_type = checks.of_kind("float", "clip_grad_norm_", norm_type=norm_type)
+    checks.of_kind("bool", "clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
     held = _with_gradients(parameters)
     length = total_norm(held, norm_type)
     if error_if_nonfinite and not math.isfinite(length.item()):
@@ -76,7 +74,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     >>> clip_grad_value_([x], 7.0); x.grad.tolist()
     [6.0, -7.0]
     """
-    clip_value = checks.number("clip_grad_value_", clip_value=clip_value)
+    clip_value = checks.of_kind("float", "clip_grad_value_", clip_value=clip_value)
     for p in _with_gradients(parameters):
         assert p.grad is not None
         p.grad = p.grad.clamp(-float(clip_value), float(clip_value))

@@ -14,7 +14,8 @@ no scaler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ContextDecorator
 from typing import Any
 
 from glassgrad.base.errors import GradientError, InputError
@@ -26,7 +27,7 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["autocast", "GradScaler"]
 
 
-class autocast:
+class autocast(ContextDecorator):
     """Within the block, or the function it decorates: matrix products and convolutions of float32 take their inputs
     as `dtype` and give it; softmax, norms and losses come out as float32. A device's name may come first, as in
     PyTorch.
@@ -56,13 +57,6 @@ class autocast:
 
     def __exit__(self, *problem: object) -> None:
         precision.change(self._before.pop())
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def within(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-        within.__name__, within.__doc__ = getattr(function, "__name__", "within"), function.__doc__
-        return within
 
 
 class GradScaler:

@@ -23,8 +23,6 @@ from glassgrad.tensor.autograd.leaves import take_started
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Optimizer", "OptimizerGroup"]
-
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]] | Tensor
 # arguments of a constructor that no group of parameters has
 _NO_SETTINGS = ("self", "__class__", "params", "foreach", "fused", "master_weights")

@@ -15,8 +15,6 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Group", "itself"]
-
 Of = Callable[[Any], float]
 
 

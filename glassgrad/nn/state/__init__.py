@@ -40,8 +40,8 @@ def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
     ...     safe_load(folder + "/model.safetensors")["weight"].tolist()
     [1.0, 2.0]
     """
-    checks.mappings("safe_save", tensors=tensors)
-    checks.paths("safe_save", path=path)
+    checks.of_kind("Mapping", "safe_save", tensors=tensors)
+    checks.of_kind("PathLike", "safe_save", path=path)
     write_file(tensors, path, metadata)
 
 

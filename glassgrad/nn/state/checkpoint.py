@@ -22,8 +22,6 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
-
 FORMAT = "glassgrad checkpoint 1"
 
 
@@ -45,8 +43,8 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
     ...     load_checkpoint(folder + "/run.safetensors", model), model["w"].tolist()
     (Checkpoint(step=7, extra={'best': 0.5}), [1.0, 2.0])
     """
-    checks.paths("save_checkpoint", path=path)
-    step = checks.integer("save_checkpoint", step=step)
+    checks.of_kind("PathLike", "save_checkpoint", path=path)
+    step = checks.of_kind("int", "save_checkpoint", step=step)
     seed, count = streams.state()
     tensors = _tensors(model, optimizer)
     first: dict[UOp, str] = {}

@@ -19,9 +19,6 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.memory.host_values import is_torch
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_dict", "put", "tell",
-           "Comparison"]
-
 MOST_ROWS = 100         # of each kind, that a message shows
 
 
@@ -37,7 +34,7 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type | tuple[type, .
     if not all(isinstance(kind, type) for kind in kinds):
         raise checks.cannot_take("get_state_dict", "tensor_type", tensor_type, "a type or a tuple of types",
                                  "see help(nn.state.get_state_dict)")
-    checks.strings("get_state_dict", prefix=prefix)
+    checks.of_kind("str", "get_state_dict", prefix=prefix)
     found: dict[str, Any] = {}
     for place in walk(obj, prefix, lambda value: isinstance(value, tensor_type)):
         if place.key in getattr(place.holder, "temporary_names", ()):
@@ -172,12 +169,20 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     >>> model["weight"].tolist()
     [1.0, 2.0]
     """
-    checks.mappings("load_state_dict", state_dict=state_dict)
-    checks.flags("load_state_dict", strict=strict, verbose=verbose, consume=consume, realize=realize)
-    found = compare(get_state_dict(model), state_dict, strict)
-    if strict and not found.perfect:
-        raise found.error()
-    put(found, realize)
+    checks.of_kind("Mapping", "load_state_dict", state_dict=state_dict)
+    checks.of_kind("bool", "load_state_dict", strict=strict, verbose=verbose, consume=consume, realize=realize)
+    return load_into(model, state_dict, strict, verbose, consume, realize)
+
+
+def load_into(model: Any, state_dict: MutableMapping[str, Any], strict: bool, verbose: bool, consume: bool,
+              realize: bool, any_type: bool = False) -> Loaded:
+    """`load_state_dict` of checked arguments. With `any_type` the model takes the state's types, and only the model's
+    names must be there."""
+    found = compare(get_state_dict(model), state_dict, strict, any_type)
+    needed = found._replace(unexpected=[]) if any_type else found
+    if strict and not needed.perfect:
+        raise needed.error()
+    put(found, realize, any_type)
     report = found.report()
     if consume:
         for name in found.fitting:

@@ -134,8 +134,8 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **sp
     [3, 4]
     """
     in_axes, out_axes = checks.spelled("vmap", spelling, in_axes=in_axes, out_axes=out_axes)
-    checks.callables("vmap", function=function)
-    out_axes = checks.integer("vmap", out_axes=out_axes)
+    checks.of_kind("Callable", "vmap", function=function)
+    out_axes = checks.of_kind("int", "vmap", out_axes=out_axes)
     def call(*args: Any) -> Any:
         axes = (in_axes,) * len(args) if in_axes is None or isinstance(in_axes, int) else tuple(in_axes)
         if len(axes) != len(args):

@@ -345,12 +345,9 @@ def limited(op: o.Op, x: UOp, limit: UOp) -> UOp:
     return own_gradient(UOp(op, x.dtype, (x, limit)), (x, limit), backward)
 
 
-def _at_most(x: UOp, y: UOp) -> UOp: return (x < y) | x.eq(y)
-
-
 # x is compared with the limits, not with y: computed again, x may be rounded in another way
-def _above_backward(g: UOp, y: UOp, x: UOp, low: UOp) -> tuple[UOp, None]: return _at_most(low, x).where(g, 0.0), None
-def _below_backward(g: UOp, y: UOp, x: UOp, high: UOp) -> tuple[UOp, None]: return _at_most(x, high).where(g, 0.0), None
+def _above_backward(g: UOp, y: UOp, x: UOp, low: UOp) -> tuple[UOp, None]: return low.le(x).where(g, 0.0), None
+def _below_backward(g: UOp, y: UOp, x: UOp, high: UOp) -> tuple[UOp, None]: return x.le(high).where(g, 0.0), None
 
 
 def _larger_backward(g: UOp, y: UOp, x: UOp, limit: UOp) -> tuple[UOp, None]:
@@ -362,7 +359,7 @@ def _smaller_backward(g: UOp, y: UOp, x: UOp, limit: UOp) -> tuple[UOp, None]:
 
 
 def _between_backward(g: UOp, y: UOp, x: UOp, low: UOp, high: UOp) -> tuple[UOp, None, None]:
-    return (_at_most(low, x) & _at_most(x, high)).where(g, 0.0), None, None
+    return (low.le(x) & x.le(high)).where(g, 0.0), None, None
 
 
 def log10(x: UOp) -> UOp:

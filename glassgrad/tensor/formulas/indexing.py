@@ -6,6 +6,7 @@ A lookup by index tensors is one GATHER, a write one SCATTER over the flattened 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -31,9 +32,7 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
         others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
         return lookup(lookup(x, single, from_end), others, from_end)
     axes = [a for a, _ in picks]
-    shape: tuple[int, ...] = ()
-    for _, index in picks:
-        shape = broadcast_shape(shape, index.shape)
+    shape: tuple[int, ...] = functools.reduce(broadcast_shape, [index.shape for _, index in picks])
     linear: UOp | None = None
     outside: UOp | None = None
     checking = index_range_check.checking()

@@ -5,6 +5,7 @@ Nothing here copies or checks what a user wrote: the methods do. Does not know t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -140,9 +141,7 @@ def joined(parts: list[UOp], axis: int) -> UOp:
 
 def cat(parts: Sequence[UOp], axis: int = 0) -> UOp:
     """Nodes one after another along an axis, in the type that holds all."""
-    dtype = parts[0].dtype
-    for p in parts[1:]:
-        dtype = promote(dtype, p.dtype)
+    dtype = functools.reduce(promote, [p.dtype for p in parts])
     return joined([p.cast(dtype) for p in parts], _from_front(axis, len(parts[0].shape)))
 
 

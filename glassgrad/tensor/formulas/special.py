@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import dtypes, largest as greatest
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, broadcast, in_accumulator, is_infinite, is_nan,
@@ -105,14 +105,10 @@ def hypot(x: UOp, y: UOp) -> UOp:
 
 def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:
     """x with NaN and the infinities replaced, the latter by the greatest and least numbers unless others are given."""
-    most = _GREATEST[x.dtype.name]
+    most = greatest(x.dtype)
     x = is_nan(x).where(nan, x)
     x = x.eq(math.inf).where(most if above is None else above, x)
     return x.eq(-math.inf).where(-most if below is None else below, x)
-
-
-_GREATEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0,
-             "bfloat16": 3.3895313892515355e38, "fp8e4m3": 448.0, "fp8e5m2": 57344.0}
 
 
 def skipping_nan(extreme: Callable[[UOp, UOp], UOp], x: UOp, y: UOp) -> UOp:

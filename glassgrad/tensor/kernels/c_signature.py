@@ -25,10 +25,8 @@ _DTYPES = {name: dtype for dtype, name in C_NAMES.items()} | {
     "unsigned long": dtypes.uint64 if _LONG_IS_64 else dtypes.uint32, "size_t": dtypes.uint64,
     "_Float16": dtypes.float16, "__half": dtypes.float16, "half": dtypes.float16, "__nv_bfloat16": dtypes.bfloat16,
     **{f"{dtype.name}_t": dtype for dtype in C_NAMES if dtype.kind in "iu"}}
-_NUMBERS = {dtypes.bool: ctypes.c_bool, dtypes.int8: ctypes.c_int8, dtypes.uint8: ctypes.c_uint8,
-            dtypes.int16: ctypes.c_int16, dtypes.uint16: ctypes.c_uint16, dtypes.int32: ctypes.c_int32,
-            dtypes.uint32: ctypes.c_uint32, dtypes.int64: ctypes.c_int64, dtypes.uint64: ctypes.c_uint64,
-            dtypes.float32: ctypes.c_float, dtypes.float64: ctypes.c_double}
+_NUMBERS = {dtype: getattr(ctypes, f"c_{dtype.name}") for dtype in C_NAMES if dtype.kind != "f"} | {
+    dtypes.float32: ctypes.c_float, dtypes.float64: ctypes.c_double}
 _QUALIFIERS = {"const", "volatile", "restrict", "__restrict", "__restrict__", "register"}
 _TYPE_WORDS = {word for name in _DTYPES for word in name.split()} | {"void"}
 

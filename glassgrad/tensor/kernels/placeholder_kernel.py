@@ -12,6 +12,7 @@ run as `c_kernel` runs it: at once, and fused with nothing.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -51,9 +52,7 @@ class Value:
     def _with(self, form: str, *others: Any, dtype: DType | None = None) -> Value:
         """A form such as "({} + {})" of values that meet in one type."""
         values = [self, *[self._of(other) for other in others]]
-        kind = values[0].dtype
-        for value in values[1:]:
-            kind = promote(kind, value.dtype)
+        kind = functools.reduce(promote, [value.dtype for value in values])
         texts = [f"(({_word(kind)}){v.text})" if v.dtype is not kind else v.text for v in values]
         return Value(form.format(*texts), dtype or kind, _merged(*[v.steps for v in values]),
                      frozenset().union(*[v.loops for v in values]))

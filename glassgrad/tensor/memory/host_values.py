@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
-_CODES = {dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h", dtypes.uint16: "H", dtypes.int32: "i",
-          dtypes.uint32: "I", dtypes.int64: "q", dtypes.uint64: "Q", dtypes.float32: "f", dtypes.float64: "d"}
 # fp8 and bfloat16 have no name in NumPy or in Python's own formats
-_BY_FORMAT = {d.format: d for d in ALL if d not in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)}
+NUMPY_TYPES = tuple(d for d in ALL if d not in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2))
+_CODES = {d: d.format for d in NUMPY_TYPES if d.format in array.typecodes}
+_BY_FORMAT = {d.format: d for d in NUMPY_TYPES}
 _BY_FORMAT.update({"l": dtypes.int64 if struct.calcsize("l") == 8 else dtypes.int32,
                    "L": dtypes.uint64 if struct.calcsize("L") == 8 else dtypes.uint32, "c": dtypes.uint8})
 
-_TORCH = {d.name: d for d in ALL if d not in (dtypes.fp8e4m3, dtypes.fp8e5m2)} \
+TORCH_TYPES = {d.name: d for d in ALL if d not in (dtypes.fp8e4m3, dtypes.fp8e5m2)} \
     | {"float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2}
 
 
@@ -73,7 +73,7 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
     if own is None:
         raise InputError("cannot make a tensor of this array", given=f"an array of {found.dtype}",
                          expected="numbers or truth values: "
-                                  + ", ".join(d.name for d in ALL if d in _BY_FORMAT.values()),
+                                  + ", ".join(d.name for d in NUMPY_TYPES),
                          fix='convert it first, for example with array.astype("float32")')
     native = numpy.ascontiguousarray(found, dtype=None if found.dtype.isnative else found.dtype.newbyteorder("="))
     return HostValue(native.reshape(-1).view("uint8").data, tuple(found.shape), own)
@@ -92,11 +92,11 @@ def is_torch(value: Any) -> bool:
 def _read_torch(value: Any) -> HostValue:
     """A tensor of PyTorch's in row-major order: as bytes, for NumPy has not all of its types."""
     torch, name = sys.modules["torch"], str(value.dtype).removeprefix("torch.")
-    dtype = _TORCH.get(name)
+    dtype = TORCH_TYPES.get(name)
     if dtype is None or value.layout is not torch.strided or value.device.type == "meta":
         where = " without values" if value.device.type == "meta" else ""
         raise InputError("cannot make a tensor of this tensor of PyTorch", given=f"{name}, {value.layout}{where}",
-                         expected=", ".join(_TORCH), fix="convert it first, for example with t.to_dense().float()")
+                         expected=", ".join(TORCH_TYPES), fix="convert it first, for example with t.to_dense().float()")
     plain = value.detach().cpu().contiguous()
     return HostValue(plain.reshape(-1).view(torch.uint8).numpy().data, tuple(plain.shape), dtype)
 

@@ -17,10 +17,9 @@ from glassgrad.base.errors import DivisionError, DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import VERBS, plain_number
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, of_kind, spelled
 from glassgrad.tensor.formulas import arithmetic
 from glassgrad.tensor.formulas.arithmetic import as_node, binary
 
@@ -174,9 +173,9 @@ class ArithmeticMixin(TensorBase):
                spelling: dict[str, Any]) -> Self:
         """An operator by its name."""
         if spelling or other is REQUIRED:
-            other, = checks.spelled(what, spelling, other=other)
+            other, = spelled(what, spelling, other=other)
         if reverse is not False:
-            reverse = checks.flags(what, reverse=reverse)
+            reverse = of_kind("bool", what, reverse=reverse)
         if isinstance(operation, o.Op):
             return self._binary(operation, other, reverse)
         return self._divided(operation, other, reverse) if operation in _QUOTIENTS else \
@@ -185,7 +184,7 @@ class ArithmeticMixin(TensorBase):
     def _scaled(self, what: str, op: o.Op, other: Any, reverse: bool, alpha: Any, spelling: dict[str, Any]) -> Self:
         """x + alpha * other, or x - alpha * other."""
         if type(alpha) is not int or alpha != 1:
-            other, = checks.spelled(what, spelling, other=other)
+            other, = spelled(what, spelling, other=other)
             factor = plain_number(alpha, "as alpha", "a number", "multiply by it: x + alpha * other")
             other, spelling = other if factor == 1 else self.ufix(other)._binary(o.MUL, factor), {}
         return self._named(what, op, other, reverse, spelling)
@@ -447,7 +446,7 @@ class ArithmeticMixin(TensorBase):
         >>> (x > 0).where(x ** 3, x).tolist()
         [-1.0, 8.0]
         """
-        yes, no = checks.spelled("where", spelling, yes=yes, no=no)
+        yes, no = spelled("where", spelling, yes=yes, no=no)
         a, b = self._operand(yes, "in where"), self._operand(no, "in where")
         if self.dtype.kind == "f" and any(isinstance(side, UOp) and side.dtype is _bool for side in (a, b)):
             raise InputError("where chooses by its first tensor, and these are values",

@@ -18,11 +18,11 @@ from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes, promote
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders, is_held
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.checks import REQUIRED, arguments, broadcast_to, of_kind, spelled
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import (add, as_node, ceil, divide, in_accumulator, less, maximum, mul, sub,
                                                   where)
@@ -76,7 +76,7 @@ class AssignmentMixin(TensorBase):
         >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
         ([3, 4], [10, 20])
         """
-        value, = checks.spelled("assign", spelling, value=value)
+        value, = spelled("assign", spelling, value=value)
         new: Self = value if isinstance(value, TensorBase) else \
             self.__class__(value, device=None if on_disk(self.uop.device) else self.device,
                            dtype=self.dtype)  # type: ignore[assignment]
@@ -156,8 +156,8 @@ class AssignmentMixin(TensorBase):
         >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
         [3.0]
         """
-        value, = checks.spelled("replace", spelling, value=value)
-        checks.tensors("replace", value=value)
+        value, = spelled("replace", spelling, value=value)
+        of_kind("Self", "replace", value=value)
         leave(self)
         earlier, self.uop, self._device = self.uop, value.uop, value._device
         hold(self)
@@ -177,9 +177,9 @@ class AssignmentMixin(TensorBase):
         >>> Tensor([1.0, 2.0]).copy_(Tensor([3])).tolist()
         [3.0, 3.0]
         """
-        src, = checks.spelled("copy_", spelling, src=src)
+        src, = spelled("copy_", spelling, src=src)
         value = as_node(self._operand(src), self.uop).cast(self.dtype)
-        return self.assign(self._with(checks.broadcast_to("copy_", value, self.shape), src))
+        return self.assign(self._with(broadcast_to("copy_", value, self.shape), src))
 
     def fill_(self, value: Any) -> Self:
         """One value everywhere.
@@ -188,7 +188,7 @@ class AssignmentMixin(TensorBase):
         [3.0, 3.0]
         """
         filler = as_node(self._operand(value, "to fill with"), self.uop).cast(self.dtype)
-        return self.assign(self._with(checks.broadcast_to("fill_", filler, self.shape), value))
+        return self.assign(self._with(broadcast_to("fill_", filler, self.shape), value))
 
     def zero_(self) -> Self:
         """Zeros.
@@ -228,8 +228,8 @@ class AssignmentMixin(TensorBase):
         >>> Tensor([1, 2, 3]).masked_scatter(Tensor([True, False, True]), Tensor([8, 9])).tolist()
         [8, 2, 9]
         """
-        checks.tensors("masked_scatter", mask=mask, source=source)
-        chosen = checks.broadcast_to("masked_scatter", mask.uop.cast(dtypes.bool), self.shape)
+        of_kind("Self", "masked_scatter", mask=mask, source=source)
+        chosen = broadcast_to("masked_scatter", mask.uop.cast(dtypes.bool), self.shape)
         if not self.numel():
             return self
         count = running_total(o.ADD, flatten(chosen).cast(dtypes.int32), 0)

@@ -12,10 +12,10 @@ from typing import Any
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import full
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
-from glassgrad.tensor.checks import arguments
+from glassgrad.tensor.checks import arguments, two_axes
 from glassgrad.tensor.formulas.movement import matrix_transpose
 
 
@@ -211,7 +211,7 @@ class PredicatesMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).mH.tolist()
         [[1, 3], [2, 4]]
         """
-        checks.two_axes("the transpose of matrices", self.shape)
+        two_axes("the transpose of matrices", self.shape)
         return self._with(matrix_transpose(self.uop))
 
     @property

@@ -14,11 +14,11 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.symbolic import Length, most
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import number, plain_number, shape_from
-from glassgrad.tensor.checks import REQUIRED, arguments, computed, sizes
+from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, options, sizes, spelled, two_axes
 from glassgrad.tensor.formulas.arithmetic import as_float, mul
 from glassgrad.tensor.formulas.movement import counting, eye, tril, triu
 from glassgrad.tensor.formulas.reductions import largest
@@ -106,7 +106,7 @@ class CreationMixin(TensorBase):
     def _filled(self, fill_value: Any, given: dict[str, Any]) -> Self:
         """One value everywhere, in the shape of this tensor."""
         value = plain_number(fill_value, "to fill a tensor with")
-        kind, device, grad = checks.options(given, self.dtype, self.uop.device or self._device)
+        kind, device, grad = options(given, self.dtype, self.uop.device or self._device)
         _refuse_overflow(value, kind)
         return self._made(full(self.shape, value, kind), device, grad)
 
@@ -132,7 +132,7 @@ class CreationMixin(TensorBase):
         >>> Tensor([1, 2]).const_like(7).tolist()
         [7, 7]
         """
-        value, = checks.spelled("const_like", spelling, value=value)
+        value, = spelled("const_like", spelling, value=value)
         return self._filled(value, {"dtype": dtype})
 
     def empty_like(self, dtype: Any = None, device: str | None = None, **kwargs: Any) -> Self:
@@ -192,7 +192,7 @@ class CreationMixin(TensorBase):
         >>> Tensor.arange(5).tolist(), Tensor.arange(1, 2, 0.25).tolist()
         ([0, 1, 2, 3, 4], [1.0, 1.25, 1.5, 1.75])
         """
-        stop, = checks.spelled("arange", spelling, stop=stop)
+        stop, = spelled("arange", spelling, stop=stop)
         if stop is None:
             start, stop = 0, start
         start, stop, step = (plain_number(n, "in arange") for n in (start, stop, step))
@@ -232,8 +232,8 @@ class CreationMixin(TensorBase):
         >>> Tensor.linspace(0, 1, 5).tolist()
         [0.0, 0.25, 0.5, 0.75, 1.0]
         """
-        stop, steps = checks.spelled("linspace", spelling, stop=stop, steps=steps)
-        start, stop = checks.number("linspace", start=start), checks.number("linspace", stop=stop)
+        stop, steps = spelled("linspace", spelling, stop=stop, steps=steps)
+        start, stop = of_kind("float", "linspace", start=start), of_kind("float", "linspace", stop=stop)
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
             raise InputError("linspace needs a number of steps", given=f"steps={steps!r}",
                              expected="an int of 0 or more", fix="write Tensor.linspace(0, 1, 5), for example")
@@ -284,7 +284,7 @@ class CreationMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
         [[1, 2], [0, 4]]
         """
-        checks.two_axes("triu", self.shape)
+        two_axes("triu", self.shape)
         return computed(self, triu, "triu", diagonal=diagonal)
 
     def tril(self, diagonal: int = 0) -> Self:
@@ -293,7 +293,7 @@ class CreationMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
         [[1, 0], [3, 4]]
         """
-        checks.two_axes("tril", self.shape)
+        two_axes("tril", self.shape)
         return computed(self, tril, "tril", diagonal=diagonal)
 
     @classmethod

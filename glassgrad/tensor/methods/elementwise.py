@@ -11,9 +11,8 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import full
-from glassgrad.tensor import checks
 from glassgrad.tensor.base import Operand, Self, TensorBase
-from glassgrad.tensor.checks import REQUIRED, arguments, computed
+from glassgrad.tensor.checks import REQUIRED, arguments, computed, spelled
 from glassgrad.tensor.formulas import arithmetic, elementary
 from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
 from glassgrad.tensor.formulas.reductions import all_true
@@ -221,7 +220,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([-3, 1, 9]).clamp(0, 5).tolist()
         [0, 1, 5]
         """
-        low, high = checks.spelled("clamp", spelling, min_=min_, max_=max_)
+        low, high = spelled("clamp", spelling, min_=min_, max_=max_)
         if low is None and high is None:
             raise InputError("clamp needs a limit", given="neither min_ nor max_", expected="at least one of them",
                              fix="write x.clamp(0) or x.clamp(max_=1)")

@@ -11,7 +11,6 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import arguments, options, sizes
 from glassgrad.tensor.formulas import elementary
@@ -143,7 +142,7 @@ class RandomMixin(TensorBase):
         (2, 3)
         """
         made = sizes(shape, "glorot_uniform")
-        bound = math.sqrt(6 / (_first(made) + _fan_in(made)))
+        bound = math.sqrt(6 / (math.prod(made[:1]) + _fan_in(made)))
         return cls.uniform(*made, low=-bound, high=bound, **kwargs)
 
     xavier_uniform = glorot_uniform
@@ -219,8 +218,8 @@ class RandomMixin(TensorBase):
         True
         """
         rate, = arguments("exponential", lambd=lambd)
-        kind, device, grad = checks.options(kwargs, dtypes.default_float, None)
-        drawn = uniform(checks.sizes(shape, "exponential"), kind)
+        kind, device, grad = options(kwargs, dtypes.default_float, None)
+        drawn = uniform(sizes(shape, "exponential"), kind)
         return cls._leaf(divide(-in_accumulator(elementary.log, sub(1, drawn)), rate), device, grad)
 
     @classmethod
@@ -230,8 +229,8 @@ class RandomMixin(TensorBase):
         >>> Tensor.gumbel(2, 3).shape
         (2, 3)
         """
-        kind, device, grad = checks.options(kwargs, dtypes.default_float, None)
-        drawn = uniform(checks.sizes(shape, "gumbel"), kind)
+        kind, device, grad = options(kwargs, dtypes.default_float, None)
+        drawn = uniform(sizes(shape, "gumbel"), kind)
         waited = -in_accumulator(elementary.log, sub(1, drawn))
         return cls._leaf(-in_accumulator(elementary.log, waited), device, grad)
 
@@ -278,10 +277,6 @@ class RandomMixin(TensorBase):
         """
         words = self._with(flatten(self.uop)).bitcast(dtypes.uint8)
         return words.keccak("shake_128")
-
-
-def _first(sizes: tuple[int, ...]) -> int:
-    return sizes[0] if sizes else 1
 
 
 def _fan_in(sizes: tuple[int, ...]) -> int:

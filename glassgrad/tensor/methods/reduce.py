@@ -15,11 +15,11 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, computed
+from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, spelled
 from glassgrad.tensor.formulas import reductions, statistics
 from glassgrad.tensor.formulas.arithmetic import equal
 from glassgrad.tensor.formulas.movement import flatten, squeeze, unsqueeze
@@ -111,7 +111,7 @@ class ReduceMixin(TensorBase):
         """A variance or a standard deviation."""
         axis, keepdim, correction = arguments(what, spelling, axis=axis, keepdim=keepdim, correction=correction)
         if unbiased is not None:
-            correction = int(checks.flags(what, unbiased=unbiased))
+            correction = int(of_kind("bool", what, unbiased=unbiased))
         return self._with(formula(self.uop, axis, keepdim, correction))
 
     def logsumexp(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
@@ -316,7 +316,7 @@ class ReduceMixin(TensorBase):
         >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
         4.5
         """
-        dim, = checks.spelled("trapezoid", spelling, dim=dim)
+        dim, = spelled("trapezoid", spelling, dim=dim)
         areas, axis = self._trapezoids("trapezoid", x, dx, dim)
         return self._with(total(areas, axis), x)
 
@@ -328,7 +328,7 @@ class ReduceMixin(TensorBase):
         >>> Tensor([1.0, 2.0, 4.0]).cumulative_trapezoid().tolist()
         [1.5, 4.5]
         """
-        dim, = checks.spelled("cumulative_trapezoid", spelling, dim=dim)
+        dim, = spelled("cumulative_trapezoid", spelling, dim=dim)
         areas, axis = self._trapezoids("cumulative_trapezoid", x, dx, dim)
         return self._with(running_total(o.ADD, areas, axis, sum_dtype(areas.dtype)), x)
 

@@ -13,10 +13,10 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Scatter
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, plain_number, resolve_axis
-from glassgrad.tensor.checks import arguments
+from glassgrad.tensor.checks import arguments, choice, of_kind
 from glassgrad.tensor.formulas import order
 from glassgrad.tensor.formulas.arithmetic import both, maximum, minimum, where
 from glassgrad.tensor.formulas.indexing import argsort, gather_known, sort, take, topk, true_indices
@@ -180,7 +180,7 @@ class SortingMixin(TensorBase):
     def _quantile(self, what: str, q: Any, dim: int | None, keepdim: bool, interpolation: str,
                   spelling: dict[str, Any]) -> Self:
         dim, keepdim = arguments(what, spelling, dim=dim, keepdim=keepdim)
-        checks.choice("quantile", "there is no such interpolation", "check the spelling", interpolation=interpolation,
+        choice("quantile", "there is no such interpolation", "check the spelling", interpolation=interpolation,
                       among=("linear", "lower", "higher", "midpoint", "nearest"))
         if isinstance(q, (int, float)) and not 0 <= q <= 1:
             raise InputError("quantile needs shares", given=f"q={q}", expected="a number from 0 to 1",
@@ -197,7 +197,7 @@ class SortingMixin(TensorBase):
         """The indices where a mask is true, counted row by row; how many there are is computed, unless it is given."""
         if size is None:
             size = int(running.number_in(total(mask.cast(dtypes.int32)), self.device)) if mask.elements else 0
-        return true_indices(mask, checks.integer(what, size=size))
+        return true_indices(mask, of_kind("int", what, size=size))
 
     def nonzero(self, size: int | None = None, fill_value: int = 0, as_tuple: bool = False) -> Any:
         """The indices of all values that are not zero, one row each; with `size`, exactly that many rows, the missing
@@ -236,7 +236,7 @@ class SortingMixin(TensorBase):
         >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
         [1, 3]
         """
-        checks.tensors("masked_select", mask=mask)
+        of_kind("Self", "masked_select", mask=mask)
         fill_value = plain_number(fill_value, "to fill with", "a number")
         shape = broadcast_shape(self.shape, mask.shape)
         chosen = self._true_indices(mask.uop.broadcast(shape).cast(dtypes.bool), size, "masked_select")
@@ -256,7 +256,7 @@ class SortingMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([3, 1, 3]).unique(return_counts=True)]
         [[1, 3], [1, 2]]
         """
-        checks.flags("unique", sorted=sorted, return_inverse=return_inverse, return_counts=return_counts)
+        of_kind("bool", "unique", sorted=sorted, return_inverse=return_inverse, return_counts=return_counts)
         count = self.numel()
         if not count:
             nothing = full((0,), 0, dtypes.int32)
@@ -274,7 +274,7 @@ class SortingMixin(TensorBase):
         >>> Tensor([1, 1, 2, 1]).unique_consecutive().tolist()
         [1, 2, 1]
         """
-        checks.flags("unique_consecutive", return_inverse=return_inverse, return_counts=return_counts)
+        of_kind("bool", "unique_consecutive", return_inverse=return_inverse, return_counts=return_counts)
         x = flatten(self.uop)
         if not self.numel():
             nothing = x.cast(dtypes.int32)

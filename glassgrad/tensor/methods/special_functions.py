@@ -11,10 +11,10 @@ from typing import Any
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, working_axis
-from glassgrad.tensor.checks import arguments, computed
+from glassgrad.tensor.checks import arguments, computed, fit_together
 from glassgrad.tensor.formulas import arithmetic, elementary, special
 from glassgrad.tensor.formulas.arithmetic import (add, as_float, as_node, both, broadcast, divide, equal,
                                                   in_accumulator, mul, where)
@@ -193,7 +193,7 @@ class SpecialFunctionsMixin(TensorBase):
             raise InputError("differences are taken so many times", given=f"n={n}", expected="0 or more",
                              fix="write x.diff(), or cumsum for the opposite")
         nodes = [part.uop for part in (prepend, self, append) if part is not None]
-        checks.fit_together("diff", nodes, axis)
+        fit_together("diff", nodes, axis)
         return self._with(special.differences(cat(nodes, axis), axis, n), prepend, append)
 
     def addcmul(self, tensor1: Operand, tensor2: Operand, value: float = 1) -> Self:

@@ -20,10 +20,7 @@ def __getattr__(name: str) -> Any:
     """A layer of glassgrad's, as a subclass that makes tensors of tinygrad's class."""
     if name in ("optim", "state", "datasets"):
         return import_module(f"glassgrad.compat.tinygrad.nn.{name}")
-    found = getattr(glassgrad.nn, name)
-    if isinstance(found, type) and issubclass(found, glassgrad.nn.Layer):
-        return ADAPTER.layer_class(found)
-    return ADAPTER.function(found) if name == "Parameter" else found
+    return ADAPTER.named(name)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ import glassgrad.nn.state
 from glassgrad.compat.tinygrad.nn import ADAPTER
 from glassgrad.compat.tinygrad.tinygrad_tensor import TinygradTensor
 from glassgrad.nn.state.formats.source import Source
-from glassgrad.nn.state.state_dict import Loaded, compare, get_state_dict, put, tell
+from glassgrad.nn.state.state_dict import Loaded, load_into
 
 __all__ = ["load_state_dict", "tar_extract"]
 
@@ -30,18 +30,7 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     >>> model["weight"].dtype
     dtypes.float16
     """
-    found = compare(get_state_dict(model), state_dict, strict, any_type=True)
-    needed = found._replace(unexpected=[])
-    if strict and not needed.perfect:
-        raise needed.error()
-    put(found, realize, any_type=True)
-    report = found.report()
-    if consume:
-        for name in found.fitting:
-            del state_dict[name]
-    if verbose:
-        tell(report)
-    return report
+    return load_into(model, state_dict, strict, verbose, consume, realize, any_type=True)
 
 
 def tar_extract(t: Any) -> dict[str, TinygradTensor]:

@@ -26,11 +26,15 @@ __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDa
 
 
 # -- examples by index -------------------------------------------------------------------------------------------------
-class Dataset:
-    """Examples by index: subclass it, and write `__getitem__` and `__len__`."""
+class Subscripted:
+    """A class that is itself for any kind of items: Dataset[int]."""
 
-    def __class_getitem__(cls, kind: Any) -> type[Dataset]:
+    def __class_getitem__(cls, kind: Any) -> type:
         return cls
+
+
+class Dataset(Subscripted):
+    """Examples by index: subclass it, and write `__getitem__` and `__len__`."""
 
     def __getitem__(self, index: Any) -> Any:
         raise InputError("this data set gives no examples", given=type(self).__name__,
@@ -124,11 +128,8 @@ def _shuffled(n: int, generator: Generator | None) -> list[int]:
 
 
 # -- which examples ----------------------------------------------------------------------------------------------------
-class Sampler:
+class Sampler(Subscripted):
     """Indices of examples, in some order: subclass it, and write `__iter__`."""
-
-    def __class_getitem__(cls, kind: Any) -> type[Sampler]:
-        return cls
 
 
 class SequentialSampler(Sampler):
@@ -182,20 +183,25 @@ class BatchSampler(Sampler):
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
-        batch: list[int] = []
-        for index in self.sampler:
-            batch.append(index)
-            if len(batch) == self.batch_size:
-                yield batch
-                batch = []
-        if batch and not self.drop_last:
-            yield batch
+        return _in_batches(self.sampler, self.batch_size, self.drop_last)
 
     def __len__(self) -> int:
         return len(self.sampler) // self.batch_size if self.drop_last else -(-len(self.sampler) // self.batch_size)
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
+def _in_batches(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    """Lists of so many items; the last one may be shorter, or is left out."""
+    batch: list[Any] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch and not drop_last:
+        yield batch
+
+
 class HostValues(NamedTuple):
     """The values of a tensor outside of it, as a worker process sends them: an array, or a list of numbers."""
     values: Any
@@ -277,16 +283,13 @@ def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
     return lambda indices: held[TorchTensor([int(index) for index in indices])].detach()
 
 
-class DataLoader:
+class DataLoader(Subscripted):
     """Batches of a data set: `for x, y in DataLoader(data, batch_size=32, shuffle=True)`. With `num_workers` so many
     processes call `dataset[index]`, each up to `prefetch_factor` batches ahead (2); batches keep their order.
 
     >>> [x.tolist() for x, in DataLoader(TensorDataset(Tensor([1, 2, 3])), batch_size=2)]
     [[1, 2], [3]]
     """
-
-    def __class_getitem__(cls, kind: Any) -> type[DataLoader]:
-        return cls
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool = False, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -317,7 +320,8 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         collate = self.collate_fn or default_collate
         if self.streams:
-            return self._streamed(collate)
+            return iter(self.dataset) if self.batch_size is None else \
+                map(collate, _in_batches(self.dataset, self.batch_size, self.drop_last))
         if self.batch_sampler is None:
             return (self.dataset[index] for index in self.sampler)
         gather = None if self.collate_fn is not None else _gathering(self.dataset)
@@ -334,19 +338,6 @@ class DataLoader:
         collect = partial(_collect, self.dataset, self.collate_fn)
         for found in batches_from_workers(collect, iter(self.batch_sampler or ()), workers):
             yield _replaced(found, HostValues, HostValues.tensor)
-
-    def _streamed(self, collate: Callable[[list[Any]], Any]) -> Iterator[Any]:
-        batch: list[Any] = []
-        for example in self.dataset:
-            if self.batch_size is None:
-                yield example
-                continue
-            batch.append(example)
-            if len(batch) == self.batch_size:
-                yield collate(batch)
-                batch = []
-        if batch and not self.drop_last:
-            yield collate(batch)
 
     def __len__(self) -> int:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)

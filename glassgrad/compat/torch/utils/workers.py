@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError
 
-__all__ = ["WorkerError", "WorkerOptions", "batches_from_workers"]
-
 GRACE_SECONDS = 0.5             # that workers have to end by themselves
 
 Collect = Callable[[Sequence[Any]], Any]        # a list of indices: a batch that can be pickled

@@ -16,8 +16,6 @@ from glassgrad.nn.optim.optimizer import Optimizer, Parameters
 from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Adam", "AdamW", "Adamax", "NAdam", "RAdam", "LAMB"]
-
 Betas = tuple[float, float]
 
 

@@ -11,8 +11,6 @@ from glassgrad.nn.optim.optimizer import Optimizer, Parameters
 from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Adadelta", "Adafactor", "Adagrad", "RMSprop"]
-
 
 class Adagrad(Optimizer):
     """s += g^2;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al., 2011).

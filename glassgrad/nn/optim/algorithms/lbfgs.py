@@ -18,8 +18,6 @@ from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor.autograd.leaves import take_started
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["LBFGS"]
-
 LEAST_CURVATURE = 1e-10         # pairs with less of it would make the Hessian's estimate no longer positive
 
 

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Point", "strong_wolfe"]
-
 FALLEN, FLAT = 1e-4, 0.9        # shares of the first slope: how much the loss falls, how much slope may be left
 
 

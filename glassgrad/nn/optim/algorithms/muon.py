@@ -12,8 +12,6 @@ from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Muon", "orthogonal"]
-
 Coefficients = tuple[float, float, float]
 # steepest at 0 (Jordan, 2024): singular values end within 0.7 to 1.2
 COEFFICIENTS: Coefficients = (3.4445, -4.775, 2.0315)

@@ -9,8 +9,6 @@ from glassgrad.nn.optim.optimizer import Optimizer, Parameters
 from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["ASGD", "LARS", "SGD", "Rprop"]
-
 
 class SGD(Optimizer):
     """g += weight_decay p;  b = momentum b + (1 - dampening) g;  p -= lr b  (nesterov: p -= lr (g + momentum b)).

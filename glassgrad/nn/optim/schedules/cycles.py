@@ -10,8 +10,6 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.optimizer import Optimizer
 from glassgrad.nn.optim.schedules.schedule import LRScheduler
 
-__all__ = ["CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR", "CyclicLR"]
-
 
 class CosineAnnealingLR(LRScheduler):
     """From the rate down to eta_min and up again along a cosine, `T_max` epochs each way.

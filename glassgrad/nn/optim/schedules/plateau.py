@@ -10,8 +10,6 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.optimizer import Optimizer
 from glassgrad.nn.optim.schedules.schedule import LRScheduler
 
-__all__ = ["ReduceLROnPlateau"]
-
 
 class ReduceLROnPlateau(LRScheduler):
     """Times `factor` when a measure has not improved for more than `patience` epochs: `step(loss)`.

@@ -16,9 +16,6 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.optimizer import Optimizer
 
-__all__ = ["LRScheduler", "LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR",
-           "LinearLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"]
-
 
 class LRScheduler:
     """The base of schedules: a subclass gives `rate(now, base, epoch)`, the rate that follows `now` when `epoch`

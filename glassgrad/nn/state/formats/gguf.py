@@ -18,8 +18,6 @@ from glassgrad.nn.state.formats.gguf_codebooks import BOOK_BLOCKS
 from glassgrad.nn.state.formats.source import Source
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["BLOCKS", "read_gguf"]
-
 BLOCKS = dict(sorted({**PLAIN_BLOCKS, **BOOK_BLOCKS}.items()))         # every quantised kind, by ggml's number
 
 STRING, ARRAY, BOOL = 8, 9, 7

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Blocks", "BLOCKS", "SUPER", "half", "planes", "spread"]
-
 SUPER = 256                      # weights in a block of the K kinds
 
 

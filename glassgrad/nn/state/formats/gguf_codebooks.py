@@ -18,8 +18,6 @@ from glassgrad.nn.state.formats.gguf_blocks import SUPER, Blocks, half, spread
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["BOOK_BLOCKS"]
-
 
 class Codebook(NamedTuple):
     """Points of so many weights, each one of the levels."""

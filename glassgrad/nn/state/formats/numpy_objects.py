@@ -16,16 +16,12 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Unfinished
 from glassgrad.nn.state.formats.source import MOST_AXES
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.memory.host_values import HostValue
+from glassgrad.tensor.memory.host_values import NUMPY_TYPES, HostValue
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["MAKERS"]
 
 PRICE_OF_AN_ARRAY = 50      # in instructions of a pickle: what making its nodes costs
 
-_TYPES = {"f2": dtypes.float16, "f4": dtypes.float32, "f8": dtypes.float64, "b1": dtypes.bool, "i1": dtypes.int8,
-          "i2": dtypes.int16, "i4": dtypes.int32, "i8": dtypes.int64, "u1": dtypes.uint8, "u2": dtypes.uint16,
-          "u4": dtypes.uint32, "u8": dtypes.uint64}
+_TYPES = {f"{d.kind}{d.itemsize}": d for d in NUMPY_TYPES}       # "f4": float32
 
 
 class _Type(Unfinished):

@@ -15,8 +15,6 @@ from typing import Any
 from glassgrad.base.errors import FormatError
 from glassgrad.nn.state.formats.source import Source
 
-__all__ = ["Maker", "PickleReader", "Table", "Unfinished"]
-
 MOST_INSTRUCTIONS = 10_000_000
 MOST_DIGITS = 1000               # of a number written as text; longer ones take long to read
 MOST_NAME, MOST_LINE = 500, 100_000
@@ -310,10 +308,6 @@ def _global_by_stack(r: PickleReader) -> None:
     r._global(module, name)
 
 
-def _new_object(r: PickleReader) -> None:       # cls.__new__(cls, *args): a Maker serves both ways of making
-    r._reduce()
-
-
 def _append(r: PickleReader) -> None:
     value = r._pop()
     r._extend([value])
@@ -355,7 +349,8 @@ _BY_CHARACTER: dict[bytes, Run] = {
     b"p": lambda r: r._remember(int(r._digits())), b"q": lambda r: r._remember(r._number("<B")),
     b"r": lambda r: r._remember(r._number("<I")), b"\x94": lambda r: r._remember(len(r.memo)),
     b"c": lambda r: r._global(r._name(), r._name()), b"\x93": _global_by_stack,
-    b"R": PickleReader._reduce, b"\x81": _new_object, b"b": PickleReader._build,
+    b"R": PickleReader._reduce, b"b": PickleReader._build,
+    b"\x81": PickleReader._reduce,               # cls.__new__(cls, *args): a Maker serves both ways of making
     b"P": lambda r: r._persistent(r._name()), b"Q": lambda r: r._persistent(r._pop()),
     b"\x80": _protocol, b"\x95": lambda r: (r._number("<Q"), None)[1],
 }

@@ -25,8 +25,6 @@ from glassgrad.nn.state.formats.source import Source
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Entry", "Header", "read_header", "write_file", "replacing"]
-
 MOST_HEADER_BYTES = 100_000_000          # the limit that the format's own library sets
 METADATA = "__metadata__"
 

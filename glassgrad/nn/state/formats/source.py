@@ -22,8 +22,6 @@ from glassgrad.tensor.memory.file_mapping import exported, mapped
 from glassgrad.tensor.memory.host_values import HostValue
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Readable", "Source", "MOST_AXES"]
-
 Readable = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Tensor
 
 MOST_AXES = 64          # as many as NumPy and PyTorch let a tensor have

@@ -9,8 +9,6 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["MemoryIO", "TensorIO"]
-
 
 class MemoryIO(io.RawIOBase):
     """Bytes in memory, to be read and sought in like a file's. Read-only."""

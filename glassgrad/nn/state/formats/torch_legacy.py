@@ -15,8 +15,6 @@ from glassgrad.nn.state.formats.pickle_reader import PickleReader
 from glassgrad.nn.state.formats.source import Source
 from glassgrad.nn.state.formats.torch_objects import TABLE, Storage, StorageReference, reference
 
-__all__ = ["is_torch_legacy", "read_torch_legacy"]
-
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 

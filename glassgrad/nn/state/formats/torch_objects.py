@@ -13,9 +13,8 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.state.formats.numpy_objects import MAKERS as NUMPY_MAKERS
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Table
 from glassgrad.nn.state.formats.source import MOST_AXES, Source
+from glassgrad.tensor.memory.host_values import TORCH_TYPES
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["Storage", "StorageKind", "StorageReference", "TABLE", "reference"]
 
 PRICE_OF_A_TENSOR = 50      # in instructions of a pickle: what making its nodes costs
 
@@ -252,13 +251,9 @@ _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
 _BUILTINS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "set": _set, "frozenset": _frozen_set, "complex": _complex, "bytes": _no_bytes, "bytearray": _byte_array,
     **dict.fromkeys(("list", "dict", "int", "float"), _builtin)}
-_STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
-             "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8,
-             "Byte": dtypes.uint8, "Bool": dtypes.bool, "Untyped": None}
-_TYPES = {"float64": dtypes.float64, "float32": dtypes.float32, "float16": dtypes.float16, "bfloat16": dtypes.bfloat16,
-          "float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2, "bool": dtypes.bool,
-          **{name: getattr(dtypes, name) for name in ("int8", "int16", "int32", "int64",
-                                                      "uint8", "uint16", "uint32", "uint64")}}
+STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
+            "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8,
+            "Byte": dtypes.uint8, "Bool": dtypes.bool, "Untyped": None}
 
 TABLE: Table = {
     **NUMPY_MAKERS,
@@ -266,7 +261,7 @@ TABLE: Table = {
        for full, make in _MAKERS.items() for module, _, name in [full.rpartition(".")]},
     **{(module, name): Maker(f"{module}.{name}", make)
        for name, make in _BUILTINS.items() for module in ("builtins", "__builtin__")},      # Python 3's and 2's
-    **{(module, f"{name}Storage"): StorageKind(dtype) for name, dtype in _STORAGES.items()
+    **{(module, f"{name}Storage"): StorageKind(dtype) for name, dtype in STORAGES.items()
        for module in ("torch", "torch.cuda", "torch.storage")},
-    **{("torch", name): dtype for name, dtype in _TYPES.items()},
+    **{("torch", name): dtype for name, dtype in TORCH_TYPES.items()},
 }

@@ -17,8 +17,6 @@ from glassgrad.nn.state.formats.source import Source
 from glassgrad.nn.state.formats.tensor_io import MemoryIO
 from glassgrad.nn.state.formats.torch_objects import TABLE, Storage, StorageReference, reference
 
-__all__ = ["is_torch_zip", "read_torch_zip"]
-
 _LOCAL = struct.Struct("<4s5H3I2H")         # the header in front of each record
 # what Python's zipfile lets out for archives that are not well formed
 _UNREADABLE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, IndexError, KeyError,

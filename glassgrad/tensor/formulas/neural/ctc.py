@@ -9,7 +9,9 @@ code, and a loss costs O(time x states).
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Cell
@@ -127,14 +129,9 @@ def _moved(x: UOp, by: int, fill: float = -math.inf) -> UOp:
 
 def _sum_of(*parts: UOp) -> UOp:
     """ln of the sum of e^x, without overflow."""
-    most = parts[0]
-    for other in parts[1:]:
-        most = most.maximum(other)
+    most = functools.reduce(UOp.maximum, parts)
     most = most.eq(-math.inf).where(0.0, most)
-    total = exp(parts[0] - most)
-    for other in parts[1:]:
-        total = total + exp(other - most)
-    return log(total) + most
+    return log(functools.reduce(operator.add, [exp(x - most) for x in parts])) + most
 
 
 def _stacked(rows: list[UOp]) -> UOp:

@@ -88,10 +88,6 @@ def _sum(terms: Sequence[UOp]) -> UOp:
     return functools.reduce(operator.add, terms)
 
 
-def _between(first: UOp, second: UOp, weight: UOp) -> UOp:
-    return first * (1 - weight) + second * weight
-
-
 # -- resizing ------------------------------------------------------------------------------------------------
 def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: float, table: Any) -> UOp:
     """One axis of bytes, linearly, in the integers of PyTorch: weights of at most 15 bits, halves up. `table` stores a
@@ -140,7 +136,7 @@ def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: 
     low = minimum(source.cast(dtypes.int32), n - 1)
     high = minimum(low + 1, n - 1)
     weight = (source - low.cast(wide)).reshape(column)
-    return _between(take(x, axis, low), take(x, axis, high), weight)
+    return take(x, axis, low) * (1 - weight) + take(x, axis, high) * weight
 
 
 def resize_smoothly(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: float) -> UOp:

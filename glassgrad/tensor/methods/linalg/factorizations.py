@@ -11,9 +11,9 @@ import math
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.checks import arguments, computed
+from glassgrad.tensor.checks import arguments, choice, computed, of_kind, two_axes
 from glassgrad.tensor.formulas.arithmetic import add, divide, less, mul, where
 from glassgrad.tensor.formulas.linalg import factors
 from glassgrad.tensor.formulas.linalg.factors import inverted, matrices, of_matrices, singular_values, solved
@@ -24,7 +24,7 @@ from glassgrad.tensor.formulas.reductions import largest, total
 
 def _eigen(x: UOp, UPLO: str, what: str) -> list[UOp]:
     """Eigenvalues and eigenvectors, read from one triangle."""
-    checks.choice(what, "a symmetric matrix is told by one of its triangles",
+    choice(what, "a symmetric matrix is told by one of its triangles",
                   "leave it out: the lower triangle is read", UPLO=UPLO, among=("L", "U"))
     return of_matrices(factors.eigen, x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), what)
 
@@ -131,7 +131,7 @@ class FactorizationsMixin(TensorBase):
         >>> (q @ r).numpy().round(4).tolist()
         [[3.0], [4.0]]
         """
-        checks.choice("qr", "there is no such qr", 'write x.qr("reduced")', mode=mode, among=("complete", "reduced"))
+        choice("qr", "there is no such qr", 'write x.qr("reduced")', mode=mode, among=("complete", "reduced"))
         formula = factors.complete_orthogonal if mode == "complete" else factors.orthogonal
         q, r = of_matrices(formula, self.uop, "qr", False)
         return self._with(q), self._with(r)
@@ -189,7 +189,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).trace().item()
         5
         """
-        checks.two_axes("trace", self.shape)
+        two_axes("trace", self.shape)
         return self._with(total(diagonal(self.uop), -1))
 
     def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:
@@ -200,9 +200,9 @@ class FactorizationsMixin(TensorBase):
         [[1.0, 0.0], [0.0, 1.0]]
         """
         steps, eps = arguments("newton_schulz", steps=steps, eps=eps)
-        params = checks.numbers_in("newton_schulz", params=params)
+        params = of_kind("list[float]", "newton_schulz", params=params)
         x = self.uop
-        checks.two_axes("newton_schulz", x.shape)
+        two_axes("newton_schulz", x.shape)
         x = divide(x, add(total(mul(x, x), (-2, -1), keepdim=True).sqrt(), eps))
         tall = x.shape[-2] > x.shape[-1]
         x = matrix_transpose(x) if tall else x
@@ -244,7 +244,7 @@ class FactorizationsMixin(TensorBase):
         """
         other, upper, left, unit = arguments("solve_triangular", other=other, upper=upper, left=left,
                                              unitriangular=unitriangular)
-        checks.two_axes("solve_triangular", self.shape, *([] if left else [other.shape]))
+        two_axes("solve_triangular", self.shape, *([] if left else [other.shape]))
         return self._with(_solve_triangular(self.uop, other.uop, upper, left, unit), other)
 
     def cholesky_solve(self, factor: Self, upper: bool = False) -> Self:
@@ -254,7 +254,7 @@ class FactorizationsMixin(TensorBase):
         [[2.0]]
         """
         factor, upper = arguments("cholesky_solve", factor=factor, upper=upper)
-        checks.two_axes("cholesky_solve", self.shape, factor.shape)
+        two_axes("cholesky_solve", self.shape, factor.shape)
         return self._with(_cholesky_solve(self.uop, factor.uop, upper), factor)
 
     def cholesky_inverse(self, upper: bool = False) -> Self:
@@ -264,7 +264,7 @@ class FactorizationsMixin(TensorBase):
         [[0.25]]
         """
         upper, = arguments("cholesky_inverse", upper=upper)
-        checks.two_axes("cholesky_inverse", self.shape)
+        two_axes("cholesky_inverse", self.shape)
         one = eye(self.shape[-1], self.dtype).broadcast(self.shape)
         return self._with(_cholesky_solve(one, self.uop, upper))
 

@@ -10,11 +10,10 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import checks
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, computed
+from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, computed, of_kind, spelled, two_axes
 from glassgrad.tensor.formulas.arithmetic import absolute, add, divide, less, maximum, mul
 from glassgrad.tensor.formulas.linalg import factors, products
 from glassgrad.tensor.formulas.linalg.factors import inverted, of_matrices, singular_values, solved
@@ -167,9 +166,9 @@ class ProductsMixin(TensorBase):
         >>> Tensor([1, 2]).sequential([lambda x: x + 1, lambda x: x * 10]).tolist()
         [20, 30]
         """
-        layers, = checks.spelled("sequential", spelling, layers=layers)
+        layers, = spelled("sequential", spelling, layers=layers)
         x = self
-        for layer in checks.items("sequential", layers=layers):
+        for layer in of_kind("list", "sequential", layers=layers):
             if not callable(layer):
                 raise InputError("sequential needs layers to call", given=f"{layer!r} of type {type(layer).__name__}",
                                  expected="functions or layers", fix="check the list of layers")
@@ -245,7 +244,7 @@ class ProductsMixin(TensorBase):
         if isinstance(p, str) and p != "fro":
             raise InputError("there is no such norm", given=f"p={p!r}", expected='a number or "fro"',
                              fix="write x.norm(2), for example")
-        order = 2 if p == "fro" else checks.number("norm", p=p)
+        order = 2 if p == "fro" else of_kind("float", "norm", p=p)
         return self._with(norm(self._as(dtype), order, dim, keepdim))
 
     def vector_norm(self, ord: float = 2, dim: Axis = None, keepdim: bool = False, *, dtype: DType | None = None,
@@ -277,10 +276,10 @@ class ProductsMixin(TensorBase):
         2.0
         """
         x = self.uop
-        p = p if p is None or isinstance(p, str) else checks.number("cond", p=p)
+        p = p if p is None or isinstance(p, str) else of_kind("float", "cond", p=p)
         if p in (None, 2, -2):
             s = singular_values(x)[1]
-            checks.two_axes("cond", self.shape)
+            two_axes("cond", self.shape)
             first, last = at(s, -1, 0), at(s, -1, -1)
             return self._with(divide(last, first) if p == -2 else divide(first, last))
         return self._with(mul(_matrix_norm(x, p, (-2, -1), False), _matrix_norm(inverted(x), p, (-2, -1), False)))
@@ -317,7 +316,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor.multi_dot([Tensor([[1, 2]]), Tensor([[3], [4]]), Tensor([[5]])]).tolist()
         [[55]]
         """
-        chosen = checks.tensor_list("multi_dot", tensors=tensors)
+        chosen = of_kind("list[Tensor]", "multi_dot", tensors=tensors)
         if len(chosen) < 2 or any(t.ndim != 2 for t in chosen[1:-1]) or \
                 any(t.ndim not in (1, 2) for t in (chosen[0], chosen[-1])):
             raise ShapeError("a chain is of two matrices or more", given=f"shapes {[t.shape for t in chosen]}",
@@ -348,7 +347,7 @@ class ProductsMixin(TensorBase):
         """
         other, = arguments("tensorsolve", other=other)
         x, right = self.uop, other.uop
-        for axis in () if dims is None else checks.integers_in("tensorsolve", dims=dims):
+        for axis in () if dims is None else of_kind("list[int]", "tensorsolve", dims=dims):
             x = movedim(x, resolve_axis(axis, self.ndim, "tensorsolve"), -1)
         rest = x.shape[other.ndim:]
         if math.prod(x.shape[:other.ndim]) != math.prod(rest) or math.prod(rest) != right.elements:
@@ -380,7 +379,7 @@ class ProductsMixin(TensorBase):
 def _pair(what: str, dim: Any) -> Sequence[int]:
     """Two axes."""
     if not isinstance(dim, (tuple, list)) or len(dim) != 2:
-        raise checks.cannot_take(what, "dim", dim, "two axes")
+        raise cannot_take(what, "dim", dim, "two axes")
     return dim
 
 

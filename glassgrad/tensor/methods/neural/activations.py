@@ -12,10 +12,9 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axes, working_axis
-from glassgrad.tensor.checks import arguments, computed
+from glassgrad.tensor.checks import arguments, choice, computed, of_kind, spelled
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import add, as_float, less, mul, sub, where
 from glassgrad.tensor.formulas.movement import halves, repeat_interleave
@@ -93,7 +92,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0, 100.0]).gelu().tolist()
         [0.0, 100.0]
         """
-        checks.choice("gelu", "there is no such gelu", 'write x.gelu() or x.gelu("tanh")', approximate=approximate,
+        choice("gelu", "there is no such gelu", 'write x.gelu() or x.gelu("tanh")', approximate=approximate,
                       among=("none", "tanh"))
         return self._formula(elementary.gelu if approximate == "none" else elementary.gelu_by_tanh)
 
@@ -124,7 +123,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([4.0, 0.0]).glu().tolist()
         [2.0]
         """
-        dim, = checks.spelled("glu", spelling, dim=dim)
+        dim, = spelled("glu", spelling, dim=dim)
         axis = working_axis(dim, self.ndim, "glu")
         if self.shape[axis] % 2:
             raise InputError("glu needs an even axis", given=f"an axis of {self.shape[axis]}",
@@ -331,7 +330,7 @@ class ActivationsMixin(TensorBase):
     @staticmethod
     def _probability(what: str, **given: Any) -> float:
         (name, _), = given.items()
-        p = checks.number(what, **given)
+        p = of_kind("float", what, **given)
         if not 0 <= p <= 1:
             raise InputError(f"{what} needs a probability", given=f"{name}={p}", expected="a number from 0 to 1",
                              fix="write x.dropout(0.5), for example")

@@ -14,10 +14,9 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import shape_from, whole
-from glassgrad.tensor.checks import arguments, computed
+from glassgrad.tensor.checks import arguments, cannot_take, computed, of_kind
 from glassgrad.tensor.formulas.arithmetic import clamp, round_half_even
 from glassgrad.tensor.formulas.indexing import scatter, scatter_targets
 from glassgrad.tensor.formulas.neural import images
@@ -65,7 +64,7 @@ class ConvolutionMixin(TensorBase):
         [[[[2.5, 4.5], [10.5, 12.5]]]]
         """
         ceil_mode, with_padding = arguments("avg_pool2d", ceil_mode=ceil_mode, count_include_pad=count_include_pad)
-        divisor = checks.number_or_none("avg_pool2d", divisor_override=divisor_override)
+        divisor = of_kind("float | None", "avg_pool2d", divisor_override=divisor_override)
         if divisor == 0:
             raise InputError("a mean cannot be divided by nothing", given="divisor_override=0",
                              expected="a number that is not 0", fix="leave it out to divide by the window's size")
@@ -93,7 +92,7 @@ class ConvolutionMixin(TensorBase):
         >>> x.max_pool2d(return_indices=True)[0].max_unpool2d(x.max_pool2d(return_indices=True)[1]).tolist()
         [[[[0, 0], [4, 0]]]]
         """
-        checks.tensors("max_unpool2d", indices=indices)
+        of_kind("Self", "max_unpool2d", indices=indices)
         rank = len(kernel_size) if isinstance(kernel_size, (tuple, list)) else 2
         size = each(kernel_size, rank, "kernel_size")
         strides = size if stride is None else each(stride, rank, "stride")
@@ -209,7 +208,7 @@ class ConvolutionMixin(TensorBase):
         >>> Tensor([[[1, 2], [3, 4]]]).pixel_unshuffle(2).tolist()
         [[[1]], [[2]], [[3]], [[4]]]
         """
-        r = checks.integer("pixel_unshuffle", downscale_factor=downscale_factor)
+        r = of_kind("int", "pixel_unshuffle", downscale_factor=downscale_factor)
         self._refuse_uneven(r, r, "pixel_unshuffle",
                             self.ndim > 2 and r > 0 and self.shape[-1] % r == 0 and self.shape[-2] % r == 0)
         *lead, channels, height, width = self.shape
@@ -223,7 +222,7 @@ class ConvolutionMixin(TensorBase):
         >>> Tensor([[[1], [2], [3], [4]]]).channel_shuffle(2).flatten().tolist()
         [1, 3, 2, 4]
         """
-        groups = checks.integer("channel_shuffle", groups=groups)
+        groups = of_kind("int", "channel_shuffle", groups=groups)
         self._refuse_uneven(groups, groups, "channel_shuffle",
                             self.ndim > 2 and groups > 0 and self.shape[1] % groups == 0)
         batch, channels, *space = self.shape
@@ -265,7 +264,7 @@ class ConvolutionMixin(TensorBase):
         [[[[-0.5, 0.0], [0.5, 0.0]]]]
         """
         theta, align_corners = arguments("affine_grid", theta=theta, align_corners=align_corners)
-        sizes = checks.integers_in("affine_grid", size=size)
+        sizes = of_kind("list[int]", "affine_grid", size=size)
         if len(sizes) != 4 or theta.shape != (sizes[0], 2, 3):
             raise ShapeError("affine_grid is for images", given=f"theta {theta.shape}, size {sizes}",
                              expected="theta (batch, 2, 3) and a size (batch, channels, height, width)",
@@ -303,11 +302,11 @@ class ConvolutionMixin(TensorBase):
         align_corners, antialias = arguments("interpolate", align_corners=align_corners, antialias=antialias)
         steps: list[float] = []
         if size is None and scale_factor is not None:
-            factors = (checks.number("interpolate", scale_factor=scale_factor),) * (self.ndim - 2) \
+            factors = (of_kind("float", "interpolate", scale_factor=scale_factor),) * (self.ndim - 2) \
                 if not isinstance(scale_factor, (tuple, list)) else \
-                checks.numbers_in("interpolate", scale_factor=scale_factor)
+                of_kind("list[float]", "interpolate", scale_factor=scale_factor)
             if not all(math.isfinite(f) and f > 0 for f in factors):
-                raise checks.cannot_take("interpolate", "scale_factor", scale_factor, "finite numbers above 0")
+                raise cannot_take("interpolate", "scale_factor", scale_factor, "finite numbers above 0")
             size = tuple(math.floor(n * f) for n, f in zip(self.shape[2:], factors))
             steps = [1 / f if n * f != count else n / count for n, f, count in zip(self.shape[2:], factors, size)]
         row = size if isinstance(size, (tuple, list)) else () if size is None else (size,) * max(self.ndim - 2, 1)

@@ -11,10 +11,10 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, computed
+from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, two_axes
 from glassgrad.tensor.formulas.arithmetic import absolute, add, as_node, divide, equal, maximum, mul, square, sub, where
 from glassgrad.tensor.formulas.indexing import take
 from glassgrad.tensor.formulas.movement import unsqueeze
@@ -166,7 +166,7 @@ class LossesMixin(TensorBase):
 
     @staticmethod
     def _smoothing(what: str, label_smoothing: Any) -> float:
-        smooth = checks.number(what, label_smoothing=label_smoothing)
+        smooth = of_kind("float", what, label_smoothing=label_smoothing)
         if not 0 <= smooth <= 1:
             raise InputError("label_smoothing is a share", given=f"label_smoothing={smooth}",
                              expected="a number from 0 to 1", fix="write label_smoothing=0.1, for example")
@@ -196,7 +196,7 @@ class LossesMixin(TensorBase):
         [[5.0, 1.0]]
         """
         other, p = arguments("cdist", other=other, p=p)
-        checks.two_axes("cdist", self.shape, other.shape)
+        two_axes("cdist", self.shape, other.shape)
         return self._with(norm(sub(unsqueeze(self.uop, -2), unsqueeze(other.uop, -3)), p, -1), other)
 
     def dist(self, other: Operand, p: float = 2) -> Self:

@@ -6,6 +6,7 @@ the result does not name. Which product to take first is the writer's choice; th
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import string
@@ -15,11 +16,10 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axes, whole
-from glassgrad.tensor.checks import arguments
+from glassgrad.tensor.checks import arguments, of_kind, spelled
 from glassgrad.tensor.formulas.arithmetic import mul
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.movement import diagonal
@@ -43,7 +43,7 @@ def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     free = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in plain]
     most = max([rank - len(term.replace("...", "")) for term, rank in zip(inputs, ranks) if "..." in term], default=0)
     dots = "".join(free[:max(most, 0)])
-    spelled = []
+    written = []
     for term, rank in zip(inputs, ranks):
         width = rank - len(term.replace("...", ""))
         term = term.replace("...", dots[len(dots) - width:] if width > 0 else "")
@@ -51,15 +51,15 @@ def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
             raise ShapeError("a term of the formula does not fit its operand",
                              given=f"{term!r} for {rank} axes in {formula!r}", expected="one letter per axis",
                              fix="count the operand's axes: print(x.shape)")
-        spelled.append(term)
+        written.append(term)
     if arrow:
         out = right.replace("...", dots)
     else:
-        letters = sorted(set("".join(spelled)) - set(dots))
-        out = dots + "".join(c for c in letters if "".join(spelled).count(c) == 1)
-    if len(set(out)) != len(out) or not set(out) <= set("".join(spelled)):
+        letters = sorted(set("".join(written)) - set(dots))
+        out = dots + "".join(c for c in letters if "".join(written).count(c) == 1)
+    if len(set(out)) != len(out) or not set(out) <= set("".join(written)):
         raise _wrong(formula, "a result that names each axis once, all of them from the operands")
-    return spelled, out
+    return written, out
 
 
 class EinsumMixin(TensorBase):
@@ -74,11 +74,11 @@ class EinsumMixin(TensorBase):
         >>> Tensor.einsum("ij,jk->ik", x, x).tolist(), Tensor.einsum("ii", x).item()
         ([[7, 10], [15, 22]], 5)
         """
-        dtype, = checks.spelled("einsum", spelling, dtype=dtype)
+        dtype, = spelled("einsum", spelling, dtype=dtype)
         tensors = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
         if not isinstance(formula, str) or not tensors:
             raise _wrong(formula, "a formula in a string, and at least one operand")
-        checks.tensor_list("einsum", operands=tensors)
+        of_kind("list[Tensor]", "einsum", operands=tensors)
         nodes = [in_autocast_dtype(t.uop) for t in tensors]
         terms, out = _terms(formula, [len(node.shape) for node in nodes])
         sizes: dict[str, int] = {}
@@ -89,9 +89,7 @@ class EinsumMixin(TensorBase):
                                      given=f"{letter!r} is {sizes[letter]} and {n} in {formula!r}",
                                      expected="one size per letter", fix="check the operands' shapes")
                 sizes[letter] = max(sizes[letter], n) if 0 not in (n, sizes[letter]) else 0
-        kind = nodes[0].dtype
-        for node in nodes[1:]:
-            kind = promote(kind, node.dtype)
+        kind = functools.reduce(promote, [node.dtype for node in nodes])
         result = dtype_by_name(dtype) if dtype is not None else sum_dtype(kind)
         pairs = [_diagonals(node.cast(result.accumulator), term) for node, term in zip(nodes, terms)]
         value, term = pairs[0]
@@ -168,7 +166,7 @@ class EinsumMixin(TensorBase):
                                                [[d for n in axis for d in (dots if n == "..." else [n])]])]
         if len(set(named)) != len(named) or sorted(n for a in left for n in a) != sorted(n for a in right for n in a):
             raise _wrong(formula, "the same names on both sides, each once on a side")
-        known = {name: checks.integer("rearrange", **{name: size}) for name, size in sizes.items()}
+        known = {name: of_kind("int", "rearrange", **{name: size}) for name, size in sizes.items()}
         for axis, n in zip(left, self.shape):
             open_ = [name for name in axis if name not in known]
             product = math.prod(known[name] for name in axis if name in known)

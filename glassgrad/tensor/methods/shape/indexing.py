@@ -14,10 +14,10 @@ from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeErr
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks, evaluate as running, index_range_check
+from glassgrad.tensor import evaluate as running, index_range_check
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, size_from, whole
-from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.checks import REQUIRED, arguments, broadcast_to, index_fits, of_kind, spelled
 from glassgrad.tensor.formulas.arithmetic import where
 from glassgrad.tensor.formulas.indexing import gather, is_plain_part, lookup, put, replace_view
 from glassgrad.tensor.formulas.movement import counting, every, flatten, repeat_interleave
@@ -212,9 +212,9 @@ class IndexingMixin(TensorBase):
         [31, 2]
         """
         values, accumulate = arguments("index_put", values=values, accumulate=accumulate)
-        key = tuple(checks.items("index_put", indices=indices))
+        key = tuple(of_kind("list", "index_put", indices=indices))
         numbers = self._element_numbers(key)
-        source = checks.broadcast_to("index_put", values.uop.cast(self.dtype), numbers.shape)
+        source = broadcast_to("index_put", values.uop.cast(self.dtype), numbers.shape)
         return self._with(put(self.uop, numbers, source, "add" if accumulate else "set"), values)
 
     # -- looking up by name ----------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class IndexingMixin(TensorBase):
         """
         dim, index = arguments("gather", spelling, dim=dim, index=index)
         axis = resolve_axis(dim, self.ndim, "gather")
-        checks.index_fits(self, index, axis, dim)
+        index_fits(self, index, axis, dim)
         return self._with(gather(self.uop, axis, _integers(index)), index)
 
     def take_along_dim(self, indices: Self = REQUIRED, dim: int | None = None, **spelling: Any) -> Self:
@@ -277,7 +277,7 @@ class IndexingMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
         [1, 3]
         """
-        dim, index = checks.spelled("select", spelling, dim=dim, index=index)
+        dim, index = spelled("select", spelling, dim=dim, index=index)
         return self[(slice(None),) * resolve_axis(dim, self.ndim, "select") + (index,)]
 
     def repeat_interleave(self, repeats: Any, dim: int | None = None, **spelling: Any) -> Self:
@@ -287,7 +287,7 @@ class IndexingMixin(TensorBase):
         >>> Tensor([1, 2]).repeat_interleave(2).tolist(), Tensor([1, 2]).repeat_interleave(Tensor([3, 1])).tolist()
         ([1, 1, 2, 2], [1, 1, 1, 2])
         """
-        dim, = checks.spelled("repeat_interleave", spelling, dim=dim)
+        dim, = spelled("repeat_interleave", spelling, dim=dim)
         x = self.uop if dim is not None and self.ndim else flatten(self.uop)
         axis = resolve_axis(dim if dim is not None else 0, len(x.shape), "repeat_interleave")
         if isinstance(repeats, (list, tuple)) or hasattr(repeats, "__array_interface__"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -10,10 +11,9 @@ from typing import Any
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import resolve_axis, shape_from, whole, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.broadcast import broadcast_shape, resolve_axis, shape_from, whole, working_axis
+from glassgrad.tensor.checks import REQUIRED, arguments, choice, fit_together, of_kind, spelled
 from glassgrad.tensor.formulas.indexing import take
 from glassgrad.tensor.formulas.movement import (cat, diagonal, diagonal_matrix, flatten, pad_axis, part, roll, squeeze,
                                                 stack, unsqueeze)
@@ -54,7 +54,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
         """
-        return _joined(self, others, "cat", *checks.spelled("cat", spelling, dim=dim))
+        return _joined(self, others, "cat", *spelled("cat", spelling, dim=dim))
 
     concat = cat
     concatenate = cat
@@ -65,7 +65,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]
         """
-        dim, = checks.spelled("stack", spelling, dim=dim)
+        dim, = spelled("stack", spelling, dim=dim)
         tensors = _several(self, others, "stack")
         for i, t in enumerate(tensors):
             if t.shape != tensors[0].shape:
@@ -160,7 +160,8 @@ class JoiningMixin(TensorBase):
         [[[1, 2], [1, 2]], [[3, 3], [4, 4]]]
         """
         tensors = _several(self, others, "broadcast_tensors")
-        return tuple(t._view(node) for t, node in zip(tensors, checks.broadcast_together([t.uop for t in tensors])))
+        shape = functools.reduce(broadcast_shape, [t.shape for t in tensors])
+        return tuple(t._view(t.uop.broadcast(shape)) for t in tensors)
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """A grid's coordinates from its axes: the first varies along rows ("ij") or columns ("xy").
@@ -168,7 +169,7 @@ class JoiningMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
         [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
         """
-        checks.choice("meshgrid", "meshgrid has two orders", 'write indexing="ij"', indexing=indexing,
+        choice("meshgrid", "meshgrid has two orders", 'write indexing="ij"', indexing=indexing,
                       among=("ij", "xy"))
         axes = _several(self, others, "meshgrid")
         if len(axes) == 1:
@@ -214,7 +215,7 @@ class JoiningMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).split(2)]
         [[1, 2], [3, 4], [5]]
         """
-        sizes, dim = checks.spelled("split", spelling, sizes=sizes, dim=dim)
+        sizes, dim = spelled("split", spelling, sizes=sizes, dim=dim)
         return self._split(sizes, dim, "split")
 
     split_with_sizes = split
@@ -241,7 +242,7 @@ class JoiningMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
         """
-        dim, = checks.spelled("chunk", spelling, dim=dim)
+        dim, = spelled("chunk", spelling, dim=dim)
         count = whole(chunks) or 0
         if count <= 0:
             raise InputError("chunk needs at least one piece", given=str(chunks), expected="1 or more",
@@ -256,7 +257,7 @@ class JoiningMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)]
         [[1, 2], [3]]
         """
-        dim, = checks.spelled("tensor_split", spelling, dim=dim)
+        dim, = spelled("tensor_split", spelling, dim=dim)
         return self._tensor_split(indices_or_sections, dim, "tensor_split")
 
     def _tensor_split(self, indices_or_sections: Any, dim: int, what: str) -> tuple[Self, ...]:
@@ -301,7 +302,7 @@ class JoiningMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([[1, 2], [3, 4]]).unbind()]
         [[1, 2], [3, 4]]
         """
-        dim, = checks.spelled("unbind", spelling, dim=dim)
+        dim, = spelled("unbind", spelling, dim=dim)
         axis = working_axis(dim, self.ndim, "unbind")
         x = self.uop
         return tuple(self._view(squeeze(part(x, axis, i, i + 1), axis)) for i in range(self.shape[axis]))
@@ -312,7 +313,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2, 3]).roll(1).tolist()
         [3, 1, 2]
         """
-        dims, = checks.spelled("roll", spelling, dims=dims)
+        dims, = spelled("roll", spelling, dims=dims)
         x = flatten(self.uop) if dims is None else self.uop
         by, along = shape_from((shifts,), "roll"), (0,) if dims is None else shape_from((dims,), "roll")
         if len(by) != len(along):
@@ -358,7 +359,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
         ([[1, 0], [0, 2]], [1, 4])
         """
-        offset = checks.integer("diag", diagonal=diagonal)
+        offset = of_kind("int", "diag", diagonal=diagonal)
         if self.ndim not in (1, 2):
             raise ShapeError("diag needs a vector or a matrix", given=f"shape {self.shape}", expected="1 or 2 axes",
                              fix="for stacks of matrices use x.diagonal(0, -2, -1), of vectors x.diag_embed()")
@@ -407,7 +408,7 @@ def _joined(first: Any, others: Sequence[Any], what: str, dim: int, ready: Calla
         raise AxisError("single numbers have no axis to be put along", given=f"{what} of shape ()",
                         expected="at least 1 axis", fix="use Tensor.stack, which makes one")
     axis = resolve_axis(dim, len(nodes[0].shape), what)
-    checks.fit_together(what, nodes, axis)
+    fit_together(what, nodes, axis)
     return tensors[0]._with(cat(nodes, axis), *tensors[1:])
 
 

@@ -12,10 +12,9 @@ from typing import Any
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import one_row, resolve_axes, resolve_axis, shape_from, whole
-from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, several, spelled
 from glassgrad.tensor.formulas.movement import transpose
 
 Sizes = int | Sequence[int]
@@ -33,7 +32,7 @@ class MovementMixin(TensorBase):
         [[1, 2, 3], [4, 5, 6]]
         """
         if spelling:
-            shape = checks.several("reshape", spelling, shape=shape)
+            shape = several("reshape", spelling, shape=shape)
         return self._reshaped(shape)
 
     def _reshaped(self, shape: tuple[Any, ...]) -> Self:
@@ -53,7 +52,7 @@ class MovementMixin(TensorBase):
         ([[1, 2], [3, 4]], [1, 0, 0, 0])
         """
         if spelling:
-            shape = checks.several("view", spelling, shape=shape)
+            shape = several("view", spelling, shape=shape)
         kind = shape[0] if len(shape) == 1 and isinstance(shape[0], DType) else None if shape else dtype
         return self.bitcast(kind) if kind is not None else self._reshaped(shape)
 
@@ -79,7 +78,7 @@ class MovementMixin(TensorBase):
         >>> Tensor.zeros(2, 3, 4).flatten(1).shape
         (2, 12)
         """
-        start_dim, = checks.spelled("flatten", spelling, start_dim=start_dim)
+        start_dim, = spelled("flatten", spelling, start_dim=start_dim)
         shape = self.uop.shape
         first = resolve_axis(start_dim, len(shape), "flatten")
         last = resolve_axis(end_dim, len(shape), "flatten")
@@ -104,7 +103,7 @@ class MovementMixin(TensorBase):
         >>> Tensor.zeros(2, 12).unflatten(1, (3, -1)).shape
         (2, 3, 4)
         """
-        dim, sizes = checks.spelled("unflatten", spelling, dim=dim, sizes=sizes)
+        dim, sizes = spelled("unflatten", spelling, dim=dim, sizes=sizes)
         shape = self.uop.shape
         axis = resolve_axis(dim, len(shape), "unflatten")
         parts = shape_from((sizes,), "unflatten")
@@ -125,7 +124,7 @@ class MovementMixin(TensorBase):
         >>> Tensor.zeros(1, 2, 1).squeeze().shape, Tensor.zeros(1, 2, 1).squeeze(1).shape
         ((2,), (1, 2, 1))
         """
-        dim, = checks.spelled("squeeze", spelling, dim=dim)
+        dim, = spelled("squeeze", spelling, dim=dim)
         shape = self.uop.shape
         axes = resolve_axes(dim, len(shape), "squeeze")
         return self._view(self.uop.reshape(tuple(n for i, n in enumerate(shape) if n != 1 or i not in axes)))
@@ -136,7 +135,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2]).unsqueeze(1).tolist()
         [[1], [2]]
         """
-        dim, = checks.spelled("unsqueeze", spelling, dim=dim)
+        dim, = spelled("unsqueeze", spelling, dim=dim)
         shape = self.uop.shape
         axis = resolve_axis(dim, len(shape), "unsqueeze", extra=1)
         return self._view(self.uop.reshape(shape[:axis] + (1,) + shape[axis:]))
@@ -148,7 +147,7 @@ class MovementMixin(TensorBase):
         >>> Tensor.zeros(2, 3, 4).permute(2, 0, 1).shape
         (4, 2, 3)
         """
-        order = shape_from(checks.several("permute", spelling, order=order), "permute")
+        order = shape_from(several("permute", spelling, order=order), "permute")
         rank = len(self.uop.shape)
         axes = tuple(resolve_axis(a, rank, "permute") for a in order)
         if sorted(axes) != list(range(rank)):
@@ -163,7 +162,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).transpose().tolist()
         [[1, 3], [2, 4]]
         """
-        return self._exchanged(*checks.spelled("transpose", spelling, dim0=dim0, dim1=dim1))
+        return self._exchanged(*spelled("transpose", spelling, dim0=dim0, dim1=dim1))
 
     swapdims = transpose
 
@@ -173,7 +172,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1, 2]]).swapaxes(0, 1).tolist()
         [[1], [2]]
         """
-        return self._exchanged(*checks.spelled("swapaxes", spelling, axis0=axis0, axis1=axis1))
+        return self._exchanged(*spelled("swapaxes", spelling, axis0=axis0, axis1=axis1))
 
     def _exchanged(self, dim0: int, dim1: int) -> Self:
         rank = len(self.uop.shape)
@@ -238,7 +237,7 @@ class MovementMixin(TensorBase):
         [[1, 1, 1], [2, 2, 2]]
         """
         if spelling:
-            shape = checks.several("expand", spelling, shape=shape)
+            shape = several("expand", spelling, shape=shape)
         return self._expanded(shape)
 
     def _expanded(self, shape: tuple[Any, ...]) -> Self:
@@ -269,7 +268,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
         [[1, 2], [1, 2]]
         """
-        return self._expanded(tuple(checks.spelled("broadcast_to", spelling, shape=shape)))
+        return self._expanded(tuple(spelled("broadcast_to", spelling, shape=shape)))
 
     def repeat(self, *repeats: Any, **spelling: Any) -> Self:
         """The whole tensor, one after another along each axis.
@@ -277,7 +276,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2]).repeat(2, 2).tolist()
         [[1, 2, 1, 2], [1, 2, 1, 2]]
         """
-        times = shape_from(checks.several("repeat", spelling, repeats=repeats), "repeat")
+        times = shape_from(several("repeat", spelling, repeats=repeats), "repeat")
         if any(n < 0 for n in times) or len(times) < self.ndim:
             raise ShapeError("repeat needs a count for every axis",
                              given=f"{times} for a tensor of shape {self.shape}",
@@ -297,7 +296,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2]).tile(2).tolist()
         [1, 2, 1, 2]
         """
-        counts = shape_from(checks.several("tile", spelling, repeats=repeats), "tile")
+        counts = shape_from(several("tile", spelling, repeats=repeats), "tile")
         times = (1,) * max(0, self.ndim - len(counts)) + counts
         if any(n < 0 for n in times):
             raise ShapeError("tile needs counts of 0 or more", given=f"{counts}", expected="counts of 0 or more",
@@ -311,7 +310,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
-        dims = one_row(checks.several("flip", spelling, dims=dims))
+        dims = one_row(several("flip", spelling, dims=dims))
         return self._with(self.uop.flip(resolve_axes(dims, len(self.uop.shape), "flip")))
 
     def fliplr(self) -> Self:
@@ -339,7 +338,7 @@ class MovementMixin(TensorBase):
         k, dims = arguments("rot90", spelling, k=k, dims=dims)
         axes = resolve_axes(dims, self.ndim, "rot90")
         if len(axes) != 2:
-            raise checks.cannot_take("rot90", "dims", dims, "two axes")
+            raise cannot_take("rot90", "dims", dims, "two axes")
         x, (first, second) = self.uop, axes
         if k % 4 == 0:
             return self

@@ -8,10 +8,9 @@ from typing import Any
 from glassgrad.base.errors import ModeError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import one_row, plain_number, resolve_axis, shape_from
-from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.checks import REQUIRED, arguments, of_kind, spelled
 from glassgrad.tensor.formulas.movement import joined, pad_constant, part
 
 Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
@@ -28,8 +27,8 @@ class PaddingMixin(TensorBase):
         >>> Tensor([1, 2, 3, 4]).shrink(((1, 3),)).tolist()
         [2, 3]
         """
-        bounds, = checks.spelled("shrink", spelling, bounds=bounds)
-        bounds = checks.items("shrink", bounds=bounds)
+        bounds, = spelled("shrink", spelling, bounds=bounds)
+        bounds = of_kind("list", "shrink", bounds=bounds)
         shape = self.uop.shape
         parts = tuple((0, n) if b is None else shape_from((b,), "shrink") for b, n in zip(bounds, shape))
         if len(bounds) != len(shape) or any(len(b) != 2 or not 0 <= b[0] <= b[1] <= n for b, n in zip(parts, shape)):
@@ -59,7 +58,7 @@ class PaddingMixin(TensorBase):
         >>> Tensor([1, 2, 3]).shrink_to(2).tolist()
         [1, 2]
         """
-        shape, = checks.spelled("shrink_to", spelling, shape=shape)
+        shape, = spelled("shrink_to", spelling, shape=shape)
         sizes = self._sizes_for((shape, *more), "shrink_to")
         if any(not 0 <= m <= n for n, m in zip(self.shape, sizes)):
             raise ShapeError("cannot shrink to these bounds", given=f"{sizes} of shape {self.shape}",
@@ -75,7 +74,7 @@ class PaddingMixin(TensorBase):
         ([0, 1, 2, 0, 0], [9, 1, 2])
         """
         x = self.uop
-        amounts = _amounts(checks.items("pad", padding=padding), x.shape)
+        amounts = _amounts(of_kind("list", "pad", padding=padding), x.shape)
         if mode == "constant":
             return self._with(pad_constant(x, amounts, self._filler(value)))
         if not isinstance(mode, str) or mode not in ("reflect", "replicate", "circular"):
@@ -91,7 +90,7 @@ class PaddingMixin(TensorBase):
         >>> Tensor([1, 2]).pad_to(4).tolist()
         [1, 2, 0, 0]
         """
-        shape, = checks.spelled("pad_to", spelling, shape=shape)
+        shape, = spelled("pad_to", spelling, shape=shape)
         sizes = self._sizes_for((shape, *more), "pad_to")
         amounts = _amounts([(0, m - n) for n, m in zip(self.shape, sizes)], self.shape)
         return self._with(pad_constant(self.uop, amounts, self._filler(value)))

@@ -12,10 +12,10 @@ from typing import Any
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import checks, index_range_check
+from glassgrad.tensor import index_range_check
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import plain_number, resolve_axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments
+from glassgrad.tensor.checks import REQUIRED, arguments, choice, index_fits, integer_index
 from glassgrad.tensor.formulas.arithmetic import as_node, mul
 from glassgrad.tensor.formulas.indexing import product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
 
@@ -29,8 +29,8 @@ class ScatterMixin(TensorBase):
     def _targets(self, dim: int, index: Self, what: str) -> tuple[int, UOp]:
         """The axis, and for each index element, row by row, the element of this tensor, flattened, that it names."""
         axis = resolve_axis(dim, self.ndim, what)
-        checks.integer_index(what, index)
-        checks.index_fits(self, index, axis, dim)
+        integer_index(what, index)
+        index_fits(self, index, axis, dim)
         return axis, scatter_targets(self.shape, axis, index.uop)
 
     def _source(self, src: Any, index: TensorBase, what: str) -> UOp:
@@ -53,7 +53,7 @@ class ScatterMixin(TensorBase):
         >>> Tensor([1, 2, 3]).scatter(0, Tensor([2, 0]), Tensor([7, 8])).tolist()
         [8, 2, 7]
         """
-        checks.choice("scatter", "there is no such way to combine", "for others use scatter_reduce", reduce=reduce,
+        choice("scatter", "there is no such way to combine", "for others use scatter_reduce", reduce=reduce,
                       among=(None, "add", "multiply"))
         return self._scattered("scatter", reduce, spelling, dim=dim, index=index, src=src)
 
@@ -135,7 +135,7 @@ class ScatterMixin(TensorBase):
                    from_end: bool = False) -> Self:
         axis = working_axis(dim, self.ndim, what)
         expected = tuple(index.numel() if a == axis else n for a, n in enumerate(self.shape))
-        checks.integer_index(what, index)
+        integer_index(what, index)
         if index.ndim > 1 or source.shape != expected:
             raise ShapeError(f"the slices of {what} do not fit", given=f"index {index.shape}, source {source.shape}",
                              expected=f"a vector as index and a source of shape {expected}", fix="check the shapes")
