@@ -18,7 +18,6 @@ from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.check.compare import check_graph, check_kernel
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Lifetime, MemoryUse, assign_offsets
@@ -201,6 +200,7 @@ class CompiledSchedule:
         observers, debug, check = observing(), state.debug, state.check
         if check and not self._checked:
             self._checked = True
+            from glassgrad.engine.check.compare import check_graph  # loads the interpreter
             check_graph(normal, self.scalars)
         one_by_one = debug >= 2 or bool(check)
         times: list[int] = []
@@ -229,6 +229,7 @@ class CompiledSchedule:
             before = segment.contents(item, addresses, exact) if check and item.ast.op not in HOST_PLANS else None
             times.append(run_reported(segment.plan, i, number + i, item, segment.programs[i], state.debug))
             if before is not None:
+                from glassgrad.engine.check.compare import check_kernel
                 check_kernel(item, before, segment.contents(item, addresses, exact)[:item.results])
         return times
 

@@ -7,11 +7,11 @@ looked up by a node's op and its sources' ops, so a node that no rule can match 
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError
@@ -121,11 +121,15 @@ class Rule:
             raise Bug(f"the rule {name!r} needs a pattern with an op, a name of its own, and a reason")
         self.name, self.pattern, self.when, self.why, self.inexact = name, pattern, when, why, inexact
         self.replacement = replacement if callable(replacement) else _pattern(replacement)
-        self.variants = [variant for variant in _orders(pattern) if isinstance(variant, NodePattern)]
         self._constants = {h.name for h in holes_of(pattern) if h.constant}
         self._when_names = _names_of(when) if when else ()
         self._replacement_names = _names_of(replacement) if callable(replacement) else ()
         Rule.known[name] = self
+
+    @cached_property
+    def variants(self) -> list[NodePattern]:
+        """The pattern with the operands of commutative ops in every order."""
+        return [variant for variant in _orders(self.pattern) if isinstance(variant, NodePattern)]
 
     def __repr__(self) -> str:
         return f"Rule({self.name}: {self.pattern!r})"
@@ -163,7 +167,8 @@ def holes_of(pattern: Pattern) -> list[Hole]:
 
 
 def _names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
+    code = function.__code__
+    return code.co_varnames[:code.co_argcount]
 
 
 def _orders(pattern: Pattern) -> Iterator[Pattern]:
@@ -263,7 +268,7 @@ class RuleSet:
         if unknown:
             raise InputError("DISABLE_RULES names rules that do not exist", given=", ".join(sorted(unknown)),
                              expected=f"names of rules: {', '.join(Rule.known)}", fix="check the spelling")
-        return [(rule, variant) for rule in self.rules if rule.name not in disabled
+        return [(rule, variant) for rule in self.rules if rule.name not in disabled and form[0] in rule.pattern.ops
                 for variant in rule.variants if _may_match(variant, form[0], form[1:])]
 
 
