@@ -10,7 +10,6 @@ import ctypes
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
@@ -128,7 +127,7 @@ class Replay:
 
     def stays(self, nbytes: int) -> None:
         """So many bytes of results lie where those of the call before did: they are needed once."""
-        self.memory = replace(self.memory, results=self.memory.results - nbytes)
+        self.memory = self.memory._replace(results=self.memory.results - nbytes)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():

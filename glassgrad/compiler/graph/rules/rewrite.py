@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, InputError
 from glassgrad.base.settings import settings
@@ -36,7 +36,7 @@ class Pattern(Operators["NodePattern"]):
     def where(self, x: Any, y: Any) -> NodePattern: return node(o.WHERE, self, x, y)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Hole(Pattern):
     """Catches one node: any, or only of some kinds of type (b, i, u, f), or only constants. One name, one node."""
     name: str
@@ -47,7 +47,7 @@ class Hole(Pattern):
         return self.name
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Literal(Pattern):
     """A number: catches a CONST that equals it, whatever its type (0 catches 0, 0.0, -0.0 and False)."""
     value: bool | int | float
@@ -56,7 +56,7 @@ class Literal(Pattern):
         return repr(self.value)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class NodePattern(Pattern):
     """Catches a node whose op is one of `ops` and whose sources match: one by one, or all (`each`), or one (`some`)."""
     ops: tuple[Op, ...]
@@ -98,8 +98,7 @@ def some(ops: Op | Iterable[Op], source: Pattern) -> NodePattern:
 
 
 # -- rules ---------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Inexact:
+class Inexact(NamedTuple):
     """Says that a rule changes results: by how many units of the last place, and inside which domain that holds."""
     domain: str
     inside: Callable[[Any], Any]     # of an array that fills a float hole: which elements are in the domain
