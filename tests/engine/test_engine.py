@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,15 @@ from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor,
 from glassgrad.compiler.graph import ops as o
 from glassgrad.engine import memory_plan
 from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets, stack_of, stacked
+from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.engine.schedule_key import normalize
+
+
+@pytest.fixture(autouse=True)
+def _only_schedules_of_this_test() -> Iterator[None]:
+    """What other tests computed, in other sizes too, is not found again here."""
+    with forgotten_schedules():
+        yield
 
 
 def schedules(function: Any, *args: Any) -> int:
