@@ -18,10 +18,9 @@ from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.check.compare import check_graph, check_kernel
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device_copies import Copy
-from glassgrad.engine.memory_plan import Lifetime, MemoryUse, assign_offsets
+from glassgrad.engine.memory_plan import Lifetime, MemoryUse, Stack, assign_offsets, stack_of, stacked
 from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import report_run, run_reported
@@ -79,7 +78,8 @@ class CompiledSchedule:
         self.exact = frozenset(exact)              # slots whose memory depends on the values of variables
         self.greatest = tuple([symbol.high for symbol in dict.fromkeys(exact.values())])      # of these
         self._arenas_of: dict[tuple[int, ...], list[Arena]] = {}
-        self.arenas = self._arenas(self.greatest)
+        self._stacks: dict[str, Stack] = {}        # by device: what lies upon what, for all values of the variables
+        self.arenas = self._planned_arenas()
         cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
@@ -112,18 +112,29 @@ class CompiledSchedule:
 
     def _arenas(self, values: tuple[int, ...]) -> list[Arena]:
         """What lies where between kernels; where sizes are exact, it depends on their values."""
-        key = values if self.exact else ()
-        known = self._arenas_of.get(key)
+        if not self.exact:
+            return self.arenas
+        known = self._arenas_of.get(values)
         if known is None:
             if len(self._arenas_of) >= MOST_ARENAS:
                 self._arenas_of.clear()
-            known = self._arenas_of[key] = []
+            known = self._arenas_of[values] = []
             sizes = self._exact_sizes(values)
             for name, rows in self.lives.items():
-                lives = [life._replace(nbytes=sizes[slot]) if slot in sizes else life for slot, life in rows]
-                offsets, total = assign_offsets(lives)
+                offsets, total = stacked(self._stacks[name], [sizes.get(slot, life.nbytes) for slot, life in rows])
                 known.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
         return known
+
+    def _planned_arenas(self) -> list[Arena]:
+        """What lies where for the greatest values of the variables."""
+        found, sizes = [], self._exact_sizes(self.greatest)
+        for name, rows in self.lives.items():
+            lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
+            offsets, total = assign_offsets(lives)
+            found.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
+            if self.exact:
+                self._stacks[name] = stack_of(lives, offsets)
+        return found
 
     @property
     def memory(self) -> MemoryUse:
@@ -198,9 +209,21 @@ class CompiledSchedule:
         return [segment.plan.stopwatch() for segment in self.segments]
 
     def _launch(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...], state: State) -> None:
+        if observing() or state.debug or state.check:
+            self._launch_watched(addresses, normal, values, state)
+            return
+        start = time.perf_counter()
+        for segment in self.segments:
+            segment.run(addresses, state)
+        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, time.perf_counter() - start)
+
+    def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
+                        state: State) -> None:
+        """The same, shown, checked or timed."""
         observers, debug, check = observing(), state.debug, state.check
         if check and not self._checked:
             self._checked = True
+            from glassgrad.engine.check.compare import check_graph  # loads the interpreter
             check_graph(normal, self.scalars)
         one_by_one = debug >= 2 or bool(check)
         times: list[int] = []
@@ -210,7 +233,7 @@ class CompiledSchedule:
             if one_by_one:
                 times += self._run_reported(segment, addresses, values, state, len(times))
             elif not observers:
-                segment.run(state)
+                segment.run(addresses, state)
         if observers and times:
             tell_ran(self, (int(start * 1e9), time.perf_counter_ns()), lambda: times)
         elif observers:
@@ -229,6 +252,7 @@ class CompiledSchedule:
             before = segment.contents(item, addresses, exact) if check and item.ast.op not in HOST_PLANS else None
             times.append(run_reported(segment.plan, i, number + i, item, segment.programs[i], state.debug))
             if before is not None:
+                from glassgrad.engine.check.compare import check_kernel
                 check_kernel(item, before, segment.contents(item, addresses, exact)[:item.results])
         return times
 
@@ -260,8 +284,9 @@ class Segment:
                 self.shared.append((number, program.info.shared))
         self.plan = opened.plan(self.programs, uses)
 
-    def run(self, state: State) -> None:
-        """Every kernel, in order, under these settings."""
+    def run(self, addresses: list[int], state: State) -> None:
+        """Every kernel, in order, with the slots at these addresses, under these settings."""
+        self.plan.bind(addresses)
         if state is not self._state:
             self._state, self._run = state, self.plan.runner()
         self._run()

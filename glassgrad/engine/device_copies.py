@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from glassgrad.compiler.render.launch import LaunchInfo
 from glassgrad.runtime.backend import DevicePlan
 from glassgrad.runtime.devices import Device
 
@@ -21,7 +20,6 @@ class Copy:
     bytes: int
     name: str = "copy"
     operations: int = 0
-    info: LaunchInfo = LaunchInfo((), (), 0)
 
 
 class CopyPlan(DevicePlan):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -19,8 +18,7 @@ ALIGNMENT = 64
 MANY = 1000
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     """Bytes that some work needs while it runs, known before it does.
 
     >>> print(MemoryUse(inputs=1 << 20, results=1 << 19, between=1 << 20, scratch=0))
@@ -60,6 +58,46 @@ def assign_offsets(lives: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 def _rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+Stack = list[tuple[int, list[int]]]         # values from the lowest up, each with those that it lies upon
+
+
+def stack_of(lives: Sequence[Lifetime], offsets: Sequence[int]) -> Stack:
+    """What lies upon what, in such a plan: this holds for other sizes too.
+
+    >>> stack_of([Lifetime(0, 1, 64), Lifetime(1, 2, 64), Lifetime(2, 3, 64)], [0, 64, 0])
+    [(0, []), (2, []), (1, [2, 0])]
+    """
+    rows: Stack = []
+    all_below: dict[int, set[int]] = {}
+    for i in sorted(range(len(lives)), key=offsets.__getitem__):
+        found: set[int] = set()
+        upon = []
+        for j, _ in reversed(rows):
+            if j not in found and lives[j].first <= lives[i].last and lives[i].first <= lives[j].last:
+                upon.append(j)
+                found |= {j, *all_below[j]}
+        all_below[i] = found
+        rows.append((i, upon))
+    return rows
+
+
+def stacked(stack: Stack, sizes: Sequence[int]) -> tuple[list[int], int]:
+    """An offset for each value, and the arena's size, where values of these sizes lie upon each other so.
+
+    >>> stacked([(0, []), (2, []), (1, [2, 0])], [128, 64, 0])
+    ([0, 128, 0], 192)
+    """
+    offsets, ends = [0] * len(sizes), [0] * len(sizes)
+    for i, upon in stack:
+        at = 0
+        for j in upon:
+            if ends[j] > at:
+                at = ends[j]
+        offsets[i] = at
+        ends[i] = at + _rounded(sizes[i])
+    return offsets, max(ends, default=0)
 
 
 def _largest_first(lives: Sequence[Lifetime]) -> tuple[list[int], int]:

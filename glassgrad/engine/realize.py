@@ -116,16 +116,17 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
 
 
 def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
-    """The node's views over its stored value."""
+    """The node's views over its stored value; the node, if it was in memory before."""
     views = []
     below = node
     while below.op in _VIEWS:
         views.append(below)
         below = below.src[0]
-    if below.base.op is o.BUFFER:      # it was in memory before
+    out = stored.get(below)
+    if out is None:
         return node
-    out = stored[below]
-    for view in reversed(views):
+    while views:
+        view = views.pop()
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
 

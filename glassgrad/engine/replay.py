@@ -10,7 +10,6 @@ import ctypes
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
@@ -128,7 +127,7 @@ class Replay:
 
     def stays(self, nbytes: int) -> None:
         """So many bytes of results lie where those of the call before did: they are needed once."""
-        self.memory = replace(self.memory, results=self.memory.results - nbytes)
+        self.memory = self.memory._replace(results=self.memory.results - nbytes)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
@@ -277,9 +276,19 @@ class Replay:
 
     def run(self) -> bool:
         """Every launch, in order; whether a flag ended it."""
-        debug, observers = self._debug, observing()
+        if self._debug or observing():
+            return self._run_watched(self._debug)
         start = time.perf_counter()
-        if debug < 2 and not observers:
+        for run in self._runners:
+            if run():
+                return True
+        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, time.perf_counter() - start)
+        return False
+
+    def _run_watched(self, debug: int) -> bool:
+        """The same, shown or timed."""
+        start = time.perf_counter()
+        if debug < 2 and not observing():
             for run in self._runners:
                 if run():
                     return True

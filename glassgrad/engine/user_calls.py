@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.render.launch import LaunchInfo
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.device_copies import CopyPlan
 from glassgrad.runtime.backend import DevicePlan
@@ -34,7 +33,6 @@ class CallProgram:
     call: UserCall
     bytes: int
     operations: int = 0
-    info: LaunchInfo = LaunchInfo((), (), 0)
 
     @property
     def name(self) -> str:

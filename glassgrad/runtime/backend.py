@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from glassgrad.base.errors import Bug, DeviceError, GlassgradError, MemoryLimitError
 from glassgrad.base.settings import kernel_mode
@@ -36,8 +35,7 @@ __all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceReco
            "device_failure"]
 
 
-@dataclass(frozen=True)
-class DeviceRecord:
+class DeviceRecord(NamedTuple):
     """All that is known of a device before it is opened; `Device.records` has one for each.
 
     >>> DeviceRecord("MY", open=lambda name: Backend(name, None), aliases=("MINE",)).names
@@ -182,8 +180,7 @@ class Stopwatch:
         return int(self.plan.ends_before(len(self.plan.programs)))
 
 
-@dataclass(frozen=True)
-class RendererFacts:
+class RendererFacts(NamedTuple):
     """Facts about the language that a device is programmed in, under the names that scripts read:
     `Device[name].renderer`.
 

@@ -10,12 +10,12 @@ or may write to is not read, folders and entries are made private, and an entry'
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import threading
 import time
 from functools import lru_cache
+from typing import Any
 
 from glassgrad.base.fork import held_at_fork
 from glassgrad.base.settings import settings
@@ -26,6 +26,12 @@ _HEAD = len(_MARK) + 32
 _TOUCH_SECONDS = 3600.0     # an entry's time of use is written at most this often
 _LITTER_SECONDS = 3600.0    # temporary files older than this were left by a process that died
 _EVICT_EVERY = 256          # entries written between two looks at the folder's size
+
+
+def sha256(data: bytes = b"") -> Any:
+    """hashlib.sha256, which loads OpenSSL: when it is first needed."""
+    import hashlib
+    return hashlib.sha256(data)
 
 
 def default_folder() -> str:
@@ -68,7 +74,7 @@ def _open_entry(path: str, flags: int) -> int:
 
 def _digest(path: str, value: bytes) -> bytes:
     """Of an entry's name and value, so that a file moved to another name is not read."""
-    return hashlib.sha256(path[-65:].encode() + value).digest()
+    return sha256(path[-65:].encode() + value).digest()
 
 
 def disk_bytes(about: os.stat_result) -> int:
@@ -98,7 +104,7 @@ class DiskCache:
 
     def path(self, key: str) -> str:
         """The file of an entry, by its key and user; 256 folders keep each of them small."""
-        name = hashlib.sha256(f"{_user()} {key}".encode()).hexdigest()
+        name = sha256(f"{_user()} {key}".encode()).hexdigest()
         return os.path.join(self.folder, name[:2], name[2:])
 
     def get(self, key: str) -> bytes | None:

@@ -17,8 +17,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.fork import held_at_fork
@@ -44,8 +43,7 @@ class MemoryBlock:
         return f"MemoryBlock({self.nbytes} bytes at {self.address:#x})" if self.address else "MemoryBlock(released)"
 
 
-@dataclass(frozen=True)
-class Stats:
+class Stats(NamedTuple):
     """Bytes in use, kept for reuse, and the most that were ever in use."""
     live: int
     pooled: int

@@ -5,7 +5,6 @@ Loads nothing of the compiler: a warm process finds its kernels by these names a
 
 from __future__ import annotations
 
-import hashlib
 import os
 from functools import lru_cache
 
@@ -14,12 +13,13 @@ from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.runtime.disk_cache import sha256
 
 
 @lru_cache(maxsize=4)
 def source_digest(*stages: str) -> str:
     """A digest of the compiler's own source, or of other stages: a changed compiler finds nothing in an old cache."""
-    digest = hashlib.sha256()
+    digest = sha256()
     for stage in stages or ("compiler", "runtime"):
         for folder, inner, files in os.walk(PACKAGE + stage):
             inner.sort()
@@ -47,7 +47,7 @@ def cache_key(ast: UOp, machine: str, compiler: str, moves: tuple[str, ...] = ()
     """What a compiled kernel depends on, as one name; no moves are the recipe's."""
     proven = ("proven",) if settings.SANITIZE else ()          # its accesses were proven to be inside its memory
     parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *proven, *moves, structure(ast))
-    return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()
+    return sha256("\n\n".join(parts).encode()).hexdigest()
 
 
 def cost(ast: UOp) -> tuple[int, int]:

@@ -8,7 +8,6 @@ holds which node of the graph it is the line of.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Ops
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Schedule
-from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.disk_cache import default_cache, sha256
 from glassgrad.runtime.kernel_key import source_digest
 
 LEAST_NODES = 64        # a smaller graph is scheduled about as fast as a file is read
@@ -44,7 +43,7 @@ def can_be_kept(order: Sequence[UOp]) -> bool:
 def schedule_name(*parts: str) -> str:
     """The name of an entry, from all that the schedule depends on."""
     sources = source_digest(), source_digest("engine")
-    return hashlib.sha256("\n\n".join(("schedule", *sources, *parts)).encode()).hexdigest()
+    return sha256("\n\n".join(("schedule", *sources, *parts)).encode()).hexdigest()
 
 
 def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import launch_state
@@ -101,8 +101,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     return made[:len(nodes)]
 
 
-@dataclass(frozen=True)
-class Purpose:
+class Purpose(NamedTuple):
     """What the kernels of a plan are for: nodes, computed on a device. It holds no kernels: a circle would keep the
     nodes alive, and all that they remember, until the next collection of garbage."""
     nodes: tuple[UOp, ...]

@@ -86,15 +86,17 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             return self
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
-            if (storage := storage_of(t)) is not None and t._steps and t.uop is not node:
+            earlier, storage = t.uop, t._storage
+            if storage is not None and t._steps and earlier is not node:
                 if is_shared(t):
                     storage.keep()
                 else:
                     leave(t)                     # a view of what is gone: it has a value of its own
-            # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-            wants = t._requires_grad is not False
-            earlier, leaf = t.uop, wants and is_held(t)
-            taken = wants and node in registry.leaves and any(other is not t for other in holders((node,)))
+            leaf = taken = False
+            if t._requires_grad is not False:
+                leaf = earlier in registry.leaves and is_held(t)
+                # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
+                taken = node in registry.leaves and any(other is not t for other in holders((node,)))
             t.uop = distinct(node) if taken else node
             hold(t)
             if leaf and t.uop is not earlier:
@@ -395,9 +397,8 @@ def _owners_first(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[tuple
     found: dict[int, Tensor] = {}
     views = []
     for tensor in tensors:
-        storage = storage_of(tensor)
-        owners = storage.owners() if storage is not None and storage.written and tensor._steps else ()
-        if owners:
+        storage = tensor._storage
+        if storage is not None and storage.written and tensor._steps and (owners := storage.owners()):
             views.append((tensor, owners[0]))
             found.update((id(t), t) for t in owners)
         else:

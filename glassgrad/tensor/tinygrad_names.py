@@ -7,7 +7,6 @@ services that are not here says so.
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -270,7 +269,8 @@ class TinygradNamesMixin(TensorBase):
         [97, 98, 99]
         """
         url, gunzip = arguments("from_url", url=url, gunzip=gunzip)
-        import urllib.error  # these load much of the network, which few ever need here
+        import gzip  # these load much of the network, which few ever need here
+        import urllib.error
         import urllib.request
         try:
             if "://" not in url:

@@ -15,7 +15,8 @@ from glassgrad.compiler import pipeline
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.lower.loops import Store, walk
 from glassgrad.compiler.pipeline import Pass
-from glassgrad.engine import compiled_schedule, realize as engine
+from glassgrad.engine import realize as engine
+from glassgrad.engine.check import compare
 from glassgrad.jit import TinyJit
 from glassgrad.runtime.kernel_key import cost
 
@@ -191,8 +192,8 @@ def test_check_names_the_guilty_pass(spoiled: str, monkeypatch: pytest.MonkeyPat
 
 def test_check_checks_every_call_of_a_jitted_function(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Any] = []
-    right = compiled_schedule.check_kernel
-    monkeypatch.setattr(compiled_schedule, "check_kernel", lambda *args: (checked.append(args[0]), right(*args)))
+    right = compare.check_kernel
+    monkeypatch.setattr(compare, "check_kernel", lambda *args: (checked.append(args[0]), right(*args)))
 
     @TinyJit
     def double(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,16 @@ from scripts import run_script
 from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor, dtypes
 from glassgrad.compiler.graph import ops as o
 from glassgrad.engine import memory_plan
-from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets
+from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets, stack_of, stacked
+from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.engine.schedule_key import normalize
+
+
+@pytest.fixture(autouse=True)
+def _only_schedules_of_this_test() -> Iterator[None]:
+    """What other tests computed, in other sizes too, is not found again here."""
+    with forgotten_schedules():
+        yield
 
 
 def schedules(function: Any, *args: Any) -> int:
@@ -242,15 +251,30 @@ def test_values_alive_together_never_overlap(rows: list[Lifetime], many: int) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory_plan, "MANY", many)
         offsets, total = assign_offsets(rows)
+    _check_apart(rows, offsets, total)
+    padded = [-(-r.nbytes // ALIGNMENT) * ALIGNMENT for r in rows]
+    needed = max(sum(size for size, r in zip(padded, rows) if r.first <= t <= r.last) for t in range(45))
+    assert needed <= total <= sum(padded)
+
+
+@hypothesis_settings(max_examples=200, deadline=None, derandomize=True)
+@given(lives, st.lists(st.integers(0, 5000), min_size=40, max_size=40))
+def test_what_lies_upon_what_holds_for_other_sizes(rows: list[Lifetime], others: list[int]) -> None:
+    offsets, total = assign_offsets(rows)
+    stack = stack_of(rows, offsets)
+    _check_apart(rows, *stacked(stack, [row.nbytes for row in rows]))
+    assert stacked(stack, [row.nbytes for row in rows])[1] <= total
+    changed = [row._replace(nbytes=nbytes) for row, nbytes in zip(rows, others)]
+    _check_apart(changed, *stacked(stack, [row.nbytes for row in changed]))
+
+
+def _check_apart(rows: list[Lifetime], offsets: list[int], total: int) -> None:
     for i, (a, at_a) in enumerate(zip(rows, offsets)):
         assert at_a % ALIGNMENT == 0 and 0 <= at_a <= at_a + a.nbytes <= total
         for b, at_b in zip(rows[:i], offsets):
             together = a.first <= b.last and b.first <= a.last
             apart = at_a + a.nbytes <= at_b or at_b + b.nbytes <= at_a
             assert apart or not together or not (a.nbytes and b.nbytes)
-    padded = [-(-r.nbytes // ALIGNMENT) * ALIGNMENT for r in rows]
-    needed = max(sum(size for size, r in zip(padded, rows) if r.first <= t <= r.last) for t in range(45))
-    assert needed <= total <= sum(padded)
 
 
 def test_a_chain_of_kernels_reuses_memory() -> None:

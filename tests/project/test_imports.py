@@ -17,7 +17,7 @@ STAGES = ["base", *PURE, "compiler/pipeline", "compiler/check", "runtime", "engi
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
 HEAVY = {"numpy", "llvmlite", "pyopencl", "wasmtime", "wgpu", "tqdm", "fcntl", "resource",
-         "importlib.metadata", "pickle", "urllib", "js", "pyodide", "pyodide_js"}
+         "importlib.metadata", "pickle", "urllib", "gzip", "hashlib", "html", "js", "pyodide", "pyodide_js"}
 OPENED_WHEN_NEEDED = {
     "runtime/devices.py": "devices are opened by name",
     "runtime/cpu/native_device.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
@@ -29,6 +29,7 @@ OPENED_WHEN_NEEDED = {
     "runtime/search/tuning_results.py": "only an imported file is checked against the kinds of moves",
     "runtime/cpu/worker_pool.py": "only where llvmlite is missing is the pool compiled from C",
     "compiler/pipeline.py": "a pass over kernels loads its code when it runs: a warm process finds its kernels on disk",
+    "engine/compiled_schedule.py": "CHECK loads the interpreter",
     "engine/check/compare.py": "what finds a fault and writes a script about it, only where there is one",
     "engine/check/bisect.py": "CHECK interprets loop trees, which loads NumPy",
     "engine/changing_sizes/families.py": "only kernels with a variable are compared with the families of tilings",

@@ -344,20 +344,21 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
     if found is not None:
         return found
     whole = any(_is_sum(old) for old in replace)       # a part of a sum is exchanged: every plus sign counts
-    stack = [node]
+    memo.update(replace)
+    stack, kind = [node], dtypes.index
     while stack:
         top = stack[-1]
         if top in memo:
             stack.pop()
             continue
-        if top in replace:
-            memo[top] = replace[top]
+        if not top.src:
+            memo[top] = top
             stack.pop()
             continue
-        terms = linear(top)[1] if not whole and _is_sum(top) else None
+        terms = linear(top)[1] if top.dtype is kind and not whole and _is_sum(top) else None
         waiting = [s for s in (top.src if terms is None else terms) if s not in memo]
         if waiting:
-            stack.extend(waiting)
+            stack += waiting
             continue
         stack.pop()
         if terms is not None:

@@ -222,22 +222,28 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     """
     done: dict[N, None] = {}                # in the order in which they are done
     for root in roots:
-        if root not in done:
-            _visit(root, sources, done, 0)
+        if root in done:
+            continue
+        if sources is None:
+            _visit(root, done, _DEEP)
+        else:
+            _visit_deep(root, sources, done)
     return list(done)
 
 
 _DEEP = 64                  # calls inside each other, of which Python allows 1000; they are twice as fast as a stack
 
 
-def _visit(node: N, sources: Callable[[N], Sequence[N]] | None, done: dict[N, None], depth: int) -> None:
-    """Add the nodes under a node, then the node."""
-    if depth > _DEEP:
-        _visit_deep(node, sources, done)
-        return
-    for source in node.src if sources is None else sources(node):
+def _visit(node: N, done: dict[N, None], depth: int) -> None:
+    """Add the nodes under a node, then the node; so many calls may be inside each other."""
+    for source in node.src:
         if source not in done:
-            _visit(source, sources, done, depth + 1)
+            if not source.src:
+                done[source] = None
+            elif depth:
+                _visit(source, done, depth - 1)
+            else:
+                _visit_deep(source, None, done)
     done[node] = None
 
 

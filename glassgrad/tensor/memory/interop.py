@@ -7,7 +7,6 @@ where it is there already, never imported for its own sake.
 from __future__ import annotations
 
 import ctypes
-import html
 import math
 from importlib import import_module
 from typing import Any
@@ -211,7 +210,8 @@ class InteropMixin(TensorBase):
         """
         facts = f"shape {tuple(self.shape)}, {self.dtype.name}, {self.device}"
         if self.ndim not in (1, 2) or max(self.shape) > 12 or 0 in self.shape:
-            return f"<pre>{html.escape(repr(self))}</pre><small>{facts}</small>"
+            from html import escape  # a table of all names of letters, which only notebooks need
+            return f"<pre>{escape(repr(self))}</pre><small>{facts}</small>"
         x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.cast(dtypes.float32)
         numbers, length = list(running.numbers_of(x.uop, x.device)), self.shape[-1]
         rows = [numbers[start:start + length] for start in range(0, len(numbers), length)]

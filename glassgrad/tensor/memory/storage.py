@@ -77,8 +77,12 @@ def storage_of(tensor: Any) -> TensorStorage | None:
 
 def is_shared(tensor: Any) -> bool:
     """Whether another live tensor shows the same storage."""
-    storage = storage_of(tensor)
-    return storage is not None and any(other is not tensor for other in storage.live())
+    storage = tensor._storage
+    if storage is None or len(storage.members) == 1:
+        return False
+    live = storage.live()
+    storage.members = [ref(member) for member in live]          # without views that are gone: the next look is short
+    return any(other is not tensor for other in live)
 
 
 def is_view(tensor: Any) -> bool:

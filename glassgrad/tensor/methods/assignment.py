@@ -8,7 +8,6 @@ copy. Also here: a tensor's values drawn anew.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -375,7 +374,7 @@ def _with_underscore(original: Any, cls: Any, name: str, before: str, example: s
         return self._kept(value) if keeps_shape else self.replace(value)
 
     in_place.__name__, in_place.__qualname__ = f"{name}_", f"{cls.__name__}.{name}_"
-    in_place.__signature__ = inspect.signature(original)                    # type: ignore[attr-defined]
+    in_place.__wrapped__ = original         # type: ignore[attr-defined]    # `inspect` takes the signature from there
     in_place.__annotations__ = original.__annotations__
     in_place.__doc__ = f"""`{name}`, and the result is this tensor's new value.
 

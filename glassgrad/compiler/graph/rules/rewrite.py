@@ -7,12 +7,12 @@ looked up by a node's op and its sources' ops, so a node that no rule can match 
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, InputError
 from glassgrad.base.settings import settings
@@ -36,7 +36,7 @@ class Pattern(Operators["NodePattern"]):
     def where(self, x: Any, y: Any) -> NodePattern: return node(o.WHERE, self, x, y)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Hole(Pattern):
     """Catches one node: any, or only of some kinds of type (b, i, u, f), or only constants. One name, one node."""
     name: str
@@ -47,7 +47,7 @@ class Hole(Pattern):
         return self.name
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Literal(Pattern):
     """A number: catches a CONST that equals it, whatever its type (0 catches 0, 0.0, -0.0 and False)."""
     value: bool | int | float
@@ -56,7 +56,7 @@ class Literal(Pattern):
         return repr(self.value)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class NodePattern(Pattern):
     """Catches a node whose op is one of `ops` and whose sources match: one by one, or all (`each`), or one (`some`)."""
     ops: tuple[Op, ...]
@@ -98,8 +98,7 @@ def some(ops: Op | Iterable[Op], source: Pattern) -> NodePattern:
 
 
 # -- rules ---------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Inexact:
+class Inexact(NamedTuple):
     """Says that a rule changes results: by how many units of the last place, and inside which domain that holds."""
     domain: str
     inside: Callable[[Any], Any]     # of an array that fills a float hole: which elements are in the domain
@@ -121,11 +120,15 @@ class Rule:
             raise Bug(f"the rule {name!r} needs a pattern with an op, a name of its own, and a reason")
         self.name, self.pattern, self.when, self.why, self.inexact = name, pattern, when, why, inexact
         self.replacement = replacement if callable(replacement) else _pattern(replacement)
-        self.variants = [variant for variant in _orders(pattern) if isinstance(variant, NodePattern)]
         self._constants = {h.name for h in holes_of(pattern) if h.constant}
         self._when_names = _names_of(when) if when else ()
         self._replacement_names = _names_of(replacement) if callable(replacement) else ()
         Rule.known[name] = self
+
+    @cached_property
+    def variants(self) -> list[NodePattern]:
+        """The pattern with the operands of commutative ops in every order."""
+        return [variant for variant in _orders(self.pattern) if isinstance(variant, NodePattern)]
 
     def __repr__(self) -> str:
         return f"Rule({self.name}: {self.pattern!r})"
@@ -163,7 +166,8 @@ def holes_of(pattern: Pattern) -> list[Hole]:
 
 
 def _names_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
+    code = function.__code__
+    return code.co_varnames[:code.co_argcount]
 
 
 def _orders(pattern: Pattern) -> Iterator[Pattern]:
@@ -263,7 +267,7 @@ class RuleSet:
         if unknown:
             raise InputError("DISABLE_RULES names rules that do not exist", given=", ".join(sorted(unknown)),
                              expected=f"names of rules: {', '.join(Rule.known)}", fix="check the spelling")
-        return [(rule, variant) for rule in self.rules if rule.name not in disabled
+        return [(rule, variant) for rule in self.rules if rule.name not in disabled and form[0] in rule.pattern.ops
                 for variant in rule.variants if _may_match(variant, form[0], form[1:])]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
@@ -22,8 +22,7 @@ from glassgrad.tensor.formulas.movement import counting, pad_constant
 from glassgrad.tensor.formulas.reductions import sum_dtype
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """Windows of a size over the last axes; along each, `stride` is between windows and `dilation` between taps."""
     size: tuple[int, ...]
     stride: tuple[int, ...]

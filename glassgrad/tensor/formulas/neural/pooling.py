@@ -6,8 +6,7 @@ Nothing is copied to make the windows. Does not know tensors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import ops as o
@@ -22,8 +21,7 @@ from glassgrad.tensor.formulas.neural.convolution import (FirstTakesAll, Windows
 from glassgrad.tensor.formulas.reductions import arg_extreme, total
 
 
-@dataclass(frozen=True)
-class PoolOptions:
+class PoolOptions(NamedTuple):
     """The windows of a pool, as a user writes them."""
     kernel_size: Any
     stride: Any = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +23,8 @@ from glassgrad.tensor.formulas.arithmetic import mul
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.movement import diagonal
 from glassgrad.tensor.formulas.reductions import sum_dtype
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def _wrong(formula: str, expected: str) -> InputError:
@@ -40,7 +41,7 @@ def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
         raise _wrong(formula, f"one term per operand: {len(ranks)} here")
     if not re.fullmatch(r"[A-Za-z.,]*(->[A-Za-z.]*)?", plain):
         raise _wrong(formula, "letters, commas, ... and ->")
-    free = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in plain]
+    free = [c for c in _LETTERS if c not in plain]
     most = max([rank - len(term.replace("...", "")) for term, rank in zip(inputs, ranks) if "..." in term], default=0)
     dots = "".join(free[:max(most, 0)])
     written = []
