@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine import capture
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, hold
+from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, distinct, hold, holders
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bits import reread
@@ -92,6 +92,8 @@ class TensorBase:
             self.uop = self.uop.cast(wanted)
         if file is not None:
             self.uop = stored(self.uop, self.device, file)
+        if isinstance(data, TensorBase) and holders((self.uop,)):
+            self.uop = distinct(self.uop)            # its gradient is its own, not that of the tensor it was made of
         hold(self)
         if no_gradient.open_blocks:
             capture.note_made(self)
