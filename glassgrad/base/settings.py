@@ -160,7 +160,7 @@ def current_state() -> State:
             known.overrides = values               # never changed in place: `Context` puts a new one there
             states.insert(0, states.pop(number))
             return known
-    for name in LEAST:          # so that no program goes on with an amount that a kernel happened not to ask for
+    for name in SETTINGS:       # so that no program goes on with a value that a kernel happened not to read
         getattr(settings, name)
     made = State(values, dict(variables))
     states.insert(0, made)

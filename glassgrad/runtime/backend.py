@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from glassgrad.base.errors import Bug, DeviceError, GlassgradError, MemoryLimitError
 from glassgrad.base.settings import kernel_mode
+from glassgrad.compiler.graph.dtype import ALL, DType
 
 if TYPE_CHECKING:            # a warm process does without the compiler
     from glassgrad.compiler.graph.uop import UOp
@@ -197,10 +198,20 @@ class RendererFacts(NamedTuple):
     global_max: tuple[int, ...] | None = None
     local_max: tuple[int, ...] | None = None
     shared_max: int = 0
+    missing_types: Callable[[], tuple[str, ...]] = tuple      # names of the element types that the device refuses
 
     @property
     def name(self) -> str:
         return self.language
+
+    def supported_dtypes(self) -> set[DType]:
+        """The element types that tensors on this device may have (tinygrad's name).
+
+        >>> sorted(dtype.name for dtype in RendererFacts("CPU", "llvm").supported_dtypes())[:3]
+        ['bfloat16', 'bool', 'float16']
+        """
+        missing = self.missing_types()
+        return {dtype for dtype in ALL if dtype.name not in missing}
 
 
 class Backend:

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine import capture
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, hold
+from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, distinct, hold, holders
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bits import reread
@@ -92,6 +92,8 @@ class TensorBase:
             self.uop = self.uop.cast(wanted)
         if file is not None:
             self.uop = stored(self.uop, self.device, file)
+        if isinstance(data, TensorBase) and holders((self.uop,)):
+            self.uop = distinct(self.uop)            # its gradient is its own, not that of the tensor it was made of
         hold(self)
         if no_gradient.open_blocks:
             capture.note_made(self)
@@ -317,12 +319,18 @@ class TensorBase:
 
     def bitcast(self, dtype: DType | str) -> Self:
         """The same bits read as another element type: where the size of an element changes, so does the last axis.
+        It is a view: a write to either tensor is seen by both.
 
         >>> Tensor([1.0]).bitcast(dtypes.int32).tolist(), Tensor([1.0]).bitcast(dtypes.uint8).tolist()
         ([1065353216], [0, 0, 128, 63])
         """
-        read_as = reread_in_place if on_disk(self.uop.device) else reread
-        return self._with(read_as(self.uop, dtype_by_name(dtype)))
+        wanted = dtype_by_name(dtype)
+        if on_disk(self.uop.device):
+            return self._with(reread_in_place(self.uop, wanted))
+        bits = reread(self.uop, wanted)
+        made = self._with(bits)
+        share(made, self, bits if wanted is not self.uop.dtype else None)
+        return made
 
     def to(self, device: str | DType | Self | None = None, dtype: DType | str | None = None, *,
            copy: bool = False, non_blocking: bool = False, memory_format: Any = None) -> Self:

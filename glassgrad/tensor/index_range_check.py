@@ -234,7 +234,7 @@ class Flag:
                 at, where = coordinates(position, sizes_now(pick.indices.shape)), str(line_of(self.place) or "")
                 around = _around(self.place, self.op)
                 return _no_such_class(value, pick, self.shape, at, around, where) if pick.of_classes else \
-                    out_of_range(value, pick.axis, self.shape, at, pick.from_end, around, where)
+                    out_of_range(value, pick.axis, self.shape, at, pick.from_end, around, where, self.op is not o.CMPEQ)
         raise Bug(f"element {position} of an index into {self.shape} was reported, but no part of it is outside")
 
 
@@ -245,16 +245,18 @@ def _around(place: Place | None, op: o.Op) -> str:
 
 
 def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], from_end: bool, around: str = "",
-                 where: str = "") -> IndexRangeError:
-    """The error for an element of an index tensor; `around` says where it is used."""
+                 where: str = "", clamped: bool = True) -> IndexRangeError:
+    """The error for an element of an index tensor; `around` says where it is used, `clamped` whether it would be
+    without a check."""
     size = shape[axis]
     counted = "" if from_end or not -size <= value < 0 else "; only x[index], take and put count from the end"
+    unchecked = "; CHECK_INDEX=0 clamps it silently" if clamped else ""
     return IndexRangeError(
         "the index is out of bounds",
         given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor{around}",
         expected=f"an index from {-size if from_end else 0} to {size - 1}{counted}" if size else
         "an axis that has elements",
-        fix="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)
+        fix=f"check how the index is computed{unchecked}", where=where)
 
 
 def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int], around: str,

@@ -175,6 +175,13 @@ def test_the_least_amount_is_allowed_and_below_is_not(name: str, monkeypatch: py
         getattr(settings, name)
 
 
+@pytest.mark.parametrize("name", [s.name for s in SETTINGS.values() if type(s.default) is not str and not s.or_file])
+def test_nonsense_in_a_setting_is_said_by_the_first_computation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "abc")
+    with pytest.raises(InputError, match=f"the setting {name} has a value that cannot be read"):
+        Tensor([1.0, 2.0]).exp().realize()
+
+
 def test_a_knob_that_does_not_exist() -> None:
     with pytest.raises(InputError) as error:
         Context(DEBUGG=1)

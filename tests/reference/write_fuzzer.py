@@ -18,7 +18,8 @@ import glassgrad.torch as ours_torch
 
 VIEWS = ("[1:]", "[::2]", "[:, 1]", "[0]", ".T", ".reshape(-1)", ".view(-1)", ".unsqueeze(0)", ".diagonal()",
          ".detach()", "[..., :2]", ".transpose(0, 1)", ".narrow(0, 0, 1)", ".select(0, 0)", ".squeeze()",
-         ".chunk(2)[0]", ".unbind(0)[0]", ".permute(1, 0)", ".flatten()", ".split(1)[-1]", ".movedim(0, 1)")
+         ".chunk(2)[0]", ".unbind(0)[0]", ".permute(1, 0)", ".flatten()", ".split(1)[-1]", ".movedim(0, 1)",
+         ".view(torch.int32)", ".view(torch.uint8)")
 WRITES = ("{0}.add_({number})", "{0}.mul_(2)", "{0}.fill_({number})", "{0}.zero_()", "{0} += 1", "{0}[0] = {number}",
           "{0}[..., -1] = {number}", "{0}[1:] = {0}[:-1].clone()", "{0}.copy_({0} * 2)", "{0}.clamp_(min=0)",
           "{0}[{0} > 3] = 0", "{0}.neg_()", "{0}.sub_({0})", "{0}.masked_fill_({0} < 0, 7)",

@@ -194,6 +194,34 @@ def test_nested_launches_run_inline(pool: WorkerPool) -> None:
     assert (counts == 3).all() and len(idents) <= pool.threads
 
 
+def test_a_nested_launch_gives_back_the_memory_that_it_took(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, given = [], []
+    map_arena, unmap_pages = workers._map_arena, workers.unmap_pages
+
+    def mapped(nbytes: int) -> int:
+        taken.append((map_arena(nbytes), nbytes))
+        return taken[-1][0]
+
+    def unmapped(at: int, nbytes: int) -> None:
+        given.append((at, nbytes))
+        unmap_pages(*next(pair for pair in taken if pair[0] == at))
+
+    def needs_more(_args: int, _task: int, _scratch: int) -> None:
+        pool.ensure_scratch(1 << 20)                      # as a larger kernel does, in this thread or another
+
+    def nested(_args: int, _task: int, _scratch: int) -> None:
+        pool.run(inner.address, 1)
+
+    pool.run(CommandList([]).address, 0)                  # the workers have their arenas
+    monkeypatch.setattr(workers, "_map_arena", mapped)
+    monkeypatch.setattr(workers, "unmap_pages", unmapped)
+    callbacks = [CALLBACK(function) for function in (needs_more, nested)]
+    inner, outer = (CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 1, False)])
+                    for callback in callbacks)
+    pool.run(outer.address, 1)
+    assert len(taken) == 1 and given == taken
+
+
 @pytest.mark.parametrize("number, bound, left", [(7, 7, 0), (6, 7, 2), (-1, 0, 2), (-2**31, 0, 2), (2**31 - 1, 9, 0),
                                                  (5, 2**31, 2)])
 def test_a_check_ends_the_walk_where_a_number_is_below_its_bound(pool: WorkerPool, number: int, bound: int,

@@ -345,3 +345,22 @@ def test_values_of_one_element_are_those_of_the_whole():
             np.testing.assert_allclose(found.arrays[tensor.uop].reshape(()), whole[index], rtol=1e-4, err_msg=name)
             if name in ("convolution", "product"):
                 assert found.size < 3000
+
+
+@pytest.mark.parametrize("values", [[0, 5, 1], [0, -1, 2]])
+def test_one_hot_of_a_value_outside(values):
+    with Context(SANITIZE=0):
+        assert Tensor(values).one_hot(3).tolist()[1] == [0, 0, 0]
+    with Context(SANITIZE=1):
+        assert Tensor([2, 0]).one_hot(3).tolist() == [[0, 0, 1], [1, 0, 0]]
+        with pytest.raises(IndexRangeError) as error:
+            Tensor(values).one_hot(3).realize()
+        line = line_here(-1)
+    assert str(error.value) == f"""\
+the index is out of bounds
+  given:    index {values[1]} on axis 1 of (3, 3), at [1] of the index tensor
+            of CMPEQ
+            by one_hot
+  expected: an index from 0 to 2{"; only x[index], take and put count from the end" * (values[1] == -1)}
+  fix:      check how the index is computed
+  at:       {line}"""

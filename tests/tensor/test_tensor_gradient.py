@@ -35,6 +35,17 @@ def test_equal_values_computed_together_are_different_leaves():
     assert a.grad.tolist() == [2.0, 2.0] and b.grad.tolist() == [3.0, 3.0] and b.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("realized", [False, True], ids=["lazy", "realized"])
+def test_a_tensor_made_of_a_tensor_has_a_gradient_of_its_own(realized):
+    x = Tensor([1.0, 2.0])
+    if realized:
+        x.realize()
+    y = Tensor(x)
+    (x * 2).sum().backward()
+    (y * 3).sum().backward()
+    assert x.grad.tolist() == [2, 2] and y.grad.tolist() == [3, 3] and y.tolist() == [1, 2]
+
+
 def test_maximum_with_a_leaf_of_zeros():
     x, zeros = Tensor([1.0, -1.0]), Tensor.zeros(2)
     x.maximum(zeros).sum().backward()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassgrad import DTypeError, InputError, Tensor, TinyJit, no_grad
+from glassgrad import DTypeError, InputError, Tensor, TinyJit, dtypes, no_grad
 from glassgrad.engine.buffer import live_buffers
 
 START = np.arange(24, dtype="float32").reshape(2, 3, 4)
@@ -273,6 +273,60 @@ def test_what_numpy_is_shown_cannot_be_written():
     x += 1
     x.realize()
     assert array.tolist() == [1.0, 2.0] and x.tolist() == [2.0, 3.0]
+
+
+# -- bits read as another type ----------------------------------------------------------------------------------
+BITS = {
+    "int32": lambda x, d: x.view(d.int32), "bytes": lambda x, d: x.view(d.uint8), "wider": lambda x, d: x.view(d.int64),
+    "halves": lambda x, d: x.view(d.float16), "of a part": lambda x, d: x[1:].view(d.int16),
+    "a part": lambda x, d: x.view(d.int32)[:, 1:, ::2], "read twice": lambda x, d: x.view(d.int64).view(d.int8)[0],
+    "transposed": lambda x, d: x.view(d.int32).transpose(0, 2), "its own type": lambda x, d: x.view(d.float32),
+}
+
+
+@pytest.mark.parametrize("realized", [False, True], ids=["lazy", "realized"])
+@pytest.mark.parametrize("name", BITS)
+def test_bits_read_as_another_type_are_a_view(name, realized):
+    x, y = both()
+    if realized:
+        x.realize()
+    views = [(BITS[n](x, dtypes), BITS[n](y, torch)) for n in {name, "bytes", "halves"}]
+    computed, before = x * 2, y * 2
+    for mine, theirs in ((BITS[name](x, dtypes), BITS[name](y, torch)), (x[0], y[0])):
+        mine[..., 0] = 3
+        theirs[..., 0] = 3
+        same(x, y)
+        for seen, expected in views:
+            same(seen, expected)
+        if realized:
+            views[0][0].realize()
+    same(computed, before)
+
+
+def test_a_view_of_bits_outlives_its_tensor():
+    x, y = both()
+    bits, expected = x.view(dtypes.int32), y.view(torch.int32)
+    part = bits[1]
+    del x
+    gc.collect()
+    part += 1
+    expected[1] += 1
+    same(bits, expected)
+
+
+def test_a_jitted_step_is_seen_through_bits():
+    w = Tensor([1.0, 2.0]).realize()
+    bits = w.view(dtypes.int32)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        w.view(dtypes.int32)[1] = 0
+        w.assign(w + x)
+        return w.sum().realize()
+
+    for i in range(5):
+        step(Tensor([1.0, 3.0]).realize())
+        assert w.tolist() == [2.0 + i, 3.0] == bits.view(dtypes.float32).tolist()
 
 
 # -- the jit -------------------------------------------------------------------------------------------------

@@ -315,6 +315,11 @@ def test_tensordot():
         ("a b -> a 1 b", {}, (2, 3), lambda x: x[:, None]),
         ("... c -> (... c)", {}, (2, 3, 4), lambda x: x.flatten()),
         ("b t (h d) -> b h t d", {"h": 2}, (1, 3, 8), lambda x: x.reshape(1, 3, 2, 4).transpose(1, 2)),
+        ("... -> (...)", {}, (2, 3, 4), lambda x: x.flatten()),
+        ("a ... b -> b (...) a", {}, (2, 3, 4, 5), lambda x: x.reshape(2, 12, 5).permute(2, 1, 0)),
+        ("a \N{HORIZONTAL ELLIPSIS} -> (\N{HORIZONTAL ELLIPSIS} a) 1 ()", {}, (2, 3, 4),
+         lambda x: x.permute(1, 2, 0).reshape(24, 1, 1)),
+        ("  a_1   b2->b2 a_1 ", {}, (2, 3), lambda x: x.T),
     ],
 )
 def test_rearrange(formula, sizes, shape, reference):
@@ -322,7 +327,8 @@ def test_rearrange(formula, sizes, shape, reference):
 
 
 def test_rearrange_says_what_is_wrong():
-    for formula in ("a b", "a b -> a", "a a -> a a", "(a b -> a b", "a b -> a ! b", "a ... -> a"):
+    for formula in ("a b", "a b -> a", "a a -> a a", "(a b -> a b", "a b -> a ! b", "a ... -> a", "(...) -> ...",
+                    "a (...) -> (...) a"):
         with pytest.raises(InputError, match="formula cannot be read"):
             Tensor.zeros(2, 3).rearrange(formula)
     with pytest.raises(ShapeError, match="does not fit the tensor"):

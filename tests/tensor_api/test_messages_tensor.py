@@ -193,6 +193,11 @@ the sizes of the formula do not fit
   given:    (b c) for an axis of 3
   expected: all but one size known, and their product a divisor
   fix:      pass them: a=2"""),
+    "rearrange, unused size": (lambda: x23().rearrange("a b -> b a", c=2), """
+rearrange was given the size of an axis that the formula does not name
+  given:    c=2 for 'a b -> b a'
+  expected: sizes of a, b
+  fix:      check the spelling"""),
     "no forward": (lambda: Nothing.apply(x23()), """
 this Function has no forward
   given:    Nothing

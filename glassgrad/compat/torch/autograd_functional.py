@@ -25,14 +25,23 @@ def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, 
     return found if isinstance(inputs, tuple) else found[0]
 
 
-def hessian(func: Callable[..., Any], inputs: Tensor, **options: Any) -> Tensor:
-    """The second derivatives of a single value.
+def hessian(func: Callable[..., Any], inputs: Any, **options: Any) -> Any:
+    """The second derivatives of a single value; of several arguments a tuple of tuples, as PyTorch has it: row i are
+    the derivatives by argument i, derived by each argument.
 
     >>> hessian(lambda x: (x ** 3).sum(), Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]
+    >>> rows = hessian(lambda x, y: (x ** 2 * y).sum(), (Tensor([3.0]), Tensor([5.0])))
+    >>> [[each.item() for each in row] for row in rows]
+    [[10.0, 6.0], [6.0, 0.0]]
     """
-    found: Tensor = jacobian(lambda x: func(x).gradient(x, materialize_grads=True)[0], inputs)
-    return found
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+
+    def derived(number: int) -> Callable[..., Any]:
+        return lambda *own: func(*own).gradient(*own, materialize_grads=True)[number]
+
+    rows = tuple(jacobian(derived(number), given) for number in range(len(given)))
+    return rows if isinstance(inputs, tuple) else rows[0][0]
 
 
 def vjp(func: Callable[..., Any], inputs: Tensor, v: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:

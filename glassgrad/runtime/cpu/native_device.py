@@ -233,12 +233,12 @@ class NativePlan(DevicePlan):
 
     def _runner_alone(self) -> Callable[[], int]:
         """What runs every command in this thread: they are small, and opening a pool costs a compile."""
-        self._own_scratch = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
-        scratch = -(-ctypes.addressof(self._own_scratch) // ALIGNMENT) * ALIGNMENT
+        memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
+        scratch = -(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT
         steps = [(_FUNCTION(command.function) if command.function else None, command.args, command.tasks)
                  for command in self._commands[:self._count]]
 
-        def run() -> int:
+        def run(held: Any = (self, memory)) -> int:         # which live as long as this can be called
             for number, (function, args, bound) in enumerate(steps):
                 if function is not None:
                     function(args, 0, scratch)

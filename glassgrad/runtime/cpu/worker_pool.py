@@ -281,11 +281,12 @@ class WorkerPool:
         return self._crew
 
     def _run_inline(self, commands: int, count: int) -> int:
-        arena = _map_arena(self._scratch_bytes)  # the arenas of the pool are in use by the launch we are in
+        nbytes = self._scratch_bytes         # a launch inside this one, or of another thread, may raise it meanwhile
+        arena = _map_arena(nbytes)           # the arenas of the pool are in use by the launch we are in
         try:
             return self._native.inline(commands, count, arena)      # type: ignore[no-any-return]
         finally:
-            unmap_pages(arena, self._scratch_bytes)
+            unmap_pages(arena, nbytes)
 
     def close(self) -> None:
         """Ends the threads. Launches still work afterwards, on the caller alone."""

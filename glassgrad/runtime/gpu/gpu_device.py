@@ -72,7 +72,8 @@ class GpuDevice(SearchedKernels, Backend):
         super().__init__(name, memory)
         self.searched_on = (name,)
         self.has_float64 = self.dialect.has_float64
-        self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False)
+        self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False,
+                                      missing_types=lambda: self.missing_types)
 
     # -- what they do differently ------------------------------------------------------------------------------
     def compile_source(self, source: str) -> bytes:

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import OwnGradient
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.gradient import reached_from
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.movement import counting
 
@@ -77,6 +77,17 @@ def refuse_bits(root: UOp, targets: Sequence[UOp]) -> None:
                                 expected="a value that changes smoothly with its input",
                                 fix="use cast to convert values; or x.detach() before bitcast, where no gradient is "
                                      "meant")
+
+
+def next_after(x: UOp, y: UOp) -> UOp:
+    """The number next to x on the way to y, both of one float type: the bits of a size, counted one up or down."""
+    word, sign = WORDS[x.dtype.itemsize], 1 << (x.dtype.bits - 1)
+    bits = x.bitcast(word)
+    grows = (x < y).eq(const(0.0, x.dtype) < x)                          # the size does
+    stepped = grows.where(bits + 1, bits - 1)
+    smallest = (y < 0.0).where(const(sign + 1, word), const(1, word))    # after zero
+    found = (bits & (sign - 1)).eq(0).where(smallest, stepped).bitcast(x.dtype)
+    return x.eq(y).where(y, (x.ne(x) | y.ne(y)).where(x + y, found))
 
 
 def _cut(x: UOp, part: DType) -> UOp:

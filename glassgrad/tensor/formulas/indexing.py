@@ -17,6 +17,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
+from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
 from glassgrad.tensor.formulas.order import key_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
@@ -153,7 +154,13 @@ def true_indices(mask: UOp, size: int) -> UOp:
 
 # -- writing -------------------------------------------------------------------------------------------------
 def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp) -> UOp:
-    """x with what a view of it shows replaced; `steps` are the movement ops from x to the view."""
+    """x with what a view of it shows replaced; `steps` are the movement ops from x to the view, and where its bits are
+    read as another type."""
+    for at, (op, arg) in enumerate(steps):
+        if op is o.BITCAST:                  # replaced in the bits, which then are read as the type before
+            shown = applied(steps[:at], x, cuts=False)
+            bits = replace_part(reread(shown, arg[1]), steps[at + 1:], value)
+            return replace_part(x, steps[:at], reread(bits, arg[0]))
     view = applied(steps, x, cuts=False)
     if is_plain_part(x, view):
         return replace_view(x, view, value)

@@ -3,22 +3,25 @@
 A view shows elements of another tensor, and a write through any of them is seen by all of them; docs/design/
 views_and_memory.md says which tensors see a write. Nodes never change, so a write makes a new value of the whole, and
 every live tensor of the storage gets the node that shows its part of that. Each holds the movement ops ("steps") that
-lead there.
+lead there; bits read as another type are a step too.
 Does not know how a part is replaced: methods/assignment.py does that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from typing import Any
 from weakref import ref
 
 from glassgrad.base.errors import Bug, InputError
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.graph.view import ShapeTracker, View
+from glassgrad.tensor.formulas.bits import reread
 
-Step = tuple[o.Op, Any]                        # a movement op (or DETACH) and its argument
+Step = tuple[o.Op, Any]        # a movement op (or DETACH) and its argument; BITCAST and the types before and after
 _FEW = 8                                     # members that are listed before dead ones are dropped
 _ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))
 
@@ -102,15 +105,20 @@ def shares_with(tensor: Any, others: Set[int]) -> bool:
     return storage is not None and any(id(other) in others for other in storage.live() if other is not tensor)
 
 
-def share(view: Any, source: Any) -> None:
-    """`view`, whose node is movement ops over that of `source`, shows the storage of `source` from now on."""
+def share(view: Any, source: Any, bits: UOp | None = None) -> None:
+    """`view`, whose node is movement ops over that of `source`, shows the storage of `source` from now on. Where they
+    are over `bits`, that is the node of `source` read as another type."""
     storage = source._storage
     if storage is None:
         storage = source._storage = TensorStorage()
         source._steps = ()
         storage.members.append(ref(source))
     view._storage = storage
-    view._steps = source._steps + _steps(view.uop, source.uop)
+    if bits is None:
+        view._steps = source._steps + _steps(view.uop, source.uop)
+    else:
+        types = (source.uop.dtype, bits.dtype)
+        view._steps = (*source._steps, (o.BITCAST, types), *_steps(view.uop, bits))
     storage.add(view)
 
 
@@ -135,16 +143,37 @@ def _steps(node: UOp, below: UOp) -> tuple[Step, ...]:
 def _undone(node: UOp, steps: tuple[Step, ...]) -> UOp | None:
     """The node below some steps; None where the node is not that."""
     for op, arg in reversed(steps):
-        if node.op is not op or node.arg != arg:
+        if op is o.BITCAST:
+            below = _read_as_bits(node, *arg)
+            if below is None:
+                return None
+            node = below
+        elif node.op is not op or node.arg != arg:
             return None
-        node = node.src[0]
+        else:
+            node = node.src[0]
     return node
+
+
+def _read_as_bits(node: UOp, before: DType, after: DType) -> UOp | None:
+    """The node whose bits `node` shows as another type; None where it shows none. Equal nodes are one object, so it is
+    the one that gives `node` when it is read as that type."""
+    nbytes = math.prod(node.shape) * after.itemsize
+    below = node
+    while below.src:
+        below = below.src[0]
+        fits = below.dtype is before and math.prod(below.shape) * before.itemsize == nbytes
+        if fits and len(below.shape) == len(node.shape) and reread(below, after) is node:
+            return below
+    return None
 
 
 def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:
     """The steps over a node; without those that only end gradients, where `cuts` is False."""
     for op, arg in steps:
-        if cuts or op is not o.DETACH:
+        if op is o.BITCAST:
+            node = reread(node, arg[1])
+        elif cuts or op is not o.DETACH:
             node = UOp(op, node.dtype, (node,), arg)
     return node
 

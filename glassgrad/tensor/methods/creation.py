@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
+from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.symbolic import Length, most
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import evaluate as running, index_range_check
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import number, plain_number, shape_from
@@ -328,7 +329,8 @@ class CreationMixin(TensorBase):
         return cls([[p[k] for p in found] for k in range(2)], dtype=dtypes.int32)
 
     def one_hot(self, num_classes: int = -1) -> Self:
-        """A new last axis with 1 at the place each value names and 0 elsewhere; -1 counts up to the largest value.
+        """A new last axis with 1 at the index that each value names and 0 elsewhere; -1 counts up to the largest value.
+        A value outside gives zeros; SANITIZE=1 reports it.
 
         >>> Tensor([1, 0]).one_hot(3).tolist()
         [[0, 1, 0], [1, 0, 0]]
@@ -340,8 +342,12 @@ class CreationMixin(TensorBase):
         if count == -1:
             count = int(running.number_in(largest(self.uop), self.device)) + 1
         classes = counting(count, self.uop.dtype).broadcast((*self.shape, count))
-        value = self.uop.reshape((*self.shape, 1)).expand((*self.shape, count))
-        return self._with(value.eq(classes).cast(dtypes.default_int))
+        chosen = self.uop.reshape((*self.shape, 1)).expand((*self.shape, count)).eq(classes)
+        if settings.SANITIZE:
+            shape = (*self.shape, count)
+            index_range_check.watch(self.uop, [index_range_check.Pick(self.uop, count, self.ndim, False)], shape, count)
+            index_range_check.watch_for(chosen, self.uop, count)
+        return self._with(chosen.cast(dtypes.default_int))
 
     # -- from memory -----------------------------------------------------------------------------------------
     @classmethod

@@ -15,6 +15,7 @@ from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED, arguments, computed, spelled
 from glassgrad.tensor.formulas import arithmetic, elementary
 from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
+from glassgrad.tensor.formulas.bits import next_after
 from glassgrad.tensor.formulas.reductions import all_true
 
 
@@ -213,6 +214,15 @@ class ElementwiseMixin(TensorBase):
         x, y = both(as_float(self.uop), self._operand(other))
         size = x.abs()
         return self._with(where(arithmetic.is_negative(y), -size, size), other)
+
+    def nextafter(self, other: Any) -> Self:
+        """The number of this type that is next to this one on the way to the other. It has no gradient.
+
+        >>> (Tensor([1.0]).nextafter(2.0) - 1).item() == 2.0 ** -23
+        True
+        """
+        x, y = both(as_float(self.uop), self._operand(other))
+        return self._with(next_after(x, y), other)
 
     def clamp(self, min_: Any = None, max_: Any = None, **spelling: Any) -> Self:
         """Values below `min_` become `min_`, values above `max_` become `max_`.

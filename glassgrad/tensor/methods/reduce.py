@@ -19,10 +19,10 @@ from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, spelled
+from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, spelled, two_axes
 from glassgrad.tensor.formulas import reductions, statistics
 from glassgrad.tensor.formulas.arithmetic import equal
-from glassgrad.tensor.formulas.movement import flatten, squeeze, unsqueeze
+from glassgrad.tensor.formulas.movement import diagonal, flatten, squeeze, unsqueeze
 from glassgrad.tensor.formulas.reductions import any_true, largest, running as running_total, smallest, sum_dtype, total
 
 
@@ -46,6 +46,15 @@ class ReduceMixin(TensorBase):
         """
         axis, keepdim, kind = arguments("sum", spelling, axis=axis, keepdim=keepdim, dtype=dtype)
         return self._with(reductions.total(self.uop, axis, keepdim, kind or exact(self._sum_dtype(self.dtype))))
+
+    def trace(self) -> Self:
+        """The sum of a matrix' diagonal; its type is that of `sum`.
+
+        >>> Tensor([[1, 2], [3, 4]]).trace().item()
+        5
+        """
+        two_axes("trace", self.shape)
+        return self._with(reductions.total(diagonal(self.uop), -1, dtype=exact(self._sum_dtype(self.dtype))))
 
     def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, **spelling: Any) -> Self:
         """The product over all axes, or over those given; its type is that of `sum`.

@@ -104,7 +104,7 @@ class RegisterPlan(FlatProduct):
             left_packed=tile.left == "packed", left_far=2 * self.left_bytes > self.target.l2_bytes,
             left_apart=tile.left == "in_place" and not self.left_along_m, right=tile.right,
             right_far=self.right_bytes > self.target.l2_bytes,
-            right_stays=in_place and self.right_stays_near(vectors),
+            right_stays=in_place and self.right_stays_near(vectors), right_flows=in_place and self.right_flows,
             panel_in_l1=4 * self.panel_bytes(vectors) <= 3 * self.target.l1_bytes,
             vector_bytes=self.target.vector_bytes, accesses=self.accesses, repeats=self.repeats))
 
@@ -125,19 +125,21 @@ class RegisterPlan(FlatProduct):
         """Panels of M and N in one task.
 
         Where each task packs its panels of the right factor, it has all rows, or enough to repay that, and panels that
-        stay in half the second-level cache. Where the right factor is read in place and stays near, a task takes whole
-        rows of the result, all tasks as many: what it writes is one piece of memory, likely to be read by rows again.
-        Else blocks are as square as can be while the task's rows of the left factor (and its sums, where K is cut into
-        blocks) stay in half the second-level cache."""
+        stay in half the second-level cache; where the right factor flows, as many rows as leave enough tasks. Where it
+        is read in place and stays near, a task takes whole rows of the result, all tasks as many: what it writes is one
+        piece of memory, likely to be read by rows again. Else blocks are as square as can be while the task's rows of
+        the left factor (and its sums, where K is cut into blocks) stay in half the second-level cache."""
         rows, columns = tile.rows, tile.vectors * self.lanes
         panels_m, panels_n = self.panels(rows, tile.vectors)
         cache = self.target.l2_bytes // 2
-        if tile.right == "near":
+        stays = tile.right == "in_place" and panels_m >= wanted and self.right_stays_near(tile.vectors)
+        flows = tile.right == "in_place" and self.right_flows
+        if tile.right == "near" or flows and not stays:
             fit = max(1, cache // self.panel_bytes(tile.vectors))
-            least = -(-cpu.NEAR_ROWS // rows)
+            least = 1 if flows else -(-cpu.NEAR_ROWS // rows)
             return blocks(panels_m, panels_n, wanted, lambda m, n: 1 / m,
                           lambda m: fit if m == panels_m or m >= least else 0)
-        if tile.right == "in_place" and panels_m >= wanted and self.right_stays_near(tile.vectors):
+        if stays:
             block_m, _ = blocks(panels_m, 1, wanted, lambda m, n: 1 / m, lambda m: int(panels_m % m == 0))
             return block_m, panels_n
         panel = rows * min(self.depth, cpu.NEAR_K) * self.itemsize
@@ -181,6 +183,16 @@ class RegisterPlan(FlatProduct):
             return False
         step = stride_along(right.src[1], self.product.k[0]) or 0
         return fit_sets(self.depth, step * right.dtype.itemsize, 8)
+
+    @cached_property
+    def right_flows(self) -> bool:
+        """Whether the right factor, read in place, comes as fast as if it were packed: both factors lie in the
+        second-level cache, no vector crosses a line, and rows are short and few."""
+        right = self.product.right
+        pitch = abs(stride_along(right.src[1], self.product.k[0]) or 0) * right.dtype.itemsize
+        in_cache = 2 * max(self.left_bytes, self.right_bytes) <= self.target.l2_bytes
+        return in_cache and self.right_bytes <= cpu.FLOW_BYTES and pitch <= cpu.FLOW_PITCH and \
+            pitch % self.target.vector_bytes == 0
 
     def must_pack_together(self, rows: int, vectors: int) -> str | None:
         """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a

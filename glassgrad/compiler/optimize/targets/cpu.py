@@ -38,6 +38,8 @@ REREAD = 2               # times that each number is read, for a factor to be a 
 FEW_WINDOW_PANELS = 8    # up to so many, a factor that is no window is read in place too
 MOST_VECTORS = 4         # of a tile
 MOST_SPLIT = 1 << 17     # results up to which each part of K has sums of its own
+FLOW_BYTES = 448 << 10   # of a right factor that is read in place as fast as packed: more pages are not at hand
+FLOW_PITCH = 1024        # bytes from row to row, at most; lines that lie further apart share too few sets
 MOST_NEAR = 12           # tiles that a search tries
 MOST_WRITTEN = 2048      # multiply-adds that are written out, for all the edges that a tile may lie at
 PACK = 1.0               # cycles to pack one number of the other factor
@@ -75,6 +77,7 @@ class TileCounts:
     right: str               # "packed", "near" or "in_place"
     right_far: bool          # the right factor does not fit the second-level cache
     right_stays: bool        # read in place, a panel of it stays in the first-level cache
+    right_flows: bool        # read in place, it costs no more than packed
     panel_in_l1: bool
     vector_bytes: int
     accesses: int            # of the epilogue to memory, for each element
@@ -85,8 +88,8 @@ def contract_cycles(c: TileCounts) -> float:
     """About how many cycles a product takes, divided by its depth: two multiply-adds a cycle, or not quite two loads;
     the lines of both panels that come from the second-level cache (rows that are read in place cost more); packing an
     element of a factor, more where another core reads it from far away, and the phase that takes; the right factor's
-    lines where it is read in place, once if they stay near; and what the epilogue reads and writes, twice as much
-    where rows past the edge are left out."""
+    lines where it is read in place, once if they stay near, unless it flows; and what the epilogue reads and writes,
+    twice as much where rows past the edge are left out."""
     step = max(c.rows * c.vectors / 2, (c.rows + c.vectors + 1) * 0.6, 5.0)    # a sum waits for the last one: 4 cycles
     step += 0.1 * c.rows + 0.3 if c.left_apart else (0.12 if c.left_far else 0.05) * c.rows
     if not (c.right == "near" or c.right_stays) or not c.panel_in_l1:
@@ -98,7 +101,7 @@ def contract_cycles(c: TileCounts) -> float:
         packing += 0.4 * c.n
     elif c.right == "packed":
         packing += (PHASE / c.depth + (1.8 if c.right_far else 0.4) * c.n) / c.repeats
-    lines = 0.12 * (1 if c.right_stays else c.panels_m) * c.n if c.right == "in_place" else 0
+    lines = 0.12 * (1 if c.right_stays else c.panels_m) * c.n if c.right == "in_place" and not c.right_flows else 0
     ends = c.accesses * c.rows * c.vectors * (2 if c.m % c.rows else 1) / c.depth
     return c.panels_m * c.panels_n * (step + ends) + packing + lines
 

@@ -18,7 +18,7 @@ from glassgrad.tensor.formulas.arithmetic import add, divide, less, mul, where
 from glassgrad.tensor.formulas.linalg import factors
 from glassgrad.tensor.formulas.linalg.factors import inverted, matrices, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import diagonal, eye, matrix_transpose, tril, triu, unsqueeze
+from glassgrad.tensor.formulas.movement import eye, matrix_transpose, tril, triu, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, total
 
 
@@ -183,15 +183,6 @@ class FactorizationsMixin(TensorBase):
         return self._with(solved(r, matmul(matrix_transpose(q), other.uop)), other)
 
     # -- sums ------------------------------------------------------------------------------------------------
-    def trace(self) -> Self:
-        """The sum of a matrix' diagonal.
-
-        >>> Tensor([[1, 2], [3, 4]]).trace().item()
-        5
-        """
-        two_axes("trace", self.shape)
-        return self._with(total(diagonal(self.uop), -1))
-
     def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:
         """A matrix brought close to one with singular values of 1: x over its length, then `steps` times
         p0 x + p1 (x x^T) x + p2 (x x^T)^2 x + ...

@@ -190,7 +190,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([-4.0, 3.0]).hardswish().tolist()
         [-0.0, 3.0]
         """
-        return self._with(activations.hardswish(self.uop))
+        return self._formula(activations.hardswish)
 
     def prelu(self, weight: Self) -> Self:
         """x where it is positive, weight x elsewhere; one weight, or one per channel (axis 1).

@@ -25,6 +25,7 @@ from glassgrad.tensor.formulas.movement import diagonal
 from glassgrad.tensor.formulas.reductions import sum_dtype
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_JOINED = "(...)"       # the axes that ... stands for, inside of a group
 
 
 def _wrong(formula: str, expected: str) -> InputError:
@@ -142,7 +143,8 @@ class EinsumMixin(TensorBase):
         return self.tensordot(other, ([-1], [-1]))
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
-        """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1.
+        """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1; ... stands for the
+        others, and (...) joins them.
 
         >>> Tensor([[1, 2, 3, 4]]).rearrange("1 (a b) -> b a", a=2).tolist()
         [[1, 3], [2, 4]]
@@ -152,9 +154,9 @@ class EinsumMixin(TensorBase):
             raise _wrong(formula, "one -> between the axes as they are and as they shall be")
         left, right = (_axes(side, formula) for side in sides)
         named = [n for axis in left for n in axis if n != "..."]
-        dotted = [sum(axis.count("...") for axis in side) for side in (left, right)]
+        dotted = [sum(axis.count("...") + axis.count(_JOINED) for axis in side) for side in (left, right)]
         if dotted not in ([0, 0], [1, 1]) or dotted[0] != left.count(["..."]):
-            raise _wrong(formula, "... once on each side, or not at all")
+            raise _wrong(formula, "... once on each side, on the left without ( ), or not at all")
         extra = self.ndim - (len(left) - 1) if ["..."] in left else 0
         if extra < 0 or ["..."] not in left and len(left) != self.ndim:
             raise ShapeError("the formula does not fit the tensor",
@@ -164,10 +166,15 @@ class EinsumMixin(TensorBase):
         dots = [f"...{i}" for i in range(extra)]
         left = [[*g] for axis in left for g in ([[d] for d in dots] if axis == ["..."] else [axis])]
         right = [g for axis in right for g in ([[d] for d in dots] if axis == ["..."] else
-                                               [[d for n in axis for d in (dots if n == "..." else [n])]])]
+                                               [[d for n in axis for d in (dots if n == _JOINED else [n])]])]
         if len(set(named)) != len(named) or sorted(n for a in left for n in a) != sorted(n for a in right for n in a):
             raise _wrong(formula, "the same names on both sides, each once on a side")
         known = {name: of_kind("int", "rearrange", **{name: size}) for name, size in sizes.items()}
+        unused = [name for name in sizes if name not in named]
+        if unused:
+            raise InputError("rearrange was given the size of an axis that the formula does not name",
+                             given=f"{unused[0]}={sizes[unused[0]]} for {formula!r}",
+                             expected=f"sizes of {', '.join(named) or 'no axes'}", fix="check the spelling")
         for axis, n in zip(left, self.shape):
             open_ = [name for name in axis if name not in known]
             product = math.prod(known[name] for name in axis if name in known)
@@ -212,10 +219,10 @@ def _product(x: UOp, a: str, y: UOp, b: str, later: set[str]) -> tuple[UOp, str]
 
 
 def _axes(side: str, formula: str) -> list[list[str]]:
-    """'a (b c) 1 ...' as [[a], [b, c], [], [...]]."""
+    """'a (b c) 1 ...' as [[a], [b, c], [], [...]]; the dots inside of a group are `_JOINED`."""
     axes: list[list[str]] = []
     group: list[str] | None = None
-    for token in re.findall(r"\.\.\.|\w+|\S", side):
+    for token in re.findall(r"\.\.\.|\w+|\S", side.replace("\N{HORIZONTAL ELLIPSIS}", "...")):
         if token == "(" and group is None:
             group = []
         elif token == ")" and group is not None:
@@ -226,7 +233,7 @@ def _axes(side: str, formula: str) -> list[list[str]]:
             if group is None:
                 axes.append(name)
             else:
-                group.extend(name)
+                group.extend([_JOINED] if token == "..." else name)
         else:
             raise _wrong(formula, "names, 1, ... and groups in ( )")
     if group is not None:
