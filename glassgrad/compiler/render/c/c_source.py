@@ -292,6 +292,10 @@ class CFunction(CMatrices):
             return self.cast(CValue(text, dtypes.uint8, lanes), dtypes.bool)
         return CValue(text, dtype, lanes)
 
+    def gate(self, statement: Store) -> str:
+        """The condition under which a statement stores; empty: always."""
+        return "" if statement.gate is None else self.operand(statement.gate).inside
+
     def prefetch(self, statement: Prefetch) -> None:
         self.line(f"__builtin_prefetch({self.place(statement.memory, self.split(statement.index)[0])}, 0, 2);")
 
