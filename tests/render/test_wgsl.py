@@ -177,6 +177,15 @@ def test_webgpu_gives_what_the_interpreter_gives(name: str) -> None:
     np.testing.assert_allclose(there, here, rtol=2e-5, atol=2e-5)
 
 
+@needs_webgpu
+def test_padding_around_nothing_reads_nothing() -> None:
+    """An empty tensor has no memory that could be bound."""
+    x = held(FLOATS, device="WEBGPU")
+    padded = (x + 1).pad(((0, 0), (0, 1)))[:2, 65:66].contiguous()
+    nothing = (x * 2)[:, :0].contiguous().pad(((0, 0), (1, 2)))
+    assert padded.tolist() == [[0.0], [0.0]] and nothing.numpy().tolist() == [[0.0] * 3] * 37
+
+
 LONG = np.array([0, 1, -1, 5, -7, 2**31, -2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, -2**63, 1 << 40, -(3 << 33)],
                 dtype="int64")
 
