@@ -142,7 +142,6 @@ MOVES = [
          when=lambda root: root.shape[-1] == 1 and root.arg.stride == 1),
     Rule("spread-zeros", node((o.PAD, o.UNWINDOW), _broadcast), 0, when=lambda c: c == 0 and not negative(c),
          why="zeros among zeros"),
-    Rule("spread-nothing", node((o.PAD, o.UNWINDOW), x), 0, when=lambda x: 0 in x.shape, why="zeros around nothing"),
     Rule("constant-operand", some(_compute, _broadcast), _constant_operand, why="constants mix with any shape"),
     Rule("constant-operand-reshaped", some(_compute, node(o.RESHAPE, c)), _constant_operand,
          why="constants mix with any shape"),
