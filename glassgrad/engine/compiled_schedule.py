@@ -55,7 +55,7 @@ class CompiledSchedule:
             for n, slot in enumerate(item.slots):
                 whole = planned.slots[slot].whole
                 slot = slot if whole is None else whole
-                if n < item.results:
+                if n < item.results or not planned.slots[slot].nbytes:      # no kernel computes what is empty
                     first.setdefault(slot, at)
                 last[slot] = at
         for slot, begin in first.items():

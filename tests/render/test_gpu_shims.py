@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+import graph_fuzzer
 import numpy as np
 import pytest
 from shim_device import DIALECT_OF, KernelFault, ShimDevice, needs_cxx, run_kernel, runtime
@@ -266,3 +267,18 @@ def test_only_the_thread_that_stores_reads_there(name: str, shims: None) -> None
         index = Tensor(places, device=on)
         return source.scatter_reduce(0, index, source.gather(0, index) * 0.5, "amax").float().numpy()
     np.testing.assert_array_equal(scattered(name), scattered("CPU"))
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 8), (13, 17, 16), (5, 8)])
+def test_a_thread_without_a_row_loads_none(shape: tuple[int, ...], shims: None) -> None:
+    """Running totals of fewer rows than a group has threads, whose numbers are loaded four at a time: found by random
+    graphs, where threads beyond the last row read outside of the buffer."""
+    x = x_of(*shape)
+    np.testing.assert_allclose(Tensor(x, device="HIP_SHIM").cumsum(-1).numpy(), x.cumsum(-1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [21083, 21680])
+def test_a_reduction_that_reads_no_neighbours(seed: int, shims: None) -> None:
+    """The greatest of a number that is gathered again and again, and of rows between zeros: random graphs where the
+    compiler stopped."""
+    graph_fuzzer.check_seed(seed, ("METAL_SHIM",))

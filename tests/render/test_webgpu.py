@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from wgsl_reference import held, message
 
-from glassgrad import Device, DeviceError, DTypeError, MemoryLimitError, Tensor, Variable
+from glassgrad import Context, Device, DeviceError, DTypeError, MemoryLimitError, Tensor, Variable
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Param
@@ -62,6 +62,17 @@ def test_webgpu_gives_what_the_interpreter_gives(name: str) -> None:
     there, here = (KERNELS[name](Tensor(FLOATS, device=d)).numpy() for d in ("WEBGPU", "PYTHON"))
     assert there.dtype == here.dtype
     np.testing.assert_allclose(there, here, rtol=2e-5, atol=2e-5)
+
+
+@needs_webgpu
+@pytest.mark.parametrize("noopt", [0, 1])
+def test_padding_around_nothing(noopt: int) -> None:
+    """An empty tensor that no kernel computes is bound nevertheless: found by random graphs."""
+    with Context(NOOPT=noopt):
+        x = held(FLOATS, device="WEBGPU")
+        padded = (x + 1).pad(((0, 0), (0, 1)))[:2, 65:66].contiguous()
+        nothing = (x * 2)[:, :0].contiguous().pad(((0, 0), (1, 2)))
+        assert padded.tolist() == [[0.0], [0.0]] and nothing.numpy().tolist() == [[0.0] * 3] * 37
 
 
 LONG = np.array([0, 1, -1, 5, -7, 2**31, -2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, -2**63, 1 << 40, -(3 << 33)],

@@ -319,7 +319,8 @@ def neighbours(body: list[Statement], lane: UOp) -> int:
         return 0
     loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
     sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
-    return WIDE_BYTES // min([*sizes, *[s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]])
+    sizes += [s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]
+    return WIDE_BYTES // min(sizes) if sizes else 0
 
 
 def _contiguous(at: UOp, lane: UOp) -> bool:

@@ -25,8 +25,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
-                                            For, Kernel, Prefetch, Statement, Store, expressions, ranges_of,
-                                            shared_locals, walk)
+                                            For, Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -37,6 +36,7 @@ from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
+from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.gpu.rounded_values import is_ordinary, rounded_divisions
 from glassgrad.compiler.render.gpu.wide_access import MOST_BYTES, load_wide, neighbours, runs_of_reads, store_wide
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, LocalLayout, function_name, launch_info
@@ -99,7 +99,7 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
 
-class GpuFunction(CFunction):
+class GpuFunction(GroupThreads, CFunction):
     """One phase as one function that every thread of every group runs."""
 
     def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
@@ -239,12 +239,6 @@ class GpuFunction(CFunction):
     def value_type(self, node: UOp, lanes: int) -> str:
         return self.counts_in if of_counters(node) else super().value_type(node, lanes)
 
-    def takes_part(self, index: UOp) -> str:
-        """The condition under which this thread has a lane that an index depends on; empty: it always has."""
-        sizes = {r.arg.size for r in ranges_of(index) if r in self.thread_ranges}
-        least = min(sizes, default=self.threads)
-        return f"{self.thread} < {least}" if least < self.threads else ""
-
     def make(self, node: UOp) -> CValue:
         if node.op is not o.FOLD:
             return super().make(node)
@@ -349,7 +343,8 @@ class GpuFunction(CFunction):
         return neighbours(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
-        store_wide(self, stores, self.store_test(stores[0]), self.is_aligned, self.pair_rounding(stores))
+        test = self.store_test(stores[0], self.gate(stores[0]))
+        store_wide(self, stores, test, self.is_aligned, self.pair_rounding(stores))
 
     def pair_rounding(self, stores: list[Store]) -> str:
         """The helper that rounds two neighbours at once; empty where they are not rounded for this store alone."""
@@ -449,27 +444,14 @@ class GpuFunction(CFunction):
         test = self.takes_part(index)
         return CValue(f"{test} ? {found.inside} : 0", found.dtype, 0, False) if test else found
 
-    def store_test(self, statement: Store) -> str:
-        """The condition under which this thread stores; empty: it always does."""
-        index = statement.index
-        alone = self.thread_ranges.isdisjoint(ranges_of(index))
-        if alone and not self.thread_ranges.isdisjoint(ranges_of(statement.value)):
-            raise Bug("threads would overwrite each other in one place")
-        tests = [f"{self.thread} == 0" if alone else self.takes_part(index)]
-        tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
-        return " && ".join(t for t in tests if t)
-
     def store(self, statement: Store) -> None:
         memory, index, combine = statement.memory, statement.index, statement.combine
-        test = self.store_test(statement)
+        test = self.store_test(statement, self.gate(statement))
         value = self.operand(statement.value)
         if combine is not None:
             value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
         place = self.split(index)[0]
         self.line(f"{f'if ({test}) ' if test else ''}{self.base(memory)}[{place.text}] = {value.text};")
-
-    def prefetch(self, statement: Prefetch) -> None:
-        """Other threads run while one waits for memory."""
 
     def cast(self, x: CValue, dtype: DType) -> CValue:
         small = next((d for d in (dtype, x.dtype) if d in SMALL_FLOATS), None)

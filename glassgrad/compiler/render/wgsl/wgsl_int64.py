@@ -58,13 +58,12 @@ fn shr_u64(x: vec2<u32>, y: vec2<u32>) -> vec2<u32> {
   return vec2<u32>((x.x >> n) | (x.y << (32u - n)), x.y >> n);
 }
 fn shr_i64(x: vec2<u32>, y: vec2<u32>) -> vec2<u32> {
-  let n = y.x;
-  if (y.y != 0u || n >= 64u) { return vec2<u32>(); }
-  if (n == 0u) { return x; }
-  if (n >= 32u) { return vec2<u32>(u32(i32(x.y) >> (n - 32u)), u32(i32(x.y) >> 31u)); }
-  return vec2<u32>((x.x >> n) | (x.y << (32u - n)), u32(i32(x.y) >> n));
+  if (y.y != 0u || y.x >= 64u) { return vec2<u32>(); }
+  let sign = vec2<u32>(u32(i32(x.y) >> 31u));
+  return shr_u64(x ^ sign, y) ^ sign;
 }
 fn parts_64(x: vec2<u32>, y: vec2<u32>) -> vec4<u32> {
+  if (all(y == vec2<u32>())) { return vec4<u32>(); }
   var quotient = vec2<u32>();
   var rest = vec2<u32>();
   for (var i = 63u; i < 64u; i--) {
@@ -80,21 +79,17 @@ fn parts_64(x: vec2<u32>, y: vec2<u32>) -> vec4<u32> {
   return vec4<u32>(quotient, rest);
 }
 fn divide_u64(x: vec2<u32>, y: vec2<u32>) -> vec2<u32> {
-  if (all(y == vec2<u32>())) { return y; }
   return parts_64(x, y).xy;
 }
 fn modulo_u64(x: vec2<u32>, y: vec2<u32>) -> vec2<u32> {
-  if (all(y == vec2<u32>())) { return y; }
   return parts_64(x, y).zw;
 }
 fn divide_i64(x: vec2<u32>, y: vec2<u32>) -> vec2<u32> {
-  if (all(y == vec2<u32>())) { return y; }
   let parts = parts_64(abs_64(x), abs_64(y));
   if (((x.y ^ y.y) >> 31u) == 0u) { return parts.xy; }
   return select(neg_64(parts.xy), ~parts.xy, any(parts.zw != vec2<u32>()));
 }
 fn modulo_i64(x: vec2<u32>, y: vec2<u32>) -> vec2<u32> {
-  if (all(y == vec2<u32>())) { return y; }
   let rest = parts_64(abs_64(x), abs_64(y)).zw;
   let signed = select(rest, neg_64(rest), (x.y >> 31u) == 1u);
   let apart = any(rest != vec2<u32>()) && ((x.y ^ y.y) >> 31u) == 1u;

@@ -22,13 +22,13 @@ from glassgrad.compiler.graph.index_algebra import fits
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of
 from glassgrad.compiler.render.c.c_ops import NAMES, CArithmetic, CValue, kept, number
-from glassgrad.compiler.render.wgsl.wgsl_arrays import PAIR
 from glassgrad.compiler.render.wgsl.wgsl_int64 import HELPERS
 
 LONG = (dtypes.int64, dtypes.uint64)
+PAIR = "vec2<u32>"          # a 64-bit integer, the low word first
 # Of numbers that fit 32 bits, these results fit too.
-STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT, o.MOD)
-# Ops that are one call; a name with a place for the type differs by it.
+STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT)
+# Ops on pairs of words that are a call; a name with a place for the type differs by it. Others are written as usual.
 LONG_OPS = {o.ADD: "add_64", o.SUB: "sub_64", o.MUL: "mul_64", o.NEG: "neg_64", o.CMPLT: "less_{}", o.SHL: "shl_64",
             o.SHR: "shr_{}", o.IDIV: "divide_{}", o.MOD: "modulo_{}"}
 
@@ -58,8 +58,7 @@ class WgslArithmetic(CArithmetic):
                 return CValue(number(value, dtype), dtype, constant=value)
             return CValue(self.hidden(bits), dtype, constant=value)
         if dtype in LONG:
-            low, high = int(value) & 0xFFFFFFFF, int(value) >> 32 & 0xFFFFFFFF
-            return CValue(f"{PAIR}({low}u, {high}u)", dtype, constant=value)
+            return self.pair(int(value), dtype)
         text = f"{value}u" if dtype.kind == "u" else f"({value})" if value < 0 else str(value)
         return CValue("i32(-2147483648)" if text == "(-2147483648)" else text, dtype, constant=value)
 
@@ -100,9 +99,12 @@ class WgslArithmetic(CArithmetic):
         if x.dtype in LONG:
             return x._replace(dtype=dtype)
         if x.constant is not None:
-            words = int(x.constant) & 0xFFFFFFFFFFFFFFFF
-            return CValue(f"{PAIR}({words & 0xFFFFFFFF}u, {words >> 32}u)", dtype, constant=x.constant)
+            return self.pair(int(x.constant), dtype)
         return self.call(self.long_helper("long_64"), dtype, 0, x)
+
+    def pair(self, value: int, dtype: DType) -> CValue:
+        """A 64-bit number as two words."""
+        return CValue(f"{PAIR}({value & 0xFFFFFFFF}u, {value >> 32 & 0xFFFFFFFF}u)", dtype, constant=value)
 
     def short(self, x: CValue) -> CValue:
         """The low word of a 64-bit integer, as i32."""
@@ -112,36 +114,14 @@ class WgslArithmetic(CArithmetic):
         if dtype not in LONG:
             return super().apply(op, dtype, *values)
         numbers = values[1:] if op is o.WHERE else values
-        if op in STAYS_SHORT and all(v.dtype is dtypes.int32 for v in numbers) and (
-                op is not o.MOD or numbers[1].constant is not None):
+        divides = op in (o.IDIV, o.MOD) and (numbers[1].constant or 0) > 0
+        if (op in STAYS_SHORT or divides) and all(v.dtype is dtypes.int32 for v in numbers):
             return super().apply(op, dtypes.int32, *values)
-        if op is o.IDIV and all(v.dtype is dtypes.int32 for v in numbers) and (numbers[1].constant or 0) > 0:
-            return super().apply(op, dtypes.int32, *values)
-        return self.apply_long(op, dtype, values[:1] if op is o.WHERE else (), [self.long(v, dtype) for v in numbers])
-
-    def apply_long(self, op: Op, dtype: DType, condition: tuple[CValue, ...], x: list[CValue]) -> CValue:
-        """An op on pairs of words."""
-        texts = [v.text for v in x]
+        pairs = [self.long(v, dtype) for v in numbers]
         if op in LONG_OPS:
-            result = dtypes.bool if op is o.CMPLT else dtype
-            return self.call(self.long_helper(LONG_OPS[op].format(NAMES[dtype])), result, 0, *x)
-        if op is o.ABS:
-            return x[0] if dtype.kind == "u" else self.call(self.long_helper("abs_64"), dtype, 0, *x)
-        if op in (o.CMPEQ, o.CMPNE):
-            return CValue(f"{'!' if op is o.CMPNE else ''}all({x[0].inside} == {x[1].inside})", dtypes.bool)
-        if op in (o.MAX, o.MIN):
-            less = self.apply_long(o.CMPLT, dtype, (), x).text
-            low, high = (texts[0], texts[1]) if op is o.MAX else (texts[1], texts[0])
-            return CValue(f"select({low}, {high}, {less})", dtype)
-        if op is o.WHERE:
-            return CValue(f"select({texts[1]}, {texts[0]}, {condition[0].text})", dtype)
-        if op is o.NOT:
-            return CValue(f"~{x[0].inside}", dtype)
-        if op in (o.AND, o.OR, o.XOR):
-            return CValue(f"({x[0].inside} {({o.AND: '&', o.OR: '|', o.XOR: '^'})[op]} {x[1].inside})", dtype)
-        if op is o.MULACC:
-            return self.apply_long(o.ADD, dtype, (), [self.apply_long(o.MUL, dtype, (), x[:2]), x[2]])
-        raise Bug(f"{op.name} of {dtype.name} reached the WGSL renderer")
+            helper = self.long_helper(LONG_OPS[op].format(NAMES[dtype]))
+            return self.call(helper, dtypes.bool if op is o.CMPLT else dtype, 0, *pairs)
+        return super().apply(op, dtype, *values[:len(values) - len(pairs)], *pairs)
 
     # -- ops of up to 32 bits --------------------------------------------------------------------------------------
     def cut(self, dtype: DType, text: str) -> str:
@@ -158,7 +138,8 @@ class WgslArithmetic(CArithmetic):
         return CValue(f"!{x.inside}" if dtype.kind == "b" else self.cut(dtype, f"(~{x.inside})"), dtype)
 
     def absolute(self, dtype: DType, x: CValue) -> CValue:
-        return CValue(self.cut(dtype, f"abs({x.text})"), dtype)
+        name = self.long_helper("abs_64") if dtype is dtypes.int64 else "abs"
+        return x if dtype.kind == "u" else CValue(self.cut(dtype, f"{name}({x.text})"), dtype)
 
     def function(self, name: str, dtype: DType, *arguments: CValue) -> CValue:
         return self.call(name, dtype, 0, *arguments)
@@ -167,6 +148,8 @@ class WgslArithmetic(CArithmetic):
         return self.call("fma", dtype, 0, x, y, z) if dtype.kind == "f" else super().multiply_add(dtype, x, y, z)
 
     def compare(self, sign: str, x: CValue, y: CValue) -> CValue:
+        if x.dtype in LONG:
+            return CValue(f"{'!' if sign == '!=' else ''}all({x.inside} == {y.inside})", dtypes.bool)
         if sign == "!=" and x.dtype is dtypes.float32:
             return CValue(f"!({x.inside} == {y.inside})", dtypes.bool)
         return CValue(f"({x.inside} {sign} {y.inside})", dtypes.bool)
@@ -181,6 +164,9 @@ class WgslArithmetic(CArithmetic):
 
     def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
         """max or min of numbers; a NaN wins: no comparison with it holds."""
+        if dtype in LONG:
+            less = self.apply(o.CMPLT, dtype, x, y)
+            return self.select(dtype, less, y, x) if name == "max" else self.select(dtype, less, x, y)
         if dtype.kind != "f":
             return self.call(name, dtype, 0, x, y)
         body = f"return select(y, x, x {sign} y || !(x == x));"

@@ -7,23 +7,23 @@ wgsl_arrays.py. Reads beyond an array are harmless (WGSL promises it), so a gate
 
 from __future__ import annotations
 
-from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import Accumulate, For, Kernel, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, For, Kernel, Statement, Store
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.launch import LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 from glassgrad.compiler.render.wgsl.loop_rounds import divides_in_32_bits, unrolled
-from glassgrad.compiler.render.wgsl.wgsl_arrays import PAIR, Cells, KernelArrays
-from glassgrad.compiler.render.wgsl.wgsl_ops import LONG, WgslArithmetic
+from glassgrad.compiler.render.wgsl.wgsl_arrays import KernelArrays, Words
+from glassgrad.compiler.render.wgsl.wgsl_ops import LONG, PAIR, WgslArithmetic
 
 __all__ = ["render_wgsl"]
 
@@ -42,7 +42,7 @@ def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
 
 
-class WgslFunction(WgslArithmetic, CFunction):
+class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
     """One phase as one entry point, which every thread of every group runs."""
     counts_in = "let"                # the type is the value's
 
@@ -101,9 +101,6 @@ class WgslFunction(WgslArithmetic, CFunction):
                        *["  " + line for line in body], "  }"]
         around.append("}")
 
-    def prefetch(self, statement: Prefetch) -> None:
-        """Other threads run while one waits for memory."""
-
     # -- values --------------------------------------------------------------------------------------------------
     def held(self, value: CValue, dtype: DType) -> CValue:
         """A value as registers and memory have it: 64-bit integers always as two words."""
@@ -144,7 +141,7 @@ class WgslFunction(WgslArithmetic, CFunction):
         words = CValue(f"args[{node.arg.slot}].xy", dtypes.uint64)
         if node.dtype in LONG:
             return self.short(words) if ix.fits(*ix.bounds(node)) else words._replace(dtype=node.dtype)
-        return self._element(node.dtype, CValue(f"args[{node.arg.slot}].x", dtypes.uint32), "0u")
+        return self._element(node.dtype, f"args[{node.arg.slot}].x", "0u")
 
     def _unmerged(self, node: UOp, at: int) -> CValue:
         """An operand that a driver must not merge with the operation: they take (x + c) - c for x, NaN * 0 for 0,
@@ -184,11 +181,6 @@ class WgslFunction(WgslArithmetic, CFunction):
         return CValue(" + ".join(parts), dtypes.int32, 0, len(parts) == 1 and " " not in parts[0], known)
 
     # -- threads -------------------------------------------------------------------------------------------------
-    def takes_part(self, index: UOp) -> str:
-        """The condition under which this thread has a lane that an index depends on; empty: it always has."""
-        least = min((r.arg.size for r in ranges_of(index) if r in self.thread_ranges), default=self.threads)
-        return f"thread < {least}" if least < self.threads else ""
-
     def _folded(self, node: UOp) -> CValue:
         """The values of all threads combined in a tree; every thread gets the result."""
         dtype, combine = node.dtype, node.arg.combine
@@ -215,15 +207,16 @@ class WgslFunction(WgslArithmetic, CFunction):
 
     # -- memory --------------------------------------------------------------------------------------------------
     def position(self, memory: UOp, index: UOp) -> CValue:
-        """The element of its array that an index of a memory is."""
+        """Where an index of a memory is in its array: the first word, or in units of a value that is less than one."""
         constant, terms = ix.linear(index)
-        place = self._short_sum(constant, terms, {atom: self.operand(atom) for atom in terms})
-        begin = self.memories.of(memory).begin
-        if not begin:
+        size, words = memory.dtype.itemsize, max(1, memory.dtype.itemsize // 4)
+        place = self._short_sum(constant * words, {atom: k * words for atom, k in terms.items()},
+                                {atom: self.operand(atom) for atom in terms})
+        array, known = self.memories.of(memory), ("begin", memory)
+        if not array.begin:
             return place
-        known = ("begin", memory)
         if known not in self.given:
-            self.pointers.append(f"let {self.named(known, f'{self.memories.of(memory).name}_at')} = {begin};")
+            self.pointers.append(f"let {self.named(known, f'{array.name}_at')} = {array.begin} / {min(size, 4)};")
         name = self.given[known]
         return CValue(name if place.constant == 0 else f"{name} + {place.text}", dtypes.int32, 0, place.constant == 0)
 
@@ -236,69 +229,55 @@ class WgslFunction(WgslArithmetic, CFunction):
         self.line(f"let {name} = {x.text};")
         return name
 
-    def _word(self, cells: Cells, at: str) -> str:
-        return f"atomicLoad(&{cells.name}[{at}])" if cells.atomic else f"{cells.name}[{at}]"
-
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
-        cells, place, dtype = self.memories.of(memory), self.position(memory, index), memory.dtype
-        size = dtype.itemsize
-        if size == 8:
-            at = place.text if cells.kind == PAIR else self._once(place)
-            value = CValue(self._word(cells, at), dtype) if cells.kind == PAIR else CValue(
-                f"{PAIR}({self._word(cells, f'2 * {at}')}, {self._word(cells, f'2 * {at} + 1')})", dtype)
-        elif size == 4:
-            value = CValue(self._word(cells, place.text), dtype)
-            if cells.kind != self.type(dtype):
-                value = CValue(f"bitcast<{self.type(dtype)}>({value.text})", dtype)
-        else:
+        array, place, dtype = self.memories.of(memory), self.position(memory, index), memory.dtype
+        if dtype.itemsize == 4:
+            value = self.bitcast(CValue(array.at(place.text), dtypes.uint32), dtype)
+        elif dtype.itemsize == 8:
             at = self._once(place)
-            value = self._element(dtype, CValue(self._word(cells, f"{at} / {4 // size}"), dtypes.uint32),
-                                  f"u32({at} % {4 // size}) * {8 * size}u")
+            value = CValue(f"{PAIR}({array.at(at)}, {array.at(f'{at} + 1')})", dtype)
+        else:
+            word, first = self._part(dtype, self._once(place))
+            value = self._element(dtype, array.at(word), first)
         if gate is None:
             return value
-        zero = CValue(f"{self.type(dtype)}()", dtype)
-        return CValue(f"select({zero.text}, {value.text}, {self.operand(gate).text})", dtype)
+        return CValue(f"select({self.type(dtype)}(), {value.text}, {self.operand(gate).text})", dtype)
 
-    def _element(self, dtype: DType, word: CValue, first: str) -> CValue:
+    @staticmethod
+    def _part(dtype: DType, at: str) -> tuple[str, str]:
+        """The word that a value of less than 32 bits is in, and its first bit there."""
+        count = 4 // dtype.itemsize
+        return f"{at} / {count}", f"u32({at} % {count}) * {dtype.bits}u"
+
+    def _element(self, dtype: DType, word: str, first: str) -> CValue:
         """A value of up to 32 bits from a word, from a bit of it on."""
         kind = kept(dtype)
         if kind.itemsize == 4:
-            return self.bitcast(word, dtype)
-        text = f"i32({word.text})" if kind.kind == "i" else word.text
-        part = f"extractBits({text}, {first}, {8 * kind.itemsize}u)"
+            return self.bitcast(CValue(word, dtypes.uint32), dtype)
+        part = f"extractBits({f'i32({word})' if kind.kind == 'i' else word}, {first}, {kind.bits}u)"
         return CValue(f"({part} != 0u)" if kind.kind == "b" else part, dtype)
 
     def store(self, statement: Store) -> None:
         memory, index, combine, dtype = statement.memory, statement.index, statement.combine, statement.memory.dtype
-        alone = self.thread_ranges.isdisjoint(ranges_of(index))
-        if alone and not self.thread_ranges.isdisjoint(ranges_of(statement.value)):
-            raise Bug("threads would overwrite each other in one place")
-        tests = ["thread == 0" if alone else self.takes_part(index)]
-        tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
-        test = " && ".join(t for t in tests if t)
-        value = self.operand(statement.value)
+        test, value = self.store_test(statement, self.gate(statement)), self.operand(statement.value)
         if combine is not None:
             value = self.apply(combine, dtype, self.load(memory, index, statement.gate, 0), value)
-        lines = self._writes(memory, self.position(memory, index), self.held(value, dtype))
+        lines = self._writes(self.memories.of(memory), dtype, self.position(memory, index), self.held(value, dtype))
         for line in [f"if ({test}) {{ {' '.join(lines)} }}"] if test else lines:
             self.line(line)
 
-    def _writes(self, memory: UOp, place: CValue, value: CValue) -> list[str]:
-        cells, dtype = self.memories.of(memory), memory.dtype
-        size = dtype.itemsize
-        if size < 4:
-            at, bits = self._once(place), f"0x{(1 << 8 * size) - 1:x}u"
-            new = self._once(value._replace(simple=False))       # before: it may be made of what is cleared now
-            word, first = f"&{cells.name}[{at} / {4 // size}]", f"(u32({at} % {4 // size}) * {8 * size}u)"
-            return [f"atomicAnd({word}, ~({bits} << {first}));",
-                    f"atomicOr({word}, (u32({new}) & {bits}) << {first});"]
-        if size == 8 and cells.kind != PAIR:
-            at, both = self._once(place), self._once(value._replace(simple=False))
-            pairs = [(f"2 * {at}", f"{both}.x"), (f"2 * {at} + 1", f"{both}.y")]
+    def _writes(self, array: Words, dtype: DType, place: CValue, value: CValue) -> list[str]:
+        if dtype.itemsize == 4:
+            pairs = [(place.text, self.bitcast(value, dtypes.uint32).text)]
         else:
-            same = cells.kind == self.type(dtype)
-            pairs = [(place.text, value.text if same else f"bitcast<u32>({value.text})")]
-        return [f"atomicStore(&{cells.name}[{at}], {text});" if cells.atomic else f"{cells.name}[{at}] = {text};"
+            at, new = self._once(place), self._once(value._replace(simple=False))    # it may be made of what is cleared
+            if dtype.itemsize < 4:
+                word, first = self._part(dtype, at)
+                bits = f"0x{(1 << dtype.bits) - 1:x}u"
+                return [f"atomicAnd(&{array.name}[{word}], ~({bits} << ({first})));",
+                        f"atomicOr(&{array.name}[{word}], (u32({new}) & {bits}) << ({first}));"]
+            pairs = [(at, f"{new}.x"), (f"{at} + 1", f"{new}.y")]
+        return [f"atomicStore(&{array.name}[{at}], {text});" if array.atomic else f"{array.name}[{at}] = {text};"
                 for at, text in pairs]
 
 
