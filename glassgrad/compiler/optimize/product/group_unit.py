@@ -45,7 +45,7 @@ def on_group_unit(product: Product, target: Target, decisions: Decisions) \
     to repay it."""
     if not target.units or product.stops or not product.n:
         return None
-    plan = GroupUnitPlan.of(product.with_lanes_right(), target)
+    plan = GroupUnitPlan.of(product.with_neighbours_right(), target)
     if plan is None:
         return None
     return GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
@@ -115,10 +115,11 @@ class GroupUnitPlan:
         units = [u for u in target.units
                  if (u.left, u.right, u.total, u.lines) == (unit.left, unit.right, unit.total, unit.lines)]
         plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
-        small = min(m.size, n.size) < gpu.LEAST_SIDE or p.depth < gpu.UNIT_LIMITS.least_k
-        if small or p.work < gpu.UNIT_LIMITS.least_work:
+        if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
         plan = plan.with_images()
+        if min(plan.m.size, plan.n.size) < gpu.LEAST_SIDE:
+            return None
         stored = any(image is None and swells(factor, loops + p.k)
                      for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
         return None if stored else plan
@@ -128,9 +129,10 @@ class GroupUnitPlan:
         p, line = self.product, self.line(self.units[0])
         if in_place(*self.factors()[1]) is not None:
             return self
-        found = window_factor(self.right, self.n.parts, p.k, line)
+        found = window_factor(self.right, p.n, p.k, line)
         if found is not None:
-            return replace(self, n=found.axis, k=found.k, images=(None, found))
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
+            return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
             if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
