@@ -34,7 +34,7 @@ from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.product.window_boxes import BoxFactor, row_factors, window_factor
+from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
@@ -61,8 +61,8 @@ class Factor:
     k: FlatAxis
     along_k: bool
     pitch: int                            # from line to line
-    outer: list[tuple[UOp, int]]          # loops around everything that it depends on, with its stride along each
-    before: list[Statement]               # the loops that store it there, where it did not lie so
+    outer: list[tuple[UOp, int]]          # other loops that it depends on, with its stride along each: those around
+    before: list[Statement]               # everything, and of a padded K all but the last; the loops that store it there
 
     @property
     def in_two_lines(self) -> bool:
@@ -72,11 +72,13 @@ class Factor:
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
         around = tuple([Axis(r.arg.size, stride) for r, stride in self.outer])
-        at = tuple([r for r, _ in self.outer])
+        places = self.k.apart(k) if self.k.pitch else {}
+        at = tuple([places.get(r, r) for r, _ in self.outer])
+        k, length = places.get(self.k.parts[-1], k), self.k.row
         if self.along_k:
-            axes = (Axis(self.k.size, 1), Axis(self.axis.size, self.pitch), *around)
+            axes = (Axis(length, 1), Axis(self.axis.size, self.pitch), *around)
             return [Box(self.memory, self.offset, axes, (line, size, *[1] * len(around)), (k, position, *at), to)]
-        axes = (Axis(self.axis.size, 1), Axis(self.k.size, self.pitch), *around)
+        axes = (Axis(self.axis.size, 1), Axis(length, self.pitch), *around)
         return [Box(self.memory, self.offset, axes, (line, line, *[1] * len(around)),
                     (add(position, index(i)), k, *at), add(to, index(i * line)))
                 for i in range(0, size, line)]
@@ -130,6 +132,9 @@ class GroupUnitPlan:
         p, line = self.product, self.line(self.units[0])
         if in_place(*self.factors()[1]) is not None:
             return self
+        padded = self.with_padded_sum(line)
+        if all(in_place(*of) is not None for of in padded.factors()):
+            return padded
         found = window_factor(self.right, p.n, p.k, line)
         if found is not None:
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
@@ -137,8 +142,17 @@ class GroupUnitPlan:
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
             if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
-            return self
+            return padded if any(in_place(*of) is not None for of in padded.factors()) else self
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
+
+    def with_padded_sum(self, line: int) -> GroupUnitPlan:
+        """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further axes
+        of the boxes, and what lies past its end is zero."""
+        *around, last = self.product.k
+        pitch = -(-last.arg.size // line) * line
+        if not around or pitch > MOST_PADDED * last.arg.size:
+            return self
+        return replace(self, k=FlatAxis([*around, last], count(around) * pitch, pitch))
 
     def placed(self) -> list[Factor | BoxFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
@@ -331,9 +345,10 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> F
     beginning, are multiples of 16 bytes."""
     if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM:
         return None
-    position, step = counter("position", axis.size), counter("step", k.size)
-    offset, terms = linear(substitute_index(value.src[1], {**axis.apart(position), **k.apart(step)}, {}))
-    used = [r for r in outer if r in terms]
+    position, step = counter("position", axis.size), counter("step", k.row)
+    places = {**axis.apart(position), **({k.parts[-1]: step} if k.pitch else k.apart(step))}
+    offset, terms = linear(substitute_index(value.src[1], places, {}))
+    used = [r for r in (*outer, *(k.parts[:-1] if k.pitch else ())) if r in terms]
     if any(atom not in (position, step, *used) for atom in terms) or len(used) > gpu.COPY_AXES - 2:
         return None
     along_k = terms.get(step) == 1
@@ -366,10 +381,11 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     at_line = add(multiply(one(some), rows_at_once), rows)
     at = add(multiply(one(block), gpu.PACK_LANES), lane)
     gate = both(moves.below(at_line, lines.size), moves.below(at, inner.size))
+    inside = both(gate, k.gate(at if along_k else at_line))
     new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})
     to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
     held = register(f"{name}_next", dtype, (rows, lane))          # all are read before one is stored
-    copy: list[Statement] = [Assign(held, moves.zero_outside(new, gate)), Store(memory, to, held, None, gate)]
+    copy: list[Statement] = [Assign(held, moves.zero_outside(new, inside)), Store(memory, to, held, None, gate)]
     before = nested([*used, some, block], [For(rows, TILE, [For(lane, LANE, copy)])], TASK)
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
     return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)

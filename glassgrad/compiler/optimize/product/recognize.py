@@ -191,6 +191,11 @@ class FlatAxis:
     def of(loops: list[UOp]) -> FlatAxis:
         return FlatAxis(loops, count(loops))
 
+    @property
+    def row(self) -> int:
+        """Positions that follow one another in memory: of the last loop where there is a pitch, else all."""
+        return int(self.parts[-1].arg.size) if self.pitch else self.size
+
     def gate(self, at: UOp) -> UOp | None:
         """Where a position is used; None: everywhere."""
         if not self.pitch:
