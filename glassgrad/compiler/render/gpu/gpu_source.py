@@ -349,7 +349,8 @@ class GpuFunction(CFunction):
         return neighbours(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
-        store_wide(self, stores, self.store_test(stores[0]), self.is_aligned, self.pair_rounding(stores))
+        store_wide(self, stores, self.store_test(stores[0]), self.is_aligned, self.dialect.wide_store,
+                   self.pair_rounding(stores))
 
     def pair_rounding(self, stores: list[Store]) -> str:
         """The helper that rounds two neighbours at once; empty where they are not rounded for this store alone."""
