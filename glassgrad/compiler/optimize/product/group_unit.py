@@ -130,10 +130,10 @@ class GroupUnitPlan:
     def with_images(self) -> GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
         p, line = self.product, self.line(self.units[0])
-        if in_place(*self.factors()[1]) is not None:
+        if self.placed()[1] is not None:
             return self
         padded = self.with_padded_sum(line)
-        if all(in_place(*of) is not None for of in padded.factors()):
+        if None not in padded.placed():
             return padded
         found = window_factor(self.right, p.n, p.k, line)
         if found is not None:
@@ -142,7 +142,7 @@ class GroupUnitPlan:
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
             if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
-            return padded if any(in_place(*of) is not None for of in padded.factors()) else self
+            return padded if padded.placed() != [None, None] else self
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
 
     def with_padded_sum(self, line: int) -> GroupUnitPlan:
@@ -369,23 +369,33 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
-    rows_at_once = gpu.PACK_ROWS if along_k or not must_follow_k else gpu.SECTOR // dtype.itemsize
+    across = must_follow_k and not along_k                        # it is transposed on its way
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
+    plain = value.op is o.LOAD and len(value.src) == 2 and not across
+    last = int(inner.parts[-1].arg.size)
+    piece = next(n for n in (8, 4, 2, 1) if last % n == 0 and n * dtype.itemsize <= gpu.COPY_BYTES) if plain else 1
+    rows_at_once = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
     used = [r for r in outer if r in ranges_of(value)]
     pitch = -(-inner.size // line) * line
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
-    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", rows_at_once), \
+    per_line = min(gpu.PACK_LANES, -(-inner.size // piece))       # threads; of short lines a group has several at once
+    at_once = rows_at_once * (gpu.PACK_LANES // per_line)
+    block, rows, lane = counter("pb", -(-inner.size // (per_line * piece))), counter("pr", rows_at_once), \
         counter("l", gpu.PACK_LANES)
-    some = counter("p", -(-lines.size // rows_at_once))
-    at_line = add(multiply(one(some), rows_at_once), rows)
-    at = add(multiply(one(block), gpu.PACK_LANES), lane)
-    gate = both(moves.below(at_line, lines.size), moves.below(at, inner.size))
-    inside = both(gate, k.gate(at if along_k else at_line))
+    some, each = counter("p", -(-lines.size // at_once)), counter("pe", piece)
+    in_group = add(multiply(divide(lane, per_line), rows_at_once), rows)
+    at_line = add(multiply(one(some), at_once), in_group)
+    begin = multiply(add(multiply(one(block), per_line), modulo(lane, per_line)), piece)
+    at = add(begin, one(each))
+    gate = both(moves.below(at_line, lines.size), moves.below(begin, inner.size))
+    gate = both(gate, moves.below(in_group, at_once))
+    inside = both(gate, k.gate(begin if along_k else at_line))
     new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})
     to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
-    held = register(f"{name}_next", dtype, (rows, lane))          # all are read before one is stored
-    copy: list[Statement] = [Assign(held, moves.zero_outside(new, inside)), Store(memory, to, held, None, gate)]
-    before = nested([*used, some, block], [For(rows, TILE, [For(lane, LANE, copy)])], TASK)
+    held = register(f"{name}_next", dtype, tuple([r for r in (rows, each, lane) if r.arg.size > 1]))
+    copy: list[Statement] = [Assign(held, moves.zero_outside(new, inside)),   # all are read before one is stored
+                             Store(memory, to, held, None, gate)]
+    before = nested([*used, some, block], nested([rows, each], [For(lane, LANE, copy)], TILE), TASK)
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
     return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)
