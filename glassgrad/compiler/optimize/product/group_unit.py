@@ -136,7 +136,7 @@ class GroupUnitPlan:
         if None not in padded.placed():
             return padded
         found = window_factor(self.right, p.n, p.k, line)
-        if found is not None:
+        if found is not None and self.left_follows(found.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
             return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
@@ -144,6 +144,12 @@ class GroupUnitPlan:
         if both_ is None:
             return padded if padded.placed() != [None, None] else self
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
+
+    def left_follows(self, k: FlatAxis) -> bool:
+        """Whether the left factor can be stored in this order of K: it lies so, or its memory is in the cache."""
+        reads = [n.src[1] for n in toposort([self.left]) if n.op is o.LOAD and ranges_of(n.src[1]) >= {*k.parts}]
+        lies = any(stride_along(at, r) == 1 for at in reads for r in (self.m.parts[-1], k.parts[-1]))
+        return lies or count((*self.product.m, *self.product.k)) * self.left.dtype.itemsize <= gpu.CACHE_BYTES
 
     def with_padded_sum(self, line: int) -> GroupUnitPlan:
         """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further axes
@@ -367,6 +373,8 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     for. Then a thread reads as many neighbours as are brought at once, and stores them to as many lines."""
     dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
+    whole = [at for at in reads if not ranges_of(at).isdisjoint(k.parts) and not ranges_of(at).isdisjoint(axis.parts)]
+    reads = whole or reads                                        # not what is read for each line, or along one
     along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
     across = must_follow_k and not along_k                        # it is transposed on its way
