@@ -380,9 +380,9 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     across = must_follow_k and not along_k                        # it is transposed on its way
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
-    plain = value.op is o.LOAD and len(value.src) == 2 and not across
-    last = int(inner.parts[-1].arg.size)
-    piece = next(n for n in (8, 4, 2, 1) if last % n == 0 and n * dtype.itemsize <= gpu.COPY_BYTES) if plain else 1
+    plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one, and stored wide
+    most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
+    piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
     rows_at_once = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
     used = [r for r in outer if r in ranges_of(value)]
     pitch = -(-inner.size // line) * line
