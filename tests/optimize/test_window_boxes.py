@@ -115,9 +115,11 @@ def test_the_gradient_by_the_weights_sums_over_rows_and_columns_of_boxes(name: s
 
 
 # image, weights, padding, stride, dilation
-STRIDED = {"every second": ((2, 64, 11, 28), (64, 64, 3, 3), 1, 2, 1), "one tap": ((1, 64, 9, 56), (64, 64, 1, 1), 0, 2, 1),
+STRIDED = {"every second": ((2, 64, 11, 28), (64, 64, 3, 3), 1, 2, 1),
+           "one tap": ((1, 64, 9, 56), (64, 64, 1, 1), 0, 2, 1),
            "every third, taps apart": ((1, 64, 9, 46), (64, 64, 3, 2), 2, 3, 2),
-           "taps apart": ((1, 64, 7, 28), (72, 64, 3, 3), 2, 1, 2), "five taps": ((1, 128, 8, 31), (64, 128, 5, 5), 2, 2, 1)}
+           "taps apart": ((1, 64, 7, 28), (72, 64, 3, 3), 2, 1, 2),
+           "five taps": ((1, 128, 8, 31), (64, 128, 5, 5), 2, 2, 1)}
 
 
 @pytest.mark.parametrize("name", STRIDED)
@@ -144,7 +146,7 @@ def test_the_gradients_of_a_strided_convolution(name: str) -> None:
     product = leaves[0].conv2d(leaves[1], **options).cast("float32") * Tensor(g).realize().cast("float32")
     parts = taps(x, weights[2:], padding, stride, dilation)
     by_image = np.zeros([n + 2 * padding * (a > 1) for a, n in enumerate(image)])
-    for (i, j), part in parts.items():
+    for i, j in parts:
         at = by_image[:, :, i * dilation:, j * dilation:][:, :, ::stride, ::stride][:, :, :g.shape[2], :g.shape[3]]
         at += np.einsum("nohw,oc->nchw", g.astype(np.float64), w[:, :, i, j].astype(np.float64))
     inside = slice(padding, -padding)

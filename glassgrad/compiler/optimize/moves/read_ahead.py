@@ -51,7 +51,8 @@ def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_REA
 
 def _reads(inner: list[Statement]) -> list[UOp]:
     """What statements read of the device's memory."""
-    return [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD and n.src[0].op is o.PARAM]
+    nodes = toposort([e for s in inner for e in expressions(s)])
+    return [n for n in nodes if n.op is o.LOAD and n.src[0].op is o.PARAM]
 
 
 def _wide_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:

@@ -14,7 +14,7 @@ All threads do the same: no roles. Does not know which unit it is: shapes, layou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
@@ -62,7 +62,8 @@ class Factor:
     along_k: bool
     pitch: int                            # from line to line
     outer: list[tuple[UOp, int]]          # other loops that it depends on, with its stride along each: those around
-    before: list[Statement]               # everything, and of a padded K all but the last; the loops that store it there
+                                          # everything, and of a padded K all but the last
+    before: list[Statement]               # the loops that store it there, where it did not lie so
 
     @property
     def in_two_lines(self) -> bool:
@@ -152,8 +153,8 @@ class GroupUnitPlan:
         return lies or count((*self.product.m, *self.product.k)) * self.left.dtype.itemsize <= gpu.CACHE_BYTES
 
     def with_padded_sum(self, line: int) -> GroupUnitPlan:
-        """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further axes
-        of the boxes, and what lies past its end is zero."""
+        """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further
+        axes of the boxes, and what lies past its end is zero."""
         *around, last = self.product.k
         pitch = -(-last.arg.size // line) * line
         if not around or pitch > MOST_PADDED * last.arg.size:
@@ -380,30 +381,39 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     across = must_follow_k and not along_k                        # it is transposed on its way
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
-    plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one, and stored wide
-    most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
-    piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
-    rows_at_once = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
     used = [r for r in outer if r in ranges_of(value)]
     pitch = -(-inner.size // line) * line
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
-    per_line = min(gpu.PACK_LANES, -(-inner.size // piece))       # threads; of short lines a group has several at once
+
+    def copy(at_line: UOp, at: UOp, gate: UOp | None) -> tuple[UOp, UOp]:
+        """Where an element is stored, and the element; zero where the gate is false, and past the end of a padded K."""
+        to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
+        inside = both(gate, k.gate(at if along_k else at_line))
+        return to, moves.zero_outside(substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {}), inside)
+
+    plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one
+    most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
+    piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
+    rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
+    before = _in_rows(memory, used, (lines.size, inner.size), rows, piece, copy)
+    strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
+    return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)
+
+
+def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: int, piece: int,
+             copy: Callable[[UOp, UOp, UOp | None], tuple[UOp, UOp]]) -> list[Statement]:
+    """The loops that store lines: a thread stores a piece of each of several, a group several short ones at once."""
+    lines, inner = size
+    per_line = min(gpu.PACK_LANES, -(-inner // piece))            # threads
     at_once = rows_at_once * (gpu.PACK_LANES // per_line)
-    block, rows, lane = counter("pb", -(-inner.size // (per_line * piece))), counter("pr", rows_at_once), \
-        counter("l", gpu.PACK_LANES)
-    some, each = counter("p", -(-lines.size // at_once)), counter("pe", piece)
+    some, block = counter("p", -(-lines // at_once)), counter("pb", -(-inner // (per_line * piece)))
+    rows, each, lane = counter("pr", rows_at_once), counter("pe", piece), counter("l", gpu.PACK_LANES)
     in_group = add(multiply(divide(lane, per_line), rows_at_once), rows)
     at_line = add(multiply(one(some), at_once), in_group)
     begin = multiply(add(multiply(one(block), per_line), modulo(lane, per_line)), piece)
-    at = add(begin, one(each))
-    gate = both(moves.below(at_line, lines.size), moves.below(begin, inner.size))
+    gate = both(moves.below(at_line, lines), moves.below(begin, inner))
     gate = both(gate, moves.below(in_group, at_once))
-    inside = both(gate, k.gate(begin if along_k else at_line))
-    new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})
-    to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
-    held = register(f"{name}_next", dtype, tuple([r for r in (rows, each, lane) if r.arg.size > 1]))
-    copy: list[Statement] = [Assign(held, moves.zero_outside(new, inside)),   # all are read before one is stored
-                             Store(memory, to, held, None, gate)]
-    before = nested([*used, some, block], nested([rows, each], [For(lane, LANE, copy)], TILE), TASK)
-    strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
-    return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)
+    to, value = copy(at_line, add(begin, one(each)), gate)
+    held = register(f"{memory.arg.name}_next", memory.dtype, tuple([r for r in (rows, each, lane) if r.arg.size > 1]))
+    body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]      # all are read before that
+    return nested([*used, some, block], nested([rows, each], [For(lane, LANE, body)], TILE), TASK)

@@ -178,7 +178,8 @@ class StoredImage:
         c, x = divide(element, wide), modulo(element, wide)
         at_c, at_x = add(first_c, c), add(first_x, x)
         gate, at = both(moves.below(at_c, channels), moves.below(at_x, columns)), multiply(at_c, self.channels.stride)
-        apart, remainder = [], one(outer[0])
+        apart: list[UOp] = []
+        remainder = one(outer[0])
         for kinds in reversed(self.remainders):
             apart.insert(0, modulo(remainder, kinds))
             remainder = divide(remainder, kinds)
