@@ -42,26 +42,45 @@ def masked(name: str, queries: tuple[int, ...], keys: int) -> Case:
                 lambda q, k, v, m: theirs(q, k, v, attn_mask=m), 4.0 * heads[0] * heads[1] * rows * keys * size)
 
 
-def convolution(name: str, dtype: str, image: tuple[int, ...], weights: tuple[int, ...], of: str = "") -> Case:
-    """A convolution that keeps the size of its image, or its gradient `of` the image or the weights."""
+def convolution(name: str, dtype: str, image: tuple[int, ...], weights: tuple[int, ...], of: str = "", stride: int = 1,
+                rounded: bool = False) -> Case:
+    """A convolution padded so that stride 1 keeps the size of its image, or its gradient `of` the image or the weights.
+    `rounded`: both libraries may round float32 to tf32, else neither does."""
     import torch
-    functional, gradients = torch.nn.functional, torch.nn.grad
+
+    from glassgrad import Context
+    functional, gradients, cudnn = torch.nn.functional, torch.nn.grad, torch.backends.cudnn
     pad = weights[-1] // 2
-    work = 2.0 * image[0] * image[2] * image[3] * weights[0] * weights[1] * weights[2] * weights[3]
-    result = (image[0], weights[0], *image[2:])
+    result = (image[0], weights[0], *[(n + 2 * pad - weights[-1]) // stride + 1 for n in image[2:]])
+    work = 2.0 * result[0] * result[2] * result[3] * weights[0] * weights[1] * weights[2] * weights[3]
 
-    def gradient(x: Any, w: Any, g: Any) -> Any:
-        leaf = x if of == "image" else w
-        return (x.conv2d(w, padding=pad).cast("float32") * g.cast("float32")).sum().gradient(leaf)[0]
+    def ours(x: Any, w: Any, g: Any = None) -> Any:
+        with Context(TF32=int(rounded)):
+            out = x.conv2d(w, padding=pad, stride=stride)
+            if of:
+                leaf = x if of == "image" else w
+                out = (out.cast("float32") * g.cast("float32")).sum().gradient(leaf)[0]
+            return out.realize()
 
-    def theirs(x: Any, w: Any, g: Any) -> Any:
+    def theirs(x: Any, w: Any, g: Any = None) -> Any:
+        before, cudnn.allow_tf32 = cudnn.allow_tf32, rounded
         if of == "image":
-            return gradients.conv2d_input(x.shape, w, g, padding=pad)
-        return gradients.conv2d_weight(x, w.shape, g, padding=pad)
-    if of:
-        return Case(name, (image, weights, result), dtype, gradient, theirs, work, (1, 1 / 32, 1))
-    return Case(name, (image, weights), dtype, lambda x, w: x.conv2d(w, padding=pad),
-                lambda x, w: functional.conv2d(x, w, padding=pad), work, (1, 1 / 32))
+            out = gradients.conv2d_input(x.shape, w, g, padding=pad, stride=stride)
+        elif of:
+            out = gradients.conv2d_weight(x, w.shape, g, padding=pad, stride=stride)
+        else:
+            out = functional.conv2d(x, w, padding=pad, stride=stride)
+        cudnn.allow_tf32 = before
+        return out
+    shapes, scales = ((image, weights, result), (1, 1 / 32, 1)) if of else ((image, weights), (1, 1 / 32))
+    return Case(name, shapes, dtype, ours, theirs, work, scales)
+
+
+def convolutions(name: str, dtype: str, image: tuple[int, ...], weights: tuple[int, ...], stride: int = 1,
+                 rounded: bool = False) -> list[Case]:
+    """A convolution and both its gradients."""
+    names = {"": name, "image": f"{name}, image's gradient", "weights": f"{name}, weights' gradient"}
+    return [convolution(names[of], dtype, image, weights, of, stride, rounded) for of in names]
 
 
 def tile_cases() -> list[Case]:
@@ -76,10 +95,12 @@ def tile_cases() -> list[Case]:
            attention("attention ragged 8x12x1000x1500x80", "bfloat16", (8, 12, 1000, 80), (8, 12, 1500, 80)),
            masked("attention masked", (4, 16, 2048, 64), 2048),
            attention("attention 4x32x2048x128 stored", "bfloat16", long, long, stored=True)]
-    for dtype in ("float16", "float32"):
-        out += [convolution(f"conv 3x3 {dtype}", dtype, image, weights),
-                convolution(f"conv 3x3 {dtype}, image's gradient", dtype, image, weights, "image"),
-                convolution(f"conv 3x3 {dtype}, weights' gradient", dtype, image, weights, "weights")]
+    out += [*convolutions("conv 3x3 float16", "float16", image, weights),
+            *convolutions("conv 3x3 float32", "float32", image, weights),
+            *convolutions("conv 3x3 tf32", "float32", image, weights, rounded=True),
+            *convolutions("conv 3x3 stride 2 bfloat16", "bfloat16", (64, 128, 56, 56), (128, 128, 3, 3), 2),
+            *convolutions("conv 1x1 bfloat16", "bfloat16", (64, 64, 56, 56), (256, 64, 1, 1)),
+            *convolutions("conv 1x1 stride 2 bfloat16", "bfloat16", (64, 256, 56, 56), (512, 256, 1, 1), 2)]
     out += [convolution("conv 1x1 float16", "float16", image, (512, 128, 1, 1)),
             product("product 128 x 512x512x64", "bfloat16", 512, 512, 64, 128),
             product("product 5000x3000x1111 ragged", "bfloat16", 5000, 3000, 1111),

@@ -40,14 +40,19 @@ def numbers(*shapes: tuple[int, ...]) -> list[np.ndarray]:
     return [(rng.integers(-8, 9, shape) / 8).astype(np.float16) for shape in shapes]
 
 
-def convolved(x: np.ndarray, w: np.ndarray, padding: int) -> np.ndarray:
+def taps(x: np.ndarray, size: tuple[int, ...], padding: int, stride: int = 1, dilation: int = 1) \
+        -> dict[tuple[int, int], np.ndarray]:
+    """What each tap of a window reads of an image, in float64: views of the padded image."""
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    rows, columns = ((x.shape[2 + a] - dilation * (size[a] - 1) - 1) // stride + 1 for a in range(2))
+    return {(i, j): x[:, :, i * dilation:, j * dilation:][:, :, :stride * rows:stride, :stride * columns:stride]
+            [:, :, :rows, :columns] for i in range(size[0]) for j in range(size[1])}
+
+
+def convolved(x: np.ndarray, w: np.ndarray, padding: int, stride: int = 1, dilation: int = 1) -> np.ndarray:
     """The convolution in float64, tap by tap."""
-    x, w = (a.astype(np.float64) for a in (x, w))
-    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    rows, columns = (x.shape[2 + a] - w.shape[2 + a] + 1 for a in range(2))
-    taps = [(i, j) for i in range(w.shape[2]) for j in range(w.shape[3])]
-    return np.asarray(sum(np.einsum("nchw,oc->nohw", x[:, :, i:i + rows, j:j + columns], w[:, :, i, j])
-                          for i, j in taps))
+    return np.asarray(sum(np.einsum("nchw,oc->nohw", part, w[:, :, i, j].astype(np.float64))
+                          for (i, j), part in taps(x, w.shape[2:], padding, stride, dilation).items()))
 
 
 # image, weights, padding
@@ -109,6 +114,81 @@ def test_the_gradient_by_the_weights_sums_over_rows_and_columns_of_boxes(name: s
     np.testing.assert_array_equal(out.reshape(w.shape), wanted.astype(np.float16))
 
 
+# image, weights, padding, stride, dilation
+STRIDED = {"every second": ((2, 64, 11, 28), (64, 64, 3, 3), 1, 2, 1),
+           "one tap": ((1, 64, 9, 56), (64, 64, 1, 1), 0, 2, 1),
+           "every third, taps apart": ((1, 64, 9, 46), (64, 64, 3, 2), 2, 3, 2),
+           "taps apart": ((1, 64, 7, 28), (72, 64, 3, 3), 2, 1, 2),
+           "five taps": ((1, 128, 8, 31), (64, 128, 5, 5), 2, 2, 1)}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_windows_with_a_stride_are_boxes_of_the_rows_and_columns_of_a_remainder(name: str) -> None:
+    image, weights, padding, stride, dilation = STRIDED[name]
+    x, w = numbers(image, weights)
+    options = dict(padding=padding, stride=stride, dilation=dilation)
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), **options))
+    assert copies_windows(kernel)
+    wanted = convolved(x, w, **options)
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize("name", ["every second", "every third, taps apart"])
+def test_the_gradients_of_a_strided_convolution(name: str) -> None:
+    """By the image each remainder of rows and columns is a product of its own, whose results lie apart."""
+    image, weights, padding, stride, dilation = STRIDED[name]
+    x, w = numbers(image, weights)
+    options = dict(padding=padding, stride=stride, dilation=dilation)
+    [g] = numbers(convolved(x, w, **options).shape)
+    leaves = Tensor(x).realize(), Tensor(w).realize()
+    product = leaves[0].conv2d(leaves[1], **options).cast("float32") * Tensor(g).realize().cast("float32")
+    parts = taps(x, weights[2:], padding, stride, dilation)
+    by_image = np.zeros([n + 2 * padding * (a > 1) for a, n in enumerate(image)])
+    for i, j in parts:
+        at = by_image[:, :, i * dilation:, j * dilation:][:, :, ::stride, ::stride][:, :, :g.shape[2], :g.shape[3]]
+        at += np.einsum("nohw,oc->nchw", g.astype(np.float64), w[:, :, i, j].astype(np.float64))
+    inside = slice(padding, -padding)
+    by_weights = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64)) for part in parts.values()], -1)
+    for leaf, wanted in zip(leaves, (by_image[:, :, inside, inside], by_weights.reshape(weights))):
+        kernel = tree(product.sum().gradient(leaf)[0])
+        assert all(move.startswith("boxes") for move in kernel.moves[:1]), kernel.moves
+        given = {p.arg.slot: {x.size: x, w.size: w, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
+        out = np.full(wanted.size, np.nan, np.float16)
+        run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
+        np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize("pixels", [(6, 20), (12, 16), (7, 24)], ids=str)
+def test_a_sum_over_images_of_pixels_reads_both_factors_in_place(pixels: tuple[int, int]) -> None:
+    """The weights' gradient where a window is one pixel: lines of pixels end with an image, and zeros follow."""
+    x, w, g = numbers((3, 64, *pixels), (72, 64, 1, 1), (3, 72, *pixels))
+    leaf = Tensor(w).realize()
+    product = Tensor(x).realize().conv2d(leaf).cast("float32") * Tensor(g).realize().cast("float32")
+    kernel = tree(product.sum().gradient(leaf)[0])
+    assert len(kernel.phases) == 1 and "left=shared, right=shared" in kernel.moves[0]
+    wanted = np.einsum("nchw,nohw->oc", x.astype(np.float64), g.astype(np.float64))
+    given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
+    out = np.full(w.size, np.nan, np.float16)
+    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+def test_a_gate_on_what_is_done_with_a_sum_cuts_no_loop() -> None:
+    """A product to which every second row and column of something else is added stays one product."""
+    x, w, y = numbers((1, 64, 16, 24), (64, 64, 1, 1), (1, 64, 8, 12))
+    spread = Tensor(y).realize().reshape(1, 64, 8, 1, 12, 1).pad((0, 1, 0, 0, 0, 1)).reshape(1, 64, 16, 24)
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize()) + spread)
+    assert len(kernel.moves) == 1 and kernel.moves[0].startswith("boxes")
+    wanted = convolved(x, w, 0).astype(np.float16).astype(np.float64)
+    wanted[:, :, ::2, ::2] += y
+    given = {array.size: array for array in (x, w, y)}
+    out = np.full(x.size, np.nan, np.float16)
+    run_kernel(kernel, [out, *[given[int(np.prod(p.arg.shape))].ravel() for p in kernel.params[1:]]])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
 def test_float32_is_read_so_where_the_unit_may_round_it() -> None:
     """Channels are innermost, so lines lie along K, which is all that the unit takes of float32."""
     features = {"sm_90a", "tf32"}
@@ -136,10 +216,9 @@ def test_a_box_that_hardware_refuses_is_reported() -> None:
 
 
 @pytest.mark.parametrize("image, weights, options", [
-    ((1, 64, 8, 64), (32, 64, 3, 3), {"padding": 1, "stride": 2}),           # every second column
     ((1, 24, 6, 64), (32, 24, 3, 3), {"padding": 1}),                        # channels that are not whole lines
     ((1, 64, 6, 34), (32, 64, 3, 3), {"padding": 1}),                        # rows that would be mostly edge
-], ids=["strided", "few channels", "narrow"])
+], ids=["few channels", "narrow"])
 def test_other_windows_are_stored_first(image: tuple[int, ...], weights: tuple[int, ...],
                                         options: dict[str, int]) -> None:
     x, w = (Tensor.zeros(*shape, dtype="float16").contiguous().realize() for shape in (image, weights))

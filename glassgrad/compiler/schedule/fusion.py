@@ -361,6 +361,18 @@ class _Plan:
                     waiting.append(reader)
         return True
 
+    def _is_factor(self, node: UOp) -> bool:
+        """Whether a sum of products reads a value, whatever else does."""
+        waiting, seen = [node], {node}
+        while waiting and len(seen) <= 32:
+            for reader in self.readers.get(waiting.pop(), []):
+                if reader.op is o.SUM and self.is_contraction(reader):
+                    return True
+                if reader.op in _FEEDS and reader not in seen:
+                    seen.add(reader)
+                    waiting.append(reader)
+        return False
+
     def is_contraction(self, node: UOp) -> bool:
         """A sum of products where each factor is used again and again along axes only the other one sees."""
         source = node.src[0]
@@ -471,8 +483,8 @@ class _Plan:
         inside = self.inlined[node]
         if node.op in o.MOVEMENT or node.op is o.DETACH or widens(node):
             return False                        # its source is next, and is not larger
-        if self.limits.stores_factors and narrows(node) and self._feeds_contraction(node):
-            return True
+        if self.limits.stores_factors and node.dtype.itemsize == 2 and self._is_factor(node):
+            return True                         # a sum of products would store it for itself alone
         if inside.rows is not None and self.limits.costly_with_rows:
             few, large, between = self._reductions_under(node)
             shared = [self._first_shared(n, between) for n in large]

@@ -32,6 +32,7 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+template <typename T> inline void __stwb(T *p, T x) { *p = x; }
 
 inline float __int_as_float(int x) { return gpu::bits_as<float>(x); }
 inline float __uint_as_float(unsigned x) { return gpu::bits_as<float>(x); }

@@ -20,7 +20,7 @@ MOST_READS = 2         # of each element: more would take too many registers
 
 
 @move(lambda body, *_: body)
-def read_ahead(body: list[Statement], pieces: int = PIECES) -> list[Statement]:
+def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_READS) -> list[Statement]:
     """for o in n: TILE u: LANE l: S(x[..])  ->  for o in n/p: TILE q in p: TILE u: LANE l: r[q,u,l] = x[..]; S(r)
 
     refuses (returns the body): another form, n is no multiple of p, many reads, or statements that read what others
@@ -31,14 +31,14 @@ def read_ahead(body: list[Statement], pieces: int = PIECES) -> list[Statement]:
         return body
     wide, inner = _wide_loops(first.body)
     stores = [s for s in inner if isinstance(s, Store)]
-    reads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    reads = _reads(inner)
     stored, read = {s.memory for s in stores}, {n.src[0] for n in reads}
-    if len(wide) < 2 or len(stores) != len(inner) or not 0 < len(reads) <= MOST_READS or \
+    if len(wide) < 2 or len(stores) != len(inner) or not 0 < len(reads) <= most or \
             (len(stores) > 1 and stored & read) or not all(wide[-1].range in ranges_of(n.src[1]) for n in reads):
         return body
     outer, piece = counter(first.range.arg.name, first.range.arg.size // pieces), counter("q", pieces)
     inner = rebuild(inner, {first.range: add(multiply(outer, pieces), piece)})
-    reads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    reads = _reads(inner)
     if any(n.op is o.LOAD for read_ in reads for n in toposort(read_.src[1:])):      # where it reads is read, too
         return body
     axes = (piece, *[f.range for f in wide])
@@ -47,6 +47,12 @@ def read_ahead(body: list[Statement], pieces: int = PIECES) -> list[Statement]:
     for f in reversed(wide):
         out = [For(f.range, f.kind, out)]
     return [For(outer, LOOP, [For(piece, TILE, out)]), *body[1:]]
+
+
+def _reads(inner: list[Statement]) -> list[UOp]:
+    """What statements read of the device's memory."""
+    nodes = toposort([e for s in inner for e in expressions(s)])
+    return [n for n in nodes if n.op is o.LOAD and n.src[0].op is o.PARAM]
 
 
 def _wide_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:

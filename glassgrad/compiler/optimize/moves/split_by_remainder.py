@@ -17,8 +17,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, linear, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (Accumulate, For, If, Statement, counter, expressions, task_loops, walk,
-                                            with_body)
+from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, counter, task_loops, walk, with_body
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.steps import move
 
@@ -45,9 +44,8 @@ def _cut(body: list[Statement]) -> list[list[Statement]] | None:
     loops, inner = task_loops(body)
     summed = {s.range for s in walk(inner) if isinstance(s, For) and s.stop is None}
     outer = {f.range: at for at, f in enumerate(loops) if f.stop is None}
-    if not any(isinstance(s, Accumulate) for s in walk(inner)):
-        return None
-    for gate in toposort(e for s in walk(inner) for e in expressions(s)):
+    # a gate on what is done with a sum saves no product: there the loops stay whole
+    for gate in toposort(s.value for s in walk(inner) if isinstance(s, Accumulate)):
         if gate.op is not o.CMPLT or gate.src[0].op is not o.MOD or gate.src[1] is not index(1):
             continue
         offset, modulus = gate.src[0].src

@@ -14,7 +14,7 @@ the pieces of memory that a warp's threads touch at once. Does not know a GPU's 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
@@ -34,7 +34,7 @@ FULL = 0.75              # of a group's threads that have work: then loops stay 
 FEW_STORES = 16          # that one thread does for its result
 FOLD_STEPS = 12          # that one fold takes
 PHASE_STEPS = 24         # that one more phase takes, to begin and to end
-GROUPS = 4               # for each that runs at once, where a sum is cut into parts
+GROUPS = 4               # times a few tasks: groups that run at once, and that a sum is cut into parts for
 LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results;
 LEAST_FOLDED = 8         # and where they go along the sum
 
@@ -45,7 +45,10 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
     if found is None:
         return None
     several = len(found.sums) > 1 and found.results < target.few_tasks
-    if not several and (lanes_used(body, target.lanes(4)) >= FULL or len(found.loops) < 2 and not found.sums):
+    pixels = any(part.nested and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
+    beside = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
+    used = 0.0 if several or pixels else lanes_used(body, target.lanes(4) * beside)
+    if used >= FULL or len(found.loops) < 2 and not found.sums:
         return None
     return phases(found, target, decisions)
 
@@ -55,6 +58,15 @@ class Sums:
     """Registers that begin, and the loop that adds to them: what were loops nested perfectly is one."""
     begins: list[Assign]
     loop: For
+    beside: int = 1                # neighbours that a thread reads at once
+    nested: bool = False           # whether it was several loops
+
+    @staticmethod
+    def of(begins: list[Assign], loop: For) -> Sums:
+        last = loop
+        while len(last.body) == 1 and isinstance(last.body[0], For) and last.body[0].kind == LOOP:
+            last = last.body[0]
+        return Sums(begins, _one_loop(loop), divided(last.body, last.range), last is not loop)
 
     @property
     def depth(self) -> int:
@@ -85,7 +97,7 @@ class GroupNest:
                 break
             if set(moves.accumulated(loop.body)) != {b.register for b in begins} or _stores([loop]):
                 return None
-            sums.append(Sums(begins, _one_loop(loop)))
+            sums.append(Sums.of(begins, loop))
             inner = inner[len(begins) + 1:]
         steps = sum(times for _, times in weighed(inner))
         if steps > FEW_STORES or len(_stores(inner)) != sum(not isinstance(s, For) for s in walk(inner)) or not inner:
@@ -147,7 +159,7 @@ class Plan:
     def best(groups: int, steps: Callable[[int], float], most: int, target: Target) -> Plan:
         """In one part, or in as many as keep the processors busy."""
         def plan(parts: int) -> Plan:
-            rounds = max(1.0, groups * parts / target.few_tasks)
+            rounds = max(1.0, groups * parts / (GROUPS * target.few_tasks))
             return Plan(rounds * steps(parts) + (PHASE_STEPS if parts > 1 else 0), parts)
         wanted = max(1, min(GROUPS * target.few_tasks // groups, most))
         return min(plan(1), plan(wanted), key=lambda p: p.steps)
@@ -191,22 +203,21 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
     flat = counter(found.loops[0].arg.name if found.loops else "i", axis.size)
     inner = moves.serial(found.inner)
     last = found.loops[-1] if found.loops and not found.sums else None
-    beside = neighbours(inner, last) if last is not None else 0
-    if last is not None and beside and last.arg.size % beside:
-        beside = 0
-    tile = beside or max(1, min(vectors_in_flight(inner), axis.size // (lanes * target.few_tasks)))
+    beside = divided(inner, last) if last is not None else 1
+    tile = beside if beside > 1 else max(1, min(vectors_in_flight(inner), axis.size // (lanes * target.few_tasks)))
     loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.apart(flat)), ADDS))
     chosen = ask_lanes(decisions, [loop], 0, tile, lanes)
     total = count(f.range for f in found.outer) * axis.size * work(inner)
-    return nest(found.outer, moves.wide(loop, chosen.tile, chosen.lanes, beside=beside > 0), total, target, decisions)
+    return nest(found.outer, moves.wide(loop, chosen.tile, chosen.lanes, beside=beside > 1), total, target, decisions)
 
 
 def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
     """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group for each result)"""
     [part] = found.sums
-    lanes, tile = target.lanes(4), min(4, vectors_in_flight(part.loop.body))
+    beside = part.beside if part.depth % part.beside == 0 else 1
+    lanes, tile = target.lanes(4), beside if beside > 1 else min(4, vectors_in_flight(part.loop.body))
     decisions.ask(FoldedLanes(part.loop.range.arg.name, tile, lanes), lambda c: None)
-    wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes)
+    wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes, beside=beside > 1)
     inner = [*part.begins, *(wide or [part.loop]), *moves.serial(found.rest)]
     return loops_around([*[f.range for f in found.outer], *found.loops], inner, TASK)
 
@@ -224,7 +235,7 @@ def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> t
     for body, around in ((inner, [For(outer.range, LOOP, [])]), (cut[1], [])):
         _, loop, *rest = body[len(sums.begins) - 1:]
         assert isinstance(loop, For)
-        nests.append(GroupNest(found.loops, [Sums(sums.begins, loop)], rest, around))
+        nests.append(GroupNest(found.loops, [Sums(sums.begins, loop, sums.beside if around else 1)], rest, around))
     return nests[0], nests[1]
 
 
@@ -233,16 +244,22 @@ def apart(found: GroupNest) -> list[GroupNest]:
     kept: dict[UOp, UOp] = {}
     out: list[GroupNest] = []
     for part in found.sums:
-        loop = For(part.loop.range, LOOP, moves.rebuild(part.loop.body, kept))
-        if part is found.sums[-1]:
-            return [*out, GroupNest(found.loops, [Sums(part.begins, loop)], moves.rebuild(found.rest, kept))]
+        part = replace(part, loop=For(part.loop.range, LOOP, moves.rebuild(part.loop.body, kept)))
+        if len(out) == len(found.sums) - 1:
+            return [*out, GroupNest(found.loops, [part], moves.rebuild(found.rest, kept))]
         stores: list[Statement] = []
         for begin in part.begins:
             memory = local(f"sum_{begin.register.arg}", begin.register.dtype, found.results, "shared")
             stores.append(Store(memory, flat_index(found.loops), begin.register))
             kept[begin.register] = load(memory, flat_index(found.loops))
-        out.append(GroupNest(found.loops, [Sums(part.begins, loop)], stores))
+        out.append(GroupNest(found.loops, [part], stores))
     return out
+
+
+def divided(body: list[Statement], lane: UOp) -> int:
+    """How many neighbours along a loop a thread takes at once, so many that they divide it; 1: there are none."""
+    most = neighbours(body, lane)
+    return next((n for n in (8, 4, 2) if n <= most and lane.arg.size % n == 0), 1)
 
 
 # -- finding them ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ All threads do the same: no roles. Does not know which unit it is: shapes, layou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
@@ -29,11 +29,12 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumu
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.product.window_boxes import BoxFactor, row_factors, window_factor
+from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
@@ -45,7 +46,7 @@ def on_group_unit(product: Product, target: Target, decisions: Decisions) \
     to repay it."""
     if not target.units or product.stops or not product.n:
         return None
-    plan = GroupUnitPlan.of(product.with_lanes_right(), target)
+    plan = GroupUnitPlan.of(product.with_neighbours_right(), target)
     if plan is None:
         return None
     return GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
@@ -60,7 +61,8 @@ class Factor:
     k: FlatAxis
     along_k: bool
     pitch: int                            # from line to line
-    outer: list[tuple[UOp, int]]          # loops around everything that it depends on, with its stride along each
+    outer: list[tuple[UOp, int]]          # other loops that it depends on, with its stride along each: those around
+                                          # everything, and of a padded K all but the last
     before: list[Statement]               # the loops that store it there, where it did not lie so
 
     @property
@@ -71,11 +73,13 @@ class Factor:
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
         around = tuple([Axis(r.arg.size, stride) for r, stride in self.outer])
-        at = tuple([r for r, _ in self.outer])
+        places = self.k.apart(k) if self.k.pitch else {}
+        at = tuple([places.get(r, r) for r, _ in self.outer])
+        k, length = places.get(self.k.parts[-1], k), self.k.row
         if self.along_k:
-            axes = (Axis(self.k.size, 1), Axis(self.axis.size, self.pitch), *around)
+            axes = (Axis(length, 1), Axis(self.axis.size, self.pitch), *around)
             return [Box(self.memory, self.offset, axes, (line, size, *[1] * len(around)), (k, position, *at), to)]
-        axes = (Axis(self.axis.size, 1), Axis(self.k.size, self.pitch), *around)
+        axes = (Axis(self.axis.size, 1), Axis(length, self.pitch), *around)
         return [Box(self.memory, self.offset, axes, (line, line, *[1] * len(around)),
                     (add(position, index(i)), k, *at), add(to, index(i * line)))
                 for i in range(0, size, line)]
@@ -115,10 +119,11 @@ class GroupUnitPlan:
         units = [u for u in target.units
                  if (u.left, u.right, u.total, u.lines) == (unit.left, unit.right, unit.total, unit.lines)]
         plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
-        small = min(m.size, n.size) < gpu.LEAST_SIDE or p.depth < gpu.UNIT_LIMITS.least_k
-        if small or p.work < gpu.UNIT_LIMITS.least_work:
+        if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
         plan = plan.with_images()
+        if min(plan.m.size, plan.n.size) < gpu.LEAST_SIDE:
+            return None
         stored = any(image is None and swells(factor, loops + p.k)
                      for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
         return None if stored else plan
@@ -126,16 +131,35 @@ class GroupUnitPlan:
     def with_images(self) -> GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
         p, line = self.product, self.line(self.units[0])
-        if in_place(*self.factors()[1]) is not None:
+        if self.placed()[1] is not None:
             return self
-        found = window_factor(self.right, self.n.parts, p.k, line)
-        if found is not None:
-            return replace(self, n=found.axis, k=found.k, images=(None, found))
+        padded = self.with_padded_sum(line)
+        if None not in padded.placed():
+            return padded
+        found = window_factor(self.right, p.n, p.k, line)
+        if found is not None and self.left_follows(found.k):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
+            return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
             if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
-            return self
+            return padded if padded.placed() != [None, None] else self
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
+
+    def left_follows(self, k: FlatAxis) -> bool:
+        """Whether the left factor can be stored in this order of K: it lies so, or its memory is in the cache."""
+        reads = [n.src[1] for n in toposort([self.left]) if n.op is o.LOAD and ranges_of(n.src[1]) >= {*k.parts}]
+        lies = any(stride_along(at, r) == 1 for at in reads for r in (self.m.parts[-1], k.parts[-1]))
+        return lies or count((*self.product.m, *self.product.k)) * self.left.dtype.itemsize <= gpu.CACHE_BYTES
+
+    def with_padded_sum(self, line: int) -> GroupUnitPlan:
+        """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further
+        axes of the boxes, and what lies past its end is zero."""
+        *around, last = self.product.k
+        pitch = -(-last.arg.size // line) * line
+        if not around or pitch > MOST_PADDED * last.arg.size:
+            return self
+        return replace(self, k=FlatAxis([*around, last], count(around) * pitch, pitch))
 
     def placed(self) -> list[Factor | BoxFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
@@ -310,7 +334,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
         stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
     else:
         stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
-    return [*keep, *nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))]
+    return [*keep, *read_ahead(nested([times], nested([further, each], [For(lane, LANE, stores)], TILE)), most=4)]
 
 
 def rounded_to(product: Product) -> DType | None:
@@ -328,9 +352,10 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> F
     beginning, are multiples of 16 bytes."""
     if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM:
         return None
-    position, step = counter("position", axis.size), counter("step", k.size)
-    offset, terms = linear(substitute_index(value.src[1], {**axis.apart(position), **k.apart(step)}, {}))
-    used = [r for r in outer if r in terms]
+    position, step = counter("position", axis.size), counter("step", k.row)
+    places = {**axis.apart(position), **({k.parts[-1]: step} if k.pitch else k.apart(step))}
+    offset, terms = linear(substitute_index(value.src[1], places, {}))
+    used = [r for r in (*outer, *(k.parts[:-1] if k.pitch else ())) if r in terms]
     if any(atom not in (position, step, *used) for atom in terms) or len(used) > gpu.COPY_AXES - 2:
         return None
     along_k = terms.get(step) == 1
@@ -349,24 +374,46 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     for. Then a thread reads as many neighbours as are brought at once, and stores them to as many lines."""
     dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
+    whole = [at for at in reads if not ranges_of(at).isdisjoint(k.parts) and not ranges_of(at).isdisjoint(axis.parts)]
+    reads = whole or reads                                        # not what is read for each line, or along one
     along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
-    rows_at_once = gpu.PACK_ROWS if along_k or not must_follow_k else gpu.SECTOR // dtype.itemsize
+    across = must_follow_k and not along_k                        # it is transposed on its way
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
     used = [r for r in outer if r in ranges_of(value)]
     pitch = -(-inner.size // line) * line
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
-    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", rows_at_once), \
-        counter("l", gpu.PACK_LANES)
-    some = counter("p", -(-lines.size // rows_at_once))
-    at_line = add(multiply(one(some), rows_at_once), rows)
-    at = add(multiply(one(block), gpu.PACK_LANES), lane)
-    gate = both(moves.below(at_line, lines.size), moves.below(at, inner.size))
-    new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})
-    to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
-    held = register(f"{name}_next", dtype, (rows, lane))          # all are read before one is stored
-    copy: list[Statement] = [Assign(held, moves.zero_outside(new, gate)), Store(memory, to, held, None, gate)]
-    before = nested([*used, some, block], [For(rows, TILE, [For(lane, LANE, copy)])], TASK)
+
+    def copy(at_line: UOp, at: UOp, gate: UOp | None) -> tuple[UOp, UOp]:
+        """Where an element is stored, and the element; zero where the gate is false, and past the end of a padded K."""
+        to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
+        inside = both(gate, k.gate(at if along_k else at_line))
+        return to, moves.zero_outside(substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {}), inside)
+
+    plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one
+    most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
+    piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
+    rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
+    before = _in_rows(memory, used, (lines.size, inner.size), rows, piece, copy)
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
     return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)
+
+
+def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: int, piece: int,
+             copy: Callable[[UOp, UOp, UOp | None], tuple[UOp, UOp]]) -> list[Statement]:
+    """The loops that store lines: a thread stores a piece of each of several, a group several short ones at once."""
+    lines, inner = size
+    per_line = min(gpu.PACK_LANES, -(-inner // piece))            # threads
+    at_once = rows_at_once * (gpu.PACK_LANES // per_line)
+    some, block = counter("p", -(-lines // at_once)), counter("pb", -(-inner // (per_line * piece)))
+    rows, each, lane = counter("pr", rows_at_once), counter("pe", piece), counter("l", gpu.PACK_LANES)
+    in_group = add(multiply(divide(lane, per_line), rows_at_once), rows)
+    at_line = add(multiply(one(some), at_once), in_group)
+    begin = multiply(add(multiply(one(block), per_line), modulo(lane, per_line)), piece)
+    gate = both(moves.below(at_line, lines), moves.below(begin, inner))
+    gate = both(gate, moves.below(in_group, at_once))
+    to, value = copy(at_line, add(begin, one(each)), gate)
+    held = register(f"{memory.arg.name}_next", memory.dtype, tuple([r for r in (rows, each, lane) if r.arg.size > 1]))
+    body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]      # all are read before that
+    return nested([*used, some, block], nested([rows, each], [For(lane, LANE, body)], TILE), TASK)

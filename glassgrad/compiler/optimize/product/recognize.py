@@ -65,6 +65,14 @@ class Product:
         _, terms = linear(store.index)
         return self.swapped() if any(terms.get(r) == 1 for r in self.m) else self
 
+    def with_neighbours_right(self) -> Product:
+        """The same, or with the factors exchanged where neighbours in the output lie along a loop of the left one: also
+        where only every second one is stored, as for the positions of one remainder."""
+        store = self.epilogue[-1]
+        assert isinstance(store, Store)
+        strides = {r: abs(stride) for r, stride in linear(store.index)[1].items() if r in (*self.m, *self.n)}
+        return self.swapped() if min(strides, key=lambda r: strides[r], default=None) in self.m else self
+
     def stores(self, result: UOp, places: dict[UOp, UOp], gate: UOp | None) -> list[Statement]:
         """The epilogue with the sum `result`, at these values of its loops; nothing is stored where the gate is false,
         and nothing read but the result itself, which may lie in memory too."""
@@ -182,6 +190,11 @@ class FlatAxis:
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
         return FlatAxis(loops, count(loops))
+
+    @property
+    def row(self) -> int:
+        """Positions that follow one another in memory: of the last loop where there is a pitch, else all."""
+        return int(self.parts[-1].arg.size) if self.pitch else self.size
 
     def gate(self, at: UOp) -> UOp | None:
         """Where a position is used; None: everywhere."""

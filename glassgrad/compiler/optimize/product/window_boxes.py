@@ -4,6 +4,8 @@ A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the im
 the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels of some columns of
 some rows. A copy begins at any row and column, but not at any element: along the innermost axis at multiples of 16
 bytes alone. So the image is stored first with its channels innermost, and with the zeros around it; windows never are.
+With a stride s, rows h of each remainder h % s are stored one after another, and columns likewise: what one tap reads
+lies side by side again.
 
     forward, and by the image     a step of K is one tap and some channels; positions are rows and columns
     by the weights                a step of K is rows and columns; positions are channels, of one tap
@@ -81,11 +83,12 @@ class StoredImage:
     coordinates: list[Coordinate]          # and the coordinates along them
     channel: UOp
     channels: Axis
+    steps: list[int]                       # along each axis, between neighbouring positions of what is read
 
     @staticmethod
-    def of(name: str, value: UOp, loops: Sequence[UOp]) -> StoredImage | None:
-        """A factor that is an element of an image, or 0 outside of it, and one of these loops its channel; None for
-        anything else."""
+    def of(name: str, value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp) -> StoredImage | None:
+        """A factor that is an element of an image, or 0 outside of it, with one of these loops its channel, and two
+        that go along its innermost axes, and along no others; None for anything else."""
         gates: list[UOp] = []
         if value.op is o.WHERE and value.src[2].op is o.CONST and value.src[2].arg == 0:
             gates, value = _conjuncts(value.src[0]), value.src[1]
@@ -101,8 +104,12 @@ class StoredImage:
         if len(alone) != 1 or alone[0][1].arg.size != axes[alone[0][0]].size:
             return None
         [(at, channel)] = alone
-        return StoredImage(name, value.src[0], [*axes[:at], *axes[at + 1:]],
-                           [*coordinates[:at], *coordinates[at + 1:]], channel, axes[at])
+        del coordinates[at]
+        steps = [1] * (len(axes) - 3) + [coordinates[a][1].get(r, 0) for a, r in ((-2, rows), (-1, columns))]
+        spread = [a for a, (_, terms) in enumerate(coordinates) for r in (rows, columns) if r in terms]
+        if min(steps) < 1 or len(spread) != 2 or (max(steps) > 1 and len(shape) == gpu.COPY_AXES):
+            return None
+        return StoredImage(name, value.src[0], [*axes[:at], *axes[at + 1:]], coordinates, channel, axes[at], steps)
 
     @property
     def ends(self) -> list[tuple[int, int]]:
@@ -114,18 +121,24 @@ class StoredImage:
         return found
 
     @property
+    def remainders(self) -> list[int]:
+        """How many remainders of coordinates by the step are read along each axis: they are stored apart."""
+        found = []
+        for (constant, terms), (least, _), step in zip(self.coordinates, self.ends, self.steps):
+            furthest = constant - least + sum(max(0, k * (r.arg.size - 1)) for r, k in terms.items() if k % step)
+            found.append(step if any(k % step and k < 0 for k in terms.values()) else min(step, furthest + 1))
+        return found
+
+    @property
+    def sizes(self) -> list[int]:
+        """The axes as they are stored, but the channels': remainders, and for each of them the positions along axes."""
+        return [math.prod(self.remainders), *[(last - least) // step + 1
+                                              for (least, last), step in zip(self.ends, self.steps)]]
+
+    @property
     def to(self) -> UOp:
         """The memory that it is stored in."""
-        sizes = [last - first + 1 for first, last in self.ends]
-        return local(f"{self.name}_image", self.memory.dtype, math.prod(sizes) * self.channels.size, "shared")
-
-    def has_rows(self, rows: UOp, columns: UOp) -> bool:
-        """Whether two loops go along the innermost axes, one position a step, and along no others."""
-        return all(terms.get(r) == 1 and not any(r in other for other in self._terms_but(at))
-                   for at, r in ((-2, rows), (-1, columns)) for terms in [self.coordinates[at][1]])
-
-    def _terms_but(self, at: int) -> list[Terms]:
-        return [terms for i, (_, terms) in enumerate(self.coordinates) if i != at + len(self.coordinates)]
+        return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
     def ends_with(self, columns: UOp) -> bool:
         """Whether it has these columns and no others: zeros follow."""
@@ -133,11 +146,15 @@ class StoredImage:
 
     def box(self, places: dict[UOp, UOp], channels: int, columns: int, rows: int, to: UOp) -> Box:
         """A box of so many channels, columns and rows, the first ones given by the values of all loops."""
-        first = [substitute_index(build(constant - least, terms), places, {})
-                 for (constant, terms), (least, _) in zip(self.coordinates, self.ends)]
-        sizes, strides = [last - least + 1 for least, last in self.ends], []
-        for a in range(len(sizes)):
-            strides.append(math.prod(sizes[a + 1:]) * self.channels.size)
+        first, remainder = [], index(0)
+        for (constant, terms), (least, _), step, kinds in zip(self.coordinates, self.ends, self.steps, self.remainders):
+            at = substitute_index(build(constant - least, terms), places, {})
+            first.append(divide(at, step))
+            remainder = add(multiply(remainder, kinds), modulo(at, step)) if kinds > 1 else remainder
+        sizes, first = self.sizes, [remainder, *first]
+        strides = [math.prod(sizes[a + 1:]) * self.channels.size for a in range(len(sizes))]
+        if sizes[0] == 1:
+            sizes, strides, first = sizes[1:], strides[1:], first[1:]
         axes = [Axis(self.channels.size, 1), *[Axis(*axis) for axis in zip(sizes[::-1], strides[::-1])]]
         counts = (channels, columns, rows, *[1] * (len(sizes) - 2))
         channel = substitute_index(self.channel, places, {})
@@ -146,9 +163,8 @@ class StoredImage:
     def stored(self) -> list[Statement]:
         """The loops that store it: a group exchanges a square of channels and columns, so that both the image and what
         is stored are used line by line."""
-        outer = [counter(f"a{a}", last - least + 1) for a, (least, last) in enumerate(self.ends[:-1])]
-        least, last = self.ends[-1]
-        columns, channels = last - least + 1, self.channels.size
+        outer = [counter(f"a{a}", size) for a, size in enumerate(self.sizes[:-1])]
+        columns, channels = self.sizes[-1], self.channels.size
         wide = min(SQUARE, 1 << (columns - 1).bit_length())
         tall = min(SQUARE * SQUARE // wide, MOST_CHANNELS, max(SQUARE, 1 << (channels - 1).bit_length()))
         block_c, block_x = counter("cb", -(-channels // tall)), counter("xb", -(-columns // wide))
@@ -162,11 +178,16 @@ class StoredImage:
         c, x = divide(element, wide), modulo(element, wide)
         at_c, at_x = add(first_c, c), add(first_x, x)
         gate, at = both(moves.below(at_c, channels), moves.below(at_x, columns)), multiply(at_c, self.channels.stride)
-        for place, axis, (low, high) in zip([*[one(r) for r in outer], at_x], self.axes, self.ends):
-            position = add(place, index(low))
+        apart: list[UOp] = []
+        remainder = one(outer[0])
+        for kinds in reversed(self.remainders):
+            apart.insert(0, modulo(remainder, kinds))
+            remainder = divide(remainder, kinds)
+        for place, axis, (low, _), step, other in zip([*[one(r) for r in outer[1:]], at_x], self.axes, self.ends,
+                                                      self.steps, apart):
+            position = add(add(multiply(place, step), other), index(low))
             at = add(at, multiply(position, axis.stride))
-            inside = None if low >= 0 else less(index(-1), position)
-            gate = both(gate, both(inside, None if high < axis.size else less(position, index(axis.size))))
+            gate = both(gate, both(less(index(-1), position), less(position, index(axis.size))))
         held = register(f"{self.name}_next", self.memory.dtype, tuple(r for r in (times, lane) if r.arg.size > 1))
         read = [*for_all(Assign(held, load(self.memory, at, gate))),
                 *for_all(Store(square, add(multiply(c, wide + 2), x), held))]
@@ -184,8 +205,8 @@ class StoredImage:
 def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> BoxFactor | None:
     """A factor as windows of an image, whose rows and columns are positions, with lines of so many elements; refuses
     (None) anything else."""
-    image = StoredImage.of("right", value, k) if len(n) >= 2 else None
-    if image is None or not image.has_rows(n[-2], n[-1]) or image.channel.arg.size % line:
+    image = StoredImage.of("right", value, k, n[-2], n[-1]) if len(n) >= 2 else None
+    if image is None or image.channel.arg.size % line:
         return None
     pitch = _row_pitch(n[-1].arg.size)
     if pitch > MOST_PADDED * n[-1].arg.size:
@@ -207,8 +228,8 @@ def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Se
         return None
     pixels, found = FlatAxis([*k], math.prod(r.arg.size for r in k[:-1]) * pitch, pitch), []
     for name, value, loops in (("left", left, m), ("right", right, n)):
-        image = StoredImage.of(name, value, loops)
-        if image is None or not image.has_rows(rows, columns) or image.channel.arg.size % line:
+        image = StoredImage.of(name, value, loops, rows, columns)
+        if image is None or image.channel.arg.size % line:
             return None
         axis = FlatAxis.of([*[r for r in loops if r is not image.channel], image.channel])
         found.append(BoxFactor(image, axis, pixels))
@@ -229,8 +250,10 @@ def _coordinates(at: UOp, strides: Sequence[int]) -> list[Coordinate] | None:
     """An index as one linear expression for each axis of a matrix; None where a loop goes along none of them."""
     constant, terms = linear(at)
     out: list[Coordinate] = []
+    left = {r: step for r, step in terms.items() if r.op is o.RANGE}
     for stride in strides:
-        own = {r: step // stride for r, step in terms.items() if abs(step) == stride and r.op is o.RANGE}
+        own = {r: step // stride for r, step in left.items() if step % stride == 0}
+        left = {r: step for r, step in left.items() if r not in own}
         moved = (2 * constant + stride) // (2 * stride)          # the nearest: padding is less than half an axis
         constant -= moved * stride
         out.append((moved, own))

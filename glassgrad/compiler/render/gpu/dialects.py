@@ -53,6 +53,7 @@ class Dialect:
     shuffle: str = ""            # x of the thread that is `step` further on in its warp
     exchange: str = ""           # x of the thread whose number differs by the bit `step`
     wide_access: bool = False    # up to 16 bytes are loaded and stored at once, through a pointer to words
+    wide_store: str = "*({words} *)p = all;"     # stores them; some compilers split an assignment up again
     by_handle: bool = False      # memory is a handle and a distance
     group_argument: str = ""     # the parameter for memory that a group shares; empty: it is declared inside
     scalar: str = "u64 {name}"   # the parameter for a number's cell of eight bytes,
@@ -91,6 +92,7 @@ CUDA = Dialect(
     shuffle="__shfl_down_sync(0xffffffffu, x, step)",
     exchange="__shfl_xor_sync(0xffffffffu, x, step)",
     wide_access=True,
+    wide_store="__stwb(({words} *)p, all);",
     power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
     reciprocal=("f32 r;", 'asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
     ordinary_reciprocal=("f32 r;", 'asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),

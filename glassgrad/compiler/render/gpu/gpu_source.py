@@ -344,7 +344,7 @@ class GpuFunction(GroupThreads, CFunction):
 
     def store_together(self, stores: list[Store]) -> None:
         test = self.store_test(stores[0], self.gate(stores[0]))
-        store_wide(self, stores, test, self.is_aligned, self.pair_rounding(stores))
+        store_wide(self, stores, test, self.is_aligned, self.dialect.wide_store, self.pair_rounding(stores))
 
     def pair_rounding(self, stores: list[Store]) -> str:
         """The helper that rounds two neighbours at once; empty where they are not rounded for this store alone."""

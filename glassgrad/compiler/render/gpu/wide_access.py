@@ -23,6 +23,7 @@ __all__ = ["MOST_BYTES", "load_wide", "neighbours", "runs_of_reads", "store_wide
 
 IsAligned = Callable[[UOp], bool]            # whether a memory always begins at a multiple of 16 bytes
 MOST_BYTES = 16
+HALF_WORD = "u16"                            # the type of elements of which two make a word
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # what is moved at once, by its bytes
 
 
@@ -74,25 +75,29 @@ def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
     return {first: some for first, some in found.items() if len(some) > 1}
 
 
-def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAligned, pair: str = "") -> None:
-    """Neighbouring stores as one, under a condition (empty: always). `pair` is a function that rounds two values of
-    float32 to a word of two small floats: the stores are of such values, and it rounds them."""
+def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAligned, whole: str, pair: str = "") -> None:
+    """Neighbouring stores as one, under a condition (empty: always). `whole` stores {words} to the device's memory.
+    `pair` is a function that rounds two values of float32 to a word of two small floats: the stores are of such values,
+    and it rounds them."""
     load_wide(f, [s.value for s in stores], is_aligned)
     first, count = stores[0], len(stores)
     values = [f.operand(s.value.src[0] if pair else s.value).text for s in stores]
     kind, nbytes = f.type(first.memory.dtype), count * first.memory.dtype.itemsize
     given = f.type(dtypes.float32) if pair else kind
     takes = ", ".join(f"{given} v{i}" for i in range(count))
-    filled = [f"v.words[{i}] = {pair}(v{2 * i}, v{2 * i + 1});" for i in range(count // 2)] if pair else \
-        [f"v.each[{i}] = v{i};" for i in range(count)]
-    words = f"unsigned words[{nbytes // 4}]; " if pair else ""
     aligned = is_aligned(first.memory)
     takes_aligned, given_aligned = ("", "") if aligned else (", bool aligned", ", aligned")
+    if pair or kind == HALF_WORD:
+        words = [f"{pair}(v{i}, v{i + 1})" if pair else f"v{i} | (unsigned)v{i + 1} << 16" for i in range(0, count, 2)]
+        begin, single = [f"const unsigned w[] = {{{', '.join(words)}}};"], "p[i] = w[i / 2] >> 16 * (i % 2);"
+        begin.append(f"const {WORDS[nbytes]} all = {{{', '.join(f'w[{i}]' for i in range(count // 2))}}};")
+    else:
+        begin, single = [f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v = {{}};"], "p[i] = v.each[i];"
+        begin += [*[f"v.each[{i}] = v{i};" for i in range(count)], f"const {WORDS[nbytes]} all = v.all;"]
+    stored = ("*({words} *)p = all;" if aligned else whole).format(words=WORDS[nbytes])
     name = f.define(
         f"store_{kind}_{count}{f'_by_{pair}' if pair else ''}{'_aligned' if aligned else ''}", "void",
-        f"{kind} *p, {takes}{takes_aligned}",
-        f"union {{ {WORDS[nbytes]} all; {words}{kind} each[{count}]; }} v = {{}};",
-        *filled, *_moved(f"*({WORDS[nbytes]} *)p = v.all;", "p[i] = v.each[i];", count, aligned))
+        f"{kind} *p, {takes}{takes_aligned}", *begin, *_moved(stored, single, count, aligned))
     at = f"{f.base(first.memory)} + {f.split(first.index)[0].text}"
     f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {', '.join(values)}{given_aligned});")
 
@@ -138,18 +143,21 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
     memory, nbytes = first.src[0], count * first.dtype.itemsize
     takes_aligned, given_aligned = ("", "") if aligned else (", bool aligned", ", aligned")
     kind = f.type(memory.dtype)
+    # two of 16 bits are taken out of their word where they are used: under the test, a thread would wait for them
+    halves = kind == HALF_WORD
+    holds, many = ("unsigned", count // 2) if halves else (kind, count)
+    single = "to[i] = p[2 * i] | (unsigned)p[2 * i + 1] << 16;" if halves else "to[i] = p[i];"
+    whole = f"{{ union {{ {WORDS[nbytes]} all; {holds} each[{many}]; }} v; v.all = *(const {WORDS[nbytes]} *)p; " \
+        f"for (int i = 0; i < {many}; i++) to[i] = v.each[i]; }}"
     gate = f.operand(first.src[2]).inside if len(first.src) == 3 else ""
     test = " && ".join(t for t in (f.takes_part(first.src[1]), gate) if t)
-    name = f.define(
-        f"load_{kind}_{count}{'_aligned' if aligned else ''}", "void",
-        f"const {kind} *p, {kind} *to{takes_aligned}",
-        f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v;",
-        *_moved(f"v.all = *(const {WORDS[nbytes]} *)p;", "v.each[i] = p[i];", count, aligned),
-        f"for (int i = 0; i < {count}; i++) to[i] = v.each[i];")
+    name = f.define(f"load_{kind}_{count}{'_aligned' if aligned else ''}", "void",
+                    f"const {kind} *p, {holds} *to{takes_aligned}", *_moved(whole, single, many, aligned))
     f.values_named += 1
     held = f.named(("value", f.values_named), f"w{f.values_named}")
     at = f"{f.base(memory)} + {f.split(first.src[1])[0].text}"
-    f.line(f"{kind} {held}[{count}] = {{}};")
+    f.line(f"{holds} {held}[{many}] = {{}};")
     f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {held}{given_aligned});")
     for i, load in enumerate(loads):
-        f.keep(f.scope_of(load), load, f.reads[load], CValue(f"{held}[{i}]", load.dtype))
+        text = f"({kind})({held}[{i // 2}] >> {16 * (i % 2)})" if halves else f"{held}[{i}]"
+        f.keep(f.scope_of(load), load, f.reads[load], CValue(text, load.dtype))
