@@ -132,13 +132,9 @@ def apart_or_scanned(loops: list[For], inner: list[Statement], total: int, targe
     """Places that are added to, and running totals, on groups of threads; refuses (None) other loops."""
     lanes = target.lanes(_itemsize(inner))
     found = rows_apart(loops, inner, target, lanes)
-    if found is None:
-        return scans(loops, inner, total, target, decisions) if _stores_in_order(inner) else None
-    block, inner = found
-    if loops:
-        chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
-        inner = moves.wide(For(loops[-1].range, LOOP, inner), 1, chosen.lanes)
-    return [nest([block, *loops[:-1]], inner, total, target, decisions, apart=bool(loops))]
+    if found is not None:
+        return [found]
+    return scans(loops, inner, total, target, decisions) if _stores_in_order(inner) else None
 
 
 def scans(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
