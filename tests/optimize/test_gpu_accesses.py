@@ -73,6 +73,20 @@ def test_few_columns_are_spread_over_more_groups() -> None:
     assert gpu_launch(kernel_of(zeros(8192, 8192) + 1)).phases[0][2] == 256
 
 
+@pytest.mark.parametrize("columns, width", [(768, 256), (3072, 1024), (2304, 256), (1000, 2048)])
+def test_sums_over_few_columns_are_cut_until_a_gpu_is_busy(columns: int, width: int) -> None:
+    """A part has as few rows as keep all processors at work; threads have as many neighbours as divide a row."""
+    kernel = kernel_of(zeros(8192, columns, dtype="bfloat16").float().sum(0))
+    _, groups, threads, _ = gpu_launch(kernel).phases[0]
+    assert groups * threads >= 132 * 256 and (f"tile={width // threads}," in kernel.moves[1] or columns % width)
+
+
+def test_threads_that_are_left_over_read_nothing() -> None:
+    source = make_source(kernel_of(zeros(100_000, 64).sum(1)), HOPPER, "cuda")
+    reads = [line.strip() for line in source.splitlines() if "load_f32_4(data1" in line]
+    assert len(reads) == 2 and reads[1].startswith("if (thread < 160)")
+
+
 def test_float32_tiles_have_two_stages_where_they_fit() -> None:
     a, b = zeros(512, 512), zeros(512, 512)
     assert "stages=2" in kernel_of(a @ b).moves[0] and make_source(kernel_of(a @ b), HOPPER, "cuda").count(

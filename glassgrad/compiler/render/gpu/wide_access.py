@@ -138,7 +138,8 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
     memory, nbytes = first.src[0], count * first.dtype.itemsize
     takes_aligned, given_aligned = ("", "") if aligned else (", bool aligned", ", aligned")
     kind = f.type(memory.dtype)
-    test = f.operand(first.src[2]).inside if len(first.src) == 3 else ""
+    tests = [f.takes_part(first.src[1]), f.operand(first.src[2]).inside if len(first.src) == 3 else ""]
+    test = " && ".join(t for t in tests if t)
     name = f.define(
         f"load_{kind}_{count}{'_aligned' if aligned else ''}", "void",
         f"const {kind} *p, {kind} *to{takes_aligned}",
