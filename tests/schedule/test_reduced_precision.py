@@ -72,11 +72,24 @@ def test_a_gpu_stores_a_softmaxs_few_values_and_computes_the_rest_again(limits: 
     assert found.count((8,)) >= stored.count((8,))
 
 
+def reductions(ast: UOp) -> int:
+    return sum(n.op in o.REDUCE for n in ast.toposort())
+
+
 def test_few_long_rows_have_a_kernel_for_each_reduction() -> None:
     x = ready(4, 1 << 15)
     both = x.sum(1) + x.max(1)
-
-    def reductions(ast: UOp) -> int:
-        return sum(n.op in o.REDUCE for n in ast.toposort())
     assert [reductions(item.ast) for item in scheduled(both).items] == [2]
     assert [reductions(item.ast) for item in scheduled(both, limits=GPU.fusion).items] == [1, 1]
+
+
+def test_a_gpu_stores_a_gradient_that_reads_much_and_not_its_sums() -> None:
+    """The gradient of x + f(norm(x)) is needed by several kernels and reads three arrays: it is stored, and its two sums
+    for each row are computed by the kernel that stores it. In a deep network it would else be a sum of all layers."""
+    x, *weights = [ready(512, 512) for _ in range(7)]
+    y = x
+    for w in weights:
+        y = y + (y.layernorm().cast("bfloat16") @ w.cast("bfloat16")).float()
+    items = scheduled(*y.square().sum().gradient(x, *weights), limits=GPU.fusion).items
+    assert max(len(item.slots) for item in items) <= 9
+    assert sum(reductions(item.ast) == 2 for item in items) >= len(weights) - 1

@@ -473,7 +473,7 @@ class _Plan:
             return False                        # its source is next, and is not larger
         if self.limits.stores_factors and narrows(node) and self._feeds_contraction(node):
             return True
-        if inside.rows is not None and self.limits.costly_with_rows:
+        if inside.rows is not None and self.limits.costly_with_rows and self._memory_read(node) < MANY_INPUTS:
             few, large, between = self._reductions_under(node)
             shared = [self._first_shared(n, between) for n in large]
             cost = sum(n.op.cost for n in between)

@@ -29,6 +29,7 @@ WIDE_BYTES = 16         # that a thread of a GPU reads or stores at once
 MOST_VECTORS = 16       # in flight at once: more only make the code longer
 LONG_ARITHMETIC = 16    # operations on each element from which a GPU's thread reads what comes next before it computes,
 FEWEST_LANES = 64       # of a group, however few there are
+LONG_ROW = 4            # times what a group does at once: what is left over then is little
 LEAST_READ = 16         # numbers that a GPU's thread adds up for a part of a sum
 AHEAD_TASKS = 16        # where so many times the least number of groups are left
 
@@ -366,8 +367,10 @@ def work(body: list[Statement]) -> int:
 
 
 def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:
-    """As many neighbours for each thread, and threads in a group, as divide a loop: where some would be left over, all
-    of its threads would have fewer neighbours, or none. As they were, where nothing divides it."""
+    """As many neighbours for each thread, and threads in a group, as divide a short loop: were some left over, threads
+    would have fewer neighbours, or none. As they were, where nothing divides it."""
+    if size >= LONG_ROW * tile * lanes:
+        return tile, lanes
     found = [(t, v) for t in (tile, tile // 2, tile // 4) for v in (lanes, lanes // 2, lanes // 4)
              if t > 1 and v >= FEWEST_LANES and size % (t * v) == 0]
     return found[0] if found else (tile, lanes)
