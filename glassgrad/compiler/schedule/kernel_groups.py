@@ -2,7 +2,8 @@
 
 Results of equal shape, but for axes of length 1, that belong together share one kernel: a result and what is computed
 from it element by element (a gradient and the updated weight), and results that read the same values (an optimizer's
-moments). So do reductions of the same rows on a GPU, such as a mean and a variance. Kernels run after those they read from, and those that let go of memory before those that take some.
+moments). So do reductions of the same rows on a GPU, such as a mean and a variance. Kernels run after those they read
+from, and those that let go of memory before those that take some.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Rows(NamedTuple):
 
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], few_rows: int = 0) -> list[KernelGroup]:
     """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done. From
-    `few_rows` rows on, if that is not 0, reductions of the same rows share a kernel: a group of threads reads a row from
-    memory once."""
+    `few_rows` rows on, if that is not 0, reductions of the same rows share a kernel: a group of threads reads a row
+    from memory once."""
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}

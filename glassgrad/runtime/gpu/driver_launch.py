@@ -138,9 +138,9 @@ class LaunchGraph:
 
 class GraphPlan(DriverPlan):
     """Launches to be run often with other addresses: one graph, or two with a look at flags between them. Kernels that
-    a failed run may have run, because they write no value that must stay whole, are a graph of their own, started before
-    that look: the GPU has work meanwhile. With GPU_GRAPH=0, where there are few, and where a kernel needs a copy first,
-    they are started one by one."""
+    a failed run may have run, because they write no value that must stay whole, are a graph of their own, started
+    before that look: the GPU has work meanwhile. With GPU_GRAPH=0, where there are few, and where a kernel needs a copy
+    first, they are started one by one."""
     uninterrupted = True
 
     def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
@@ -148,7 +148,7 @@ class GraphPlan(DriverPlan):
         super().__init__(device, driver, programs, slots)
         self._ends = [len(self.flat)]              # of the parts, between which flags are read
         self._flags: list[tuple[int, int]] = []    # (address, bound)
-        self._kept_together = 0                    # the first program that overwrites what must stay whole; 0: none does
+        self._kept_together = 0                    # the first program that overwrites what must stay whole; 0: none
         self._written: Any = None                  # an event: flags are written. Made where kernels run before the look
         self._changed: dict[int, None] = {}        # numbers of launches that have other arguments than in the graph
         self._not_settled: set[int] = set()

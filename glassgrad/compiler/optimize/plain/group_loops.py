@@ -202,7 +202,7 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
 
 
 def _by_neighbours(s: Statement) -> list[Statement]:
-    """for k: r += x[i, k]  ->  for k by 8: TILE u: r += x[i, k + u]      (a thread reads 16 bytes of its sum at once)"""
+    """for k: r += x[i, k]  ->  for k by 8: TILE u: r += x[i, k + u]      (a thread reads 16 bytes of a sum at once)"""
     beside = neighbours(s.body, s.range) if isinstance(s, For) else 0
     return moves.wide(s, beside, 1) if isinstance(s, For) and beside and s.range.arg.size % beside == 0 else [s]
 

@@ -17,8 +17,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, linear, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of,
-                                            register)
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of, register
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, one, rebuild
 from glassgrad.compiler.optimize.moves.steps import move
@@ -32,7 +31,7 @@ MOST_TILE = 4          # columns of a thread
 
 @move(lambda loops, inner, *_: None)
 def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: int) -> list[Statement] | None:
-    """for j: for s: y[row[s], j] += ..  ->  TASK b: for blocks of s: list those of b's rows; for each: for j: y[..] += ..
+    """for j: for s: y[row[s], j] += ..  ->  TASK b: for blocks of s: list those of b's rows; for each: for j: y[..] +=
 
     refuses (None): a loop of another form, few steps, or rows that depend on the outer loops
     """
