@@ -148,7 +148,7 @@ class GraphPlan(DriverPlan):
         super().__init__(device, driver, programs, slots)
         self._ends = [len(self.flat)]              # of the parts, between which flags are read
         self._flags: list[tuple[int, int]] = []    # (address, bound)
-        self._kept_together = 0                    # the first program that overwrites what must stay whole; 0: none
+        self._kept_together: int | None = None     # the first program that overwrites what must stay whole
         self._written: Any = None                  # an event: flags are written. Made where kernels run before the look
         self._changed: dict[int, None] = {}        # numbers of launches that have other arguments than in the graph
         self._not_settled: set[int] = set()
@@ -192,7 +192,7 @@ class GraphPlan(DriverPlan):
 
     def runner(self) -> Callable[[], bool]:
         ends = self._ends
-        harmless = sum(map(len, self.launches[:self._kept_together]))
+        harmless = sum(map(len, self.launches[:self._kept_together or 0]))
         if self._flags and harmless > ends[0] + FEW:
             ends = [ends[0], harmless, ends[1]]
             self._written = self._written or self.driver.event()
@@ -223,7 +223,7 @@ class GraphPlan(DriverPlan):
             if with_graphs and part in self._graphs:
                 self._graphs[part].start()
                 continue
-            with interrupts_deferred() if self._kept_together and part[1] - part[0] > 1 else nullcontext():
+            with interrupts_deferred() if self._kept_together is not None and part[1] - part[0] > 1 else nullcontext():
                 self.start(self.calls[slice(*part)])
         return False
 
