@@ -73,6 +73,36 @@ def test_few_columns_are_spread_over_more_groups() -> None:
     assert gpu_launch(kernel_of(zeros(8192, 8192) + 1)).phases[0][2] == 256
 
 
+@pytest.mark.parametrize("columns, width", [(768, 256), (3072, 1024), (2304, 256), (1000, 2048)])
+def test_sums_over_few_columns_are_cut_until_a_gpu_is_busy(columns: int, width: int) -> None:
+    """A part has as few rows as keep all processors at work; threads have as many neighbours as divide a row."""
+    kernel = kernel_of(zeros(8192, columns, dtype="bfloat16").float().sum(0))
+    _, groups, threads, _ = gpu_launch(kernel).phases[0]
+    assert groups * threads >= 132 * 256 and (f"tile={width // threads}," in kernel.moves[1] or columns % width)
+
+
+def test_threads_that_are_left_over_read_nothing() -> None:
+    source = make_source(kernel_of(zeros(100_000, 64).sum(1)), HOPPER, "cuda")
+    reads = [line.strip() for line in source.splitlines() if "load_f32_4(data1" in line]
+    assert len(reads) == 2 and reads[1].startswith("if (thread < 160)")
+
+
+@pytest.mark.parametrize("rows, together", [(300, True), (200, False)])
+def test_reductions_of_the_same_rows_share_a_kernel(rows: int, together: bool, rng: np.random.Generator) -> None:
+    """A norm's mean and deviation, which its gradient needs too; few rows would be cut into parts, each by itself."""
+    values = Inputs()
+    x = Tensor(values.leaf(rng.standard_normal((rows, 70)).astype("float32")))
+    y = (x - x.mean(-1, keepdim=True)) * (x.var(-1, keepdim=True) + 1e-5).rsqrt()
+    seen: list[Kernel] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        seen.append(optimize(lower(ast), GPU))
+        return seen[-1]
+    sums = [x.mean(-1), (x - x.mean(-1, keepdim=True)).square().sum(-1), x.max(-1), y.sum(0)]
+    check(rewrite([t.uop for t in sums], ALGEBRA), values, compiled, limits=GPU.fusion)
+    assert any(len(kernel.written) > 1 and "r70_r70" in kernel.name for kernel in seen) == together
+
+
 def test_float32_tiles_have_two_stages_where_they_fit() -> None:
     a, b = zeros(512, 512), zeros(512, 512)
     assert "stages=2" in kernel_of(a @ b).moves[0] and make_source(kernel_of(a @ b), HOPPER, "cuda").count(

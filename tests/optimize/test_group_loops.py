@@ -51,6 +51,7 @@ EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "a map out of order": (lambda x: x.permute(0, 2, 1) + 1, (5, 6, 7)),
     "a sum of sums that are not read in order": (lambda x: ((x[:, :4].sum(1) + 1) ** 2).sum(), (90, 9)),
     "sums over the first axis": (lambda x: x.sum(0), (300, 7)),
+    "short rows": (lambda x: x.sum(1), (70, 8)),
     "integers": (lambda x: x.cast("int32").sum((0, 2)), (60, 3, 21)),
 }
 

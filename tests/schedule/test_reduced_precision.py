@@ -72,11 +72,32 @@ def test_a_gpu_stores_a_softmaxs_few_values_and_computes_the_rest_again(limits: 
     assert found.count((8,)) >= stored.count((8,))
 
 
+def reductions(ast: UOp) -> int:
+    return sum(n.op in o.REDUCE for n in ast.toposort())
+
+
 def test_few_long_rows_have_a_kernel_for_each_reduction() -> None:
     x = ready(4, 1 << 15)
     both = x.sum(1) + x.max(1)
-
-    def reductions(ast: UOp) -> int:
-        return sum(n.op in o.REDUCE for n in ast.toposort())
     assert [reductions(item.ast) for item in scheduled(both).items] == [2]
     assert [reductions(item.ast) for item in scheduled(both, limits=GPU.fusion).items] == [1, 1]
+
+
+def test_a_gpu_stores_a_gradient_that_reads_much() -> None:
+    """The gradient of x + f(norm(x)) is needed by several kernels and reads three arrays, so it is stored. Where only
+    the sums of its rows are, it becomes a sum of all layers above, which every layer below reads again."""
+    scale, x, *weights = ready(512), *[ready(512, 512) for _ in range(7)]
+    y = x
+    for w in weights:
+        y = y + ((y.layernorm() * scale).cast("bfloat16") @ w.cast("bfloat16")).float()
+    items = scheduled(*y.square().sum().gradient(x, *weights), limits=GPU.fusion).items
+    assert max(len(item.slots) for item in items) <= 9
+
+
+@pytest.mark.parametrize("kernels, computed", [(3, 3), (4, 1), (5, 1)])
+def test_a_number_that_many_kernels_read_is_computed_once(kernels: int, computed: int) -> None:
+    """An optimizer's correction for its first steps, for example."""
+    step = ready(1).reshape(())
+    correction = (step * 0.1).exp().sin()
+    items = scheduled(*[ready(300 + n) * correction for n in range(kernels)], limits=GPU.fusion).items
+    assert sum(any(n.op is o.SIN for n in item.ast.toposort()) for item in items) == computed

@@ -2,13 +2,15 @@
 
 Results of equal shape, but for axes of length 1, that belong together share one kernel: a result and what is computed
 from it element by element (a gradient and the updated weight), and results that read the same values (an optimizer's
-moments). Kernels run after those they read from, and those that let go of memory before those that take some.
+moments). So do reductions of the same rows on a GPU, such as a mean and a variance. Kernels run after those they read
+from, and those that let go of memory before those that take some.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
@@ -28,10 +30,19 @@ class KernelGroup:
     needs: int                   # bit set of the groups it depends on, itself included
     reduces: bool
     bit: int
+    rows: Rows | None = None     # that its reductions go along; None: others, or none
 
 
-def group_results(reasons: dict[UOp, str], outputs: set[UOp]) -> list[KernelGroup]:
-    """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done."""
+class Rows(NamedTuple):
+    """Rows of values in memory: what is reduced, and its last axes, along which it is."""
+    shape: Shape
+    axes: tuple[int, ...]
+
+
+def group_results(reasons: dict[UOp, str], outputs: set[UOp], few_rows: int = 0) -> list[KernelGroup]:
+    """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done. From
+    `few_rows` rows on, if that is not 0, reductions of the same rows share a kernel: a group of threads reads a row
+    from memory once."""
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
@@ -42,7 +53,8 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp]) -> list[KernelGrou
         for r in reads:
             if r in group_of:
                 needs |= group_of[r].needs
-        fresh = KernelGroup([node], reads, needs, reduces, bit)
+        rows = _rows(node, reads, reasons) if reduces and few_rows and node.size >= few_rows else None
+        fresh = KernelGroup([node], reads, needs, reduces, bit, rows)
         alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None)
         joined = None
         if not alone:
@@ -62,7 +74,8 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
     """The group that a new result may share a kernel with, brought up to date; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
-        if len(group.roots) >= MOST_RESULTS or fresh.reduces:
+        same_rows = fresh.rows is not None and fresh.rows == group.rows
+        if len(group.roots) >= MOST_RESULTS or fresh.reduces and not same_rows:
             continue
         if group.roots[0].device != node.device:
             continue
@@ -79,7 +92,7 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
             continue                      # joining would close a circle: something it reads waits for the group
         together = all(fresh.reads[r] for r in inside) if inside else \
             not group.reduces and any(r in group.reads for r in fresh.reads)
-        if not together:
+        if not together and not same_rows:
             continue
         group.roots.append(node)
         for r, plain in fresh.reads.items():
@@ -113,6 +126,16 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
             else:
                 plain[s] = plain.get(s, True) and through
     return reads, reduces
+
+
+def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> Rows | None:
+    """The rows of memory that all reductions of a result go along; None where there are none of that form."""
+    found = {Rows(n.src[0].shape, tuple(n.arg.axes)) for n in _inside(root, reasons) if n.op in o.REDUCE}
+    if len(found) != 1:
+        return None
+    [rows] = found
+    last = tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
+    return rows if rows.axes == last and any(r.shape == rows.shape for r in reads) else None
 
 
 def _squeezed(node: UOp) -> Shape:
@@ -174,4 +197,5 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
 
 
 def _bytes(node: UOp) -> int:
-    return node.size * node.dtype.itemsize
+    """What a value takes; one number takes as good as nothing."""
+    return node.size * node.dtype.itemsize if node.size > 1 else 0

@@ -173,7 +173,8 @@ class DriverMemory:
         driver.call(names.stream_awaits, self._stream, self._reached, 0)
         return self._stream
 
-    def copy_out(self, address: int, nbytes: int) -> memoryview:
+    def copy_out(self, address: int, nbytes: int, written: Any = None) -> memoryview:
+        """The bytes at an address, once all kernels are done; or once an event among them is reached, beside others."""
         out = _not_cleared(nbytes)
         driver, names, waiting = self.driver, self.driver.names, deque[tuple[PinnedPiece, int, int]]()
 
@@ -184,11 +185,14 @@ class DriverMemory:
 
         with self._copying:
             pinned = self._open()
+            stream = None if written is None else self._stream
+            if written is not None:
+                driver.call(names.stream_awaits, stream, written, 0)
             for at in range(0, nbytes, _PIECE):
                 piece, size = pinned.next(), min(_PIECE, nbytes - at)
                 driver.call(names.copy_out, ctypes.c_void_p(piece.address), ctypes.c_uint64(address + at),
-                            ctypes.c_size_t(size), None)
-                driver.call(names.record, piece.event, None)
+                            ctypes.c_size_t(size), stream)
+                driver.call(names.record, piece.event, stream)
                 waiting.append((piece, at, size))
                 if len(waiting) > _AHEAD:
                     read()

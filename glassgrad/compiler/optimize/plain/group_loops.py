@@ -201,7 +201,7 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
     """for a: for b: S  ->  TASK: LANE i: S[a = i // n, b = i % n]      (a thread for each result, or for neighbours)"""
     lanes, axis = target.lanes(4), FlatAxis.of(found.loops)
     flat = counter(found.loops[0].arg.name if found.loops else "i", axis.size)
-    inner = moves.serial(found.inner)
+    inner = [wide for s in moves.serial(found.inner) for wide in _by_neighbours(s)]
     last = found.loops[-1] if found.loops and not found.sums else None
     beside = divided(inner, last) if last is not None else 1
     tile = beside if beside > 1 else max(1, min(vectors_in_flight(inner), axis.size // (lanes * target.few_tasks)))
@@ -209,6 +209,12 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
     chosen = ask_lanes(decisions, [loop], 0, tile, lanes)
     total = count(f.range for f in found.outer) * axis.size * work(inner)
     return nest(found.outer, moves.wide(loop, chosen.tile, chosen.lanes, beside=beside > 1), total, target, decisions)
+
+
+def _by_neighbours(s: Statement) -> list[Statement]:
+    """for k: r += x[i, k]  ->  for k by 8: TILE u: r += x[i, k + u]      (a thread reads 16 bytes of a sum at once)"""
+    beside = neighbours(s.body, s.range) if isinstance(s, For) else 0
+    return moves.wide(s, beside, 1) if isinstance(s, For) and beside and s.range.arg.size % beside == 0 else [s]
 
 
 def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:

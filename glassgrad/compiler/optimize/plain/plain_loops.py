@@ -29,6 +29,8 @@ WIDE_BYTES = 16         # that a thread of a GPU reads or stores at once
 MOST_VECTORS = 16       # in flight at once: more only make the code longer
 LONG_ARITHMETIC = 16    # operations on each element from which a GPU's thread reads what comes next before it computes,
 FEWEST_LANES = 64       # of a group, however few there are
+LONG_ROW = 4            # times what a group does at once: what is left over then is little
+LEAST_READ = 16         # numbers that a GPU's thread adds up for a part of a sum
 AHEAD_TASKS = 16        # where so many times the least number of groups are left
 
 
@@ -81,10 +83,10 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     if columns:
         across = free[_lane_loop(free, inner)].range.arg.size
         beside = neighbours(inner, free[_lane_loop(free, inner)].range) if target.groups else 0
-        tile = beside or tile
+        tile, lanes = _whole_groups(across, beside, lanes) if beside else (tile, lanes)
         apart = apart // across * -(-across // (tile * lanes))
     if total >= target.cut_steps and apart < target.few_tasks:
-        parts = grouped(loops, inner, total, target, decisions)
+        parts = grouped(loops, inner, total, apart * lanes // target.lanes(4), target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
@@ -131,13 +133,9 @@ def apart_or_scanned(loops: list[For], inner: list[Statement], total: int, targe
     """Places that are added to, and running totals, on groups of threads; refuses (None) other loops."""
     lanes = target.lanes(_itemsize(inner))
     found = rows_apart(loops, inner, target, lanes)
-    if found is None:
-        return scans(loops, inner, total, target, decisions) if _stores_in_order(inner) else None
-    block, inner = found
-    if loops:
-        chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
-        inner = moves.wide(For(loops[-1].range, LOOP, inner), 1, chosen.lanes)
-    return [nest([block, *loops[:-1]], inner, total, target, decisions, apart=bool(loops))]
+    if found is not None:
+        return [found]
+    return scans(loops, inner, total, target, decisions) if _stores_in_order(inner) else None
 
 
 def scans(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
@@ -166,16 +164,23 @@ def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes:
     return decisions.ask(Lanes(names[at], tile, lanes), refuses, lambda: [Lanes(n, tile, lanes) for n in names])
 
 
-def grouped(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
+def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, target: Target, decisions: Decisions) \
         -> tuple[list[Statement], list[Statement]] | None:
-    """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape."""
+    """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape. On a
+    GPU they are short enough that, with `apart` whole groups of threads for one chunk, all of it is busy."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
         return None
     n = reduced.range.arg.size
-    inside = max(times for _, times in weighed(reduced.body)) if target.groups else 1
-    least = -(-target.least_chunk // int(inside))
-    chunk = _chunk(n, max(least, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
+    if target.groups:
+        inside = int(max(times for _, times in weighed(reduced.body)))
+        if n * inside <= target.least_chunk:
+            return None
+        busy = n * inside * max(apart, 1) // target.few_tasks
+        least = -(-min(target.least_chunk, max(busy, LEAST_READ)) // inside)
+    else:
+        least = max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1))
+    chunk = _chunk(n, least, most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
@@ -360,6 +365,16 @@ def work(body: list[Statement]) -> int:
             cost += 0.1 * len(cold_path.usual_nodes(e))
         total += times * cost
     return int(total)
+
+
+def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:
+    """As many neighbours for each thread, and threads in a group, as divide a short loop: were some left over, threads
+    would have fewer neighbours, or none. As they were, where nothing divides it."""
+    if size >= LONG_ROW * tile * lanes:
+        return tile, lanes
+    found = [(t, v) for t in (tile, tile // 2, tile // 4) for v in (lanes, lanes // 2, lanes // 4)
+             if t > 1 and v >= FEWEST_LANES and size % (t * v) == 0]
+    return found[0] if found else (tile, lanes)
 
 
 def _more_groups(groups: int, most: int, tile: int, lanes: int) -> tuple[int, int]:

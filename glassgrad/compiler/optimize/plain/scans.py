@@ -238,6 +238,8 @@ class GroupScan:
             for u, mine in enumerate(self.mine):
                 replace = {scan.loop.range: add(self.first, index(u)), scan.total: self.together(self.before, mine)}
                 gate = self.gate(u)
+                own = None if store.gate is None else moves.edge_gate(substitute_index(store.gate, replace, {}), gate)
                 body.append(Store(store.memory, substitute_index(store.index, replace, {}),
-                                  moves.edge_gate(substitute_index(store.value, replace, {}), gate), None, gate))
+                                  moves.edge_gate(substitute_index(store.value, replace, {}), gate), None,
+                                  both(gate, own)))
         return [For(self.lane, LANE, body)]

@@ -1,38 +1,37 @@
 """Rows written by index, on a GPU. In: a loop that stores where an index says, in order. Out: loops for many groups.
 
 What is added to one row must be added in order, so that every run gives the same bits; rows are independent. But which
-rows are written is known only when the kernel runs. So each group of threads has some rows of its own, goes through all
-indices, and does what is for its rows.
+rows are written is known only when the kernel runs. So each group of threads has some rows of its own. Its threads look
+through the indices together and list those of the group's rows: a running total of how many were found (scans.py) says
+where in the list each of them belongs, so the list is in order. Then the group does what is listed.
 
-    for s: y[row[s], j] += x[s, j]    ->    TASK b: for s: if row[s] is one of b's rows: y[row[s], j] += x[s, j]
-
-Several indices are read before the first is used, because a thread waits for each of these reads.
+    for s: y[row[s], j] += x[s, j]    ->    TASK b: for blocks of s: list = [s where row[s] is one of b's rows]
+                                                for i < length of list: LANE j: y[row[list[i]], j] += x[list[i], j]
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, linear, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, If, Statement, Store, counter, ranges_of,
-                                            register)
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one, pieces, rebuild
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of, register
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, one, rebuild
 from glassgrad.compiler.optimize.moves.steps import move
+from glassgrad.compiler.optimize.plain.scans import MOST_LANES, TILE, GroupScan, RunningTotal
 from glassgrad.compiler.optimize.targets.target import Target
 
-GROUPS = 2             # of rows, for each group of threads that runs at once
-READ_AT_ONCE = 16      # indices,
-FEW_NODES = 40         # where what is stored and where has at most so many: it is written out as often
+GROUPS = 4             # with rows of their own, for each group of threads that runs at once
+LISTED = 2 * TILE * MOST_LANES     # indices that are looked through at a time: so many may be listed
+MOST_TILE = 4          # columns of a thread
 
 
 @move(lambda loops, inner, *_: None)
-def rows_apart(loops: list[For], inner: list[Statement], target: Target,
-               lanes: int) -> tuple[For, list[Statement]] | None:
-    """for j: for s: y[row[s], j] += ..  ->  for b: for j: for s: if b*size <= row[s] < (b + 1)*size: y[row[s], j] += ..
-
-    Gives the loop over b, and what is inside the others.
+def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: int) -> list[Statement] | None:
+    """for j: for s: y[row[s], j] += ..  ->  TASK b: for blocks of s: list those of b's rows; for each: for j: y[..] +=
 
     refuses (None): a loop of another form, few steps, or rows that depend on the outer loops
     """
@@ -46,27 +45,43 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target,
     row = _row(store.index, [f.range for f in loops])
     if row is None:
         return None
-    rows = bounds(row)[1] + 1
     columns = loops[-1].range.arg.size if loops else 1
-    size = -(-rows // max(1, GROUPS * target.few_tasks // -(-columns // lanes)))
-    block = counter("b", -(-rows // size))
-    first = multiply(block, size)
-    body: list[Statement] = []
-    at_once = READ_AT_ONCE if len(toposort([store.index, store.value])) <= FEW_NODES else 1
-    for start, count, together in pieces(loop.range.arg.size, at_once):
-        outer, each = counter(loop.range.arg.name, count), counter(loop.range.arg.name + "u", together)
-        at = add(index(start), add(multiply(one(outer), at_once), one(each)))
-        found = register("row", dtypes.index, (each,) if together > 1 else ())
-        [moved] = rebuild([store], {loop.range: at})
-        read = substitute_index(row, {loop.range: at}, {})
-        assert isinstance(moved, Store)
-        known = found.maximum(0).minimum(index(rows - 1))                    # a register alone has no bounds
-        [moved] = rebuild([moved], {read: known})
-        owned = both(less(index(-1), add(known, multiply(first, -1))), less(known, add(first, index(size))))
-        assert owned is not None
-        steps: list[Statement] = [Assign(found, read), If(owned, [moved])]
-        body += nested([outer], nested([each], steps, TILE), LOOP)
-    return For(block, TASK, []), body
+    tile = min(MOST_TILE, -(-columns // lanes))
+    pieces = -(-columns // (tile * lanes))                       # of a row, each done by other groups
+    rows = bounds(row)[1] + 1
+    size = -(-rows // max(1, GROUPS * target.few_tasks // pieces))
+    block, part = counter("b", -(-rows // size)), counter(loop.range.arg.name + "p", -(-loop.range.arg.size // LISTED))
+    owned = both(less(index(-1), add(row, multiply(one(block), -size))),
+                 less(row, multiply(add(one(block), index(1)), size)))
+    assert owned is not None
+    around = [f.range for f in loops[:-1]]
+    if not loops:
+        return loops_around([block], _listed(loop, store, owned, part, lambda stores: stores), TASK)
+    split = moves.tasks(For(loops[-1].range, LOOP, [store]), pieces)
+    column = split.body[0] if pieces > 1 else split
+    assert isinstance(column, For) and isinstance(column.body[0], Store)
+
+    def along_columns(stores: list[Statement]) -> list[Statement]:
+        return moves.wide(For(column.range, LOOP, stores, column.stop), tile, lanes)
+    body = _listed(loop, column.body[0], owned, part, along_columns)
+    return loops_around([block, *around, *([split.range] if pieces > 1 else [])], body, TASK)
+
+
+def _listed(loop: For, store: Store, owned: UOp, part: UOp,
+            wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
+    """for s: S  ->  for parts of s: list = the owned of them; for i < length of list: S[s = list[i]]"""
+    n, whole = min(loop.range.arg.size, LISTED), loop.range.arg.size
+    inside, found, total = counter(loop.range.arg.name, n), counter("i", n), register("found", dtypes.index)
+    names = local("listed", dtypes.int32, n)
+    at = add(multiply(one(part), n), inside)
+    here = substitute_index(owned, {loop.range: at}, {})
+    scan = RunningTotal(total, index(0), For(inside, LOOP, [], left_of(whole, n, part)), o.ADD,
+                        here.where(index(1), index(0)),
+                        [Store(names, add(total, index(-1)).maximum(0), inside.cast(dtypes.int32), None, here)])
+    step = load(names, found).cast(dtypes.index).maximum(0).minimum(index(n - 1))     # memory alone has no bounds
+    stores = rebuild([store], {loop.range: add(multiply(one(part), n), step)})
+    body = [*GroupScan(scan, TILE, MOST_LANES).statements(), For(found, LOOP, wide(stores), total)]
+    return [For(part, LOOP, body)] if part.arg.size > 1 else body
 
 
 def _row(at: UOp, outer: list[UOp]) -> UOp | None:

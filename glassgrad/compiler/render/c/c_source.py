@@ -263,6 +263,10 @@ class CFunction(CMatrices):
     def place(self, memory: UOp, scalar: CValue) -> str:
         return self.base(memory) if scalar.constant == 0 else f"{self.base(memory)} + {scalar.text}"
 
+    def takes_part(self, index: UOp) -> str:
+        """The condition under which an access happens at all, where threads are lanes; empty: it always does."""
+        return ""
+
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
         dtype = memory.dtype
         scalar, wide, step = self.split(index)
