@@ -52,6 +52,7 @@ SHORT = 16                  # iterations
 FEW_SUMS = 2
 FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
+MOST_THREADS = 1024         # of groups that are at once on a processor: more leave each thread too few registers
 LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
 GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
 
@@ -176,6 +177,8 @@ class GpuFunction(CFunction):
     def fits_registers(self, groups: int) -> bool:
         """Whether so many groups leave each thread the registers that its matrices take."""
         sums = self.sums()
+        if groups * self.threads > MOST_THREADS:
+            return False
         if not sums or self.beside.stages and len(sums) == 1:
             return True
         each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
