@@ -22,6 +22,7 @@ from glassgrad.compiler.optimize.plain.held_rows import held_row
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.plain.scatters import rows_apart
+from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
@@ -103,7 +104,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             body = read_ahead(body)
         return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
-    if rows is not None and target.groups and rows.row.range.arg.size // rows.count < target.few_tasks:
+    if rows is not None and target.groups and (rows.row.range.arg.size // rows.count < target.few_tasks
+                                               or work(inner) >= gpu.LONG_ROW):
         rows = None                                      # more groups are worth more
     if rows is None:
         held = held_row(inner, apart, row_neighbours(inner), target, decisions) if target.groups else None

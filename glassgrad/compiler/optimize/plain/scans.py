@@ -40,6 +40,7 @@ SIDE = 16                # threads whose totals one thread adds up
 MOST_LANES = SIDE * SIDE
 LEAST_ROW = 128          # shorter rows are better left to one thread each
 NEIGHBOURS = 4           # columns of a thread, where threads go down columns
+CHUNKS = 16              # for each group that keeps a GPU busy: the last ones leave few processors idle
 LEAST_CHUNK = 64         # steps of a chunk whose rows lie side by side in memory
 
 
@@ -101,7 +102,7 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     count = math.prod([r.arg.size for r in rows])
     apart = count if scan.is_along_memory else -(-count // (NEIGHBOURS * MOST_LANES))       # groups without chunks
     least = TILE * MOST_LANES if scan.is_along_memory else LEAST_CHUNK
-    wanted = -(-4 * target.few_tasks // apart)
+    wanted = -(-CHUNKS * target.few_tasks // apart)
     chunk = -(-n // (wanted * least)) * least
     if apart >= target.few_tasks or chunk >= n:
         return None
@@ -165,9 +166,10 @@ class GroupScan:
         self.lane, self.column = counter("l", lanes), counter("j", self.columns)
         self.size, self.stop = scan.loop.range.arg.size, scan.loop.stop
         self.block = counter(scan.loop.range.arg.name + "b", -(-self.size // (tile * lanes)))
-        self.first = add(multiply(one(self.block), tile * lanes), multiply(self.lane, tile))
+        self.first = self.first_of(one(self.block))
         name, dtype = scan.total.arg, scan.total.dtype
         self.mine = [register(f"{name}_{u}", dtype, (self.lane,)) for u in range(tile)]
+        self.next = [register(f"{name}_next{u}", dtype, (self.lane,)) for u in range(tile)]
         self.before = register(f"{name}_before", dtype, (self.lane,))
         self.in_column = [register(f"{name}_column{i}", dtype, (self.column,)) for i in range(SIDE)]
         self.over_columns = [register(f"{name}_top{j}", dtype) for j in range(self.columns)]
@@ -180,29 +182,39 @@ class GroupScan:
         body = [*self.own_totals(), *self.columns_of_totals(), *self.stored(),
                 Accumulate(total, combine, self.over_columns[-1])]
         around: list[Statement] = [For(self.block, LOOP, body)] if self.block.arg.size > 1 else body
-        return [Assign(total, self.scan.start), *around]
+        return [Assign(total, self.scan.start), *self.read(index(0)), *around]
+
+    def first_of(self, block: UOp) -> UOp:
+        """Where a thread's neighbours of a block begin."""
+        return add(multiply(block, self.tile * self.lanes), multiply(self.lane, self.tile))
+
+    def read(self, block: UOp) -> list[Statement]:
+        """Read a block into registers: the next one, while threads wait for each other. The last block is read again:
+        a branch would wait for each of its loads."""
+        nothing, first = identity(self.scan.combine, self.scan.total.dtype), self.first_of(block)
+        body: list[Statement] = []
+        for u, r in enumerate(self.next):
+            gate = self.gate(first, u)
+            here = substitute_index(self.scan.value, {self.scan.loop.range: add(first, index(u))}, {})
+            body.append(Assign(r, here if gate is None else gate.where(moves.edge_gate(here, gate), nothing)))
+        return [For(self.lane, LANE, body)]
 
     def together(self, x: UOp, y: UOp) -> UOp:
         return UOp(self.scan.combine, x.dtype, (x, y))
 
-    def gate(self, u: int) -> UOp | None:
+    def gate(self, first: UOp, u: int) -> UOp | None:
         """Whether there is a u-th neighbour; where rows are whole tiles, the first tells for all of them."""
         if self.stop is None and self.size % self.tile == 0:
-            return moves.below(self.first, self.size)
-        at = add(self.first, index(u))
+            return moves.below(first, self.size)
+        at = add(first, index(u))
         return both(moves.below(at, self.size), None if self.stop is None else less(at, self.stop))
 
     def own_totals(self) -> list[Statement]:
         """The running totals of a thread's own neighbours, and the last of them where others read it."""
-        nothing = identity(self.scan.combine, self.scan.total.dtype)
-        body: list[Statement] = [Assign(r, nothing) for r in self.mine]
-        for u, r in enumerate(self.mine):
-            gate = self.gate(u)
-            here = substitute_index(self.scan.value, {self.scan.loop.range: add(self.first, index(u))}, {})
-            value = here if gate is None else gate.where(moves.edge_gate(here, gate), nothing)
-            body.append(Accumulate(r, self.scan.combine, value))
+        body: list[Statement] = [Assign(r, there) for r, there in zip(self.mine, self.next)]
         body += [*self.added(self.mine), Store(self.sums, self.padded(self.lane), self.mine[-1])]
-        return [For(self.lane, LANE, body)]
+        later = self.read(add(self.block, index(1)).minimum(self.block.arg.size - 1))
+        return [For(self.lane, LANE, body), *(later if self.block.arg.size > 1 else [])]
 
     @staticmethod
     def padded(lane: UOp) -> UOp:
@@ -237,7 +249,7 @@ class GroupScan:
         for store in scan.stores:
             for u, mine in enumerate(self.mine):
                 replace = {scan.loop.range: add(self.first, index(u)), scan.total: self.together(self.before, mine)}
-                gate = self.gate(u)
+                gate = self.gate(self.first, u)
                 body.append(Store(store.memory, substitute_index(store.index, replace, {}),
                                   moves.edge_gate(substitute_index(store.value, replace, {}), gate), None, gate))
         return [For(self.lane, LANE, body)]

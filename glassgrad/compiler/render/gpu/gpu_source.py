@@ -227,9 +227,9 @@ class GpuFunction(CFunction):
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
-        fewer sums there are. Short ones are written out. Loops with several products of a unit are long enough: written
-        out again and again they leave the instruction cache."""
-        if self.beside.stages and len([m for m in self.sums() if m in flow.writes]) > 1:
+        fewer sums there are. Short ones are written out. Loops over steps of a unit are long enough: written out, their
+        addresses take registers that the sums need, and several products leave the instruction cache."""
+        if self.beside.stages and any(m in flow.writes for m in self.sums()):
             return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
         times = SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
