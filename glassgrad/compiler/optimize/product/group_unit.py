@@ -14,7 +14,7 @@ All threads do the same: no roles. Does not know which unit it is: shapes, layou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
@@ -28,7 +28,8 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumu
                                             expressions, load, local, ranges_of, register, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
+from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
@@ -346,27 +347,37 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> F
 def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \
         -> Factor:
     """A factor that is stored first, lines padded: along what is contiguous in memory, or along k where that is asked
-    for. Then a thread reads as many neighbours as are brought at once, and stores them to as many lines."""
+    for: then it goes across, in blocks."""
     dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
-    rows_at_once = gpu.PACK_ROWS if along_k or not must_follow_k else gpu.SECTOR // dtype.itemsize
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
     used = [r for r in outer if r in ranges_of(value)]
     pitch = -(-inner.size // line) * line
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
-    block, rows, lane = counter("pb", -(-inner.size // gpu.PACK_LANES)), counter("pr", rows_at_once), \
-        counter("l", gpu.PACK_LANES)
-    some = counter("p", -(-lines.size // rows_at_once))
-    at_line = add(multiply(one(some), rows_at_once), rows)
-    at = add(multiply(one(block), gpu.PACK_LANES), lane)
-    gate = both(moves.below(at_line, lines.size), moves.below(at, inner.size))
-    new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})
-    to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
-    held = register(f"{name}_next", dtype, (rows, lane))          # all are read before one is stored
-    copy: list[Statement] = [Assign(held, moves.zero_outside(new, gate)), Store(memory, to, held, None, gate)]
-    before = nested([*used, some, block], [For(rows, TILE, [For(lane, LANE, copy)])], TASK)
+
+    def copy(at_line: UOp, at: UOp) -> tuple[UOp, UOp]:
+        """Where an element is stored, and the element."""
+        to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
+        return to, substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})
+
+    at_line, at = counter("pl", lines.size), counter("pk", inner.size)
+    across = CopyAcross.of(loops_around([*used, at_line, at], [Store(memory, *copy(at_line, at))], TASK))
+    before = _in_rows(name, memory, used, lines.size, inner.size, copy) if across is None else across.blocks()
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
     return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)
+
+
+def _in_rows(name: str, memory: UOp, used: list[UOp], lines: int, size: int,
+             copy: Callable[[UOp, UOp], tuple[UOp, UOp]]) -> list[Statement]:
+    """Lines that are read in order: a group stores a few of them."""
+    some, rows = counter("p", -(-lines // gpu.PACK_ROWS)), counter("pr", gpu.PACK_ROWS)
+    block, lane = counter("pb", -(-size // gpu.PACK_LANES)), counter("l", gpu.PACK_LANES)
+    at_line, at = add(multiply(one(some), gpu.PACK_ROWS), rows), add(multiply(one(block), gpu.PACK_LANES), lane)
+    gate = both(moves.below(at_line, lines), moves.below(at, size))
+    to, value = copy(at_line, at)
+    held = register(f"{name}_next", memory.dtype, (rows, lane))          # all are read before one is stored
+    body: list[Statement] = [Assign(held, moves.zero_outside(value, gate)), Store(memory, to, held, None, gate)]
+    return nested([*used, some, block], [For(rows, TILE, [For(lane, LANE, body)])], TASK)

@@ -80,7 +80,6 @@ TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at o
 MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stores
 COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of
 CACHE_LINE = 128         # bytes
-SECTOR = 64              # bytes of it that are brought at once
 COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
