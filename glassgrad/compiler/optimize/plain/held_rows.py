@@ -91,13 +91,11 @@ def _can_be_wide(loop: For) -> bool:
     return loop.kind == TASK or loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated(loop.body))
 
 
-def held_row(body: list[Statement], rows: int, beside: int, target: Target, decisions: Decisions) \
-        -> list[Statement] | None:
-    """The loops over one row of so many, the row in registers; refuses (None) rows of another form, or too long ones. A
-    thread takes `beside` neighbours at once, where these begin at multiples of that."""
-    row = Row.of(body)
-    lanes = None if row is None else row.lanes(rows, target)
-    if row is None or lanes is None:
+def held_row(row: Row, rows: int, beside: int, target: Target, decisions: Decisions) -> list[Statement] | None:
+    """The loops over one row of so many, the row in registers; refuses (None) those that are too long. A thread takes
+    `beside` neighbours at once, where these begin at multiples of that."""
+    lanes = row.lanes(rows, target)
+    if lanes is None:
         return None
     wide = beside > 0 and row.size >= beside * lanes and _even(row, beside)
     tile = beside if wide else min(4, row.size // lanes)

@@ -112,7 +112,8 @@ class GpuFunction(CFunction):
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
         self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
-        self.loaded = {s.register for s in walk(jammed.body) if isinstance(s, Assign) and s.value.op is o.LOAD}
+        self.finished = {s.register for s in walk(jammed.body) if isinstance(s, Assign)} - \
+            {s.register for s in walk(jammed.body) if isinstance(s, Accumulate)}
         self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
         self.rounded = rounded_divisions(jammed.body, self.native_floats) if dialect.quotient else set()
         self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
@@ -343,12 +344,12 @@ class GpuFunction(CFunction):
         self.beside.write(statement)
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Neighbours, where they are loaded as well, or in group memory, or few. (Registers of a large tile are better
+        """Neighbours, where they are loaded as well, or in group memory, or few. (The sums of a large tile are better
         stored one by one: measured, a product of float32 lost a tenth.)"""
         first = body[at]
         assert isinstance(first, Store)
         wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
-            any(n.op is o.LOAD or n in self.loaded for n in toposort([first.value]))
+            any(n.op is o.LOAD or n in self.finished for n in toposort([first.value]))
         return neighbours(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
