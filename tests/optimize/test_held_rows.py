@@ -40,7 +40,7 @@ ROWS = {"softmax": lambda x: x.softmax(-1), "log_softmax": lambda x: x.log_softm
 
 def compiled(ast: UOp, target: Target, held: list[str]) -> Kernel:
     kernel = optimize(lower(ast), target)
-    held += [move for move in kernel.moves if move.startswith("hold")]
+    held += [move for move in kernel.moves if move.startswith("hold") and "held=yes" in move]
     return kernel
 
 
@@ -67,6 +67,18 @@ def test_held_rows_compute_the_same(name: str, size: int, rng: np.random.Generat
         assert held, "nothing is held"
 
 
+def test_long_rows_compute_the_same(rng: np.random.Generator) -> None:
+    for name in ("softmax", "layernorm"):
+        values, kernels = Inputs(), list[Kernel]()
+        x = Tensor(values.leaf(rng.standard_normal((2, 5001)).astype("float32")))
+
+        def compiled_long(ast: UOp) -> Kernel:
+            kernels.append(optimize(lower(ast), replace(SMALL, most_threads=128)))  # noqa: B023
+            return kernels[-1]
+        check(rewrite([ROWS[name](x).uop], ALGEBRA), values, compiled_long, name)
+        assert "held=no" in kernels[-1].moves[0]
+
+
 @pytest.mark.parametrize("view", ["transposed", "flipped", "padded"])
 def test_rows_of_views_compute_the_same(view: str, rng: np.random.Generator) -> None:
     values = Inputs()
@@ -79,7 +91,7 @@ def test_rows_of_views_compute_the_same(view: str, rng: np.random.Generator) -> 
 def test_each_element_is_loaded_once(name: str) -> None:
     kernel = kernel_of(ROWS[name](zeros(2000, 4096)))
     assert len(loads(kernel)) == 1 and kernel.moves[0] == f"hold(loop={'k0' if name == 'rmsnorm' else 'k2'}, " \
-        "tile=4, lanes=128)"
+        "tile=4, lanes=128, held=yes)"
     source = make_source(kernel, LARGE, "cuda")
     assert source.count("load_f32_4(data1") == source.count("store_f32_4(data0") == 8 and "scratch" not in source
 
@@ -93,6 +105,10 @@ def test_threads_follow_from_the_length_of_a_row() -> None:
 
 
 def test_rows_that_do_not_fit_are_read_again() -> None:
+    long = kernel_of(rmsnorm(zeros(300, 50304)))
+    assert long.moves[0] == "hold(loop=k0, tile=4, lanes=1024, held=no)" and len(loads(long)) == 2
+    assert "load_f32_4(data1" in make_source(long, LARGE, "cuda")
+    assert "hold" not in " ".join(kernel_of(rmsnorm(zeros(300, 1_000_000))).moves), "long sums are added in chunks"
     assert "hold" not in " ".join(kernel_of(rmsnorm(zeros(300, 16384)), HOPPER).moves)
     assert "hold" not in " ".join(kernel_of(zeros(300, 4096).sum(1)).moves), "a row that is read once"
 

@@ -13,7 +13,7 @@ each of them few elements. Which values are added to which follows from sizes al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import index, linear, substitute_index
@@ -29,11 +29,13 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 @dataclass(frozen=True)
-class HeldRow(Choice, names=["hold"]):
-    """A row in the registers of a group's threads: their number decides which values are added to which."""
+class RowSteps(Choice, names=["hold"]):
+    """A row that is read again by its group, and whether its threads hold it in registers: their number decides which
+    values are added to which."""
     loop: str = fixed()
     tile: int = fixed()
     lanes: int = fixed()
+    held: bool = fixed()
 
 
 @dataclass
@@ -91,24 +93,32 @@ def _can_be_wide(loop: For) -> bool:
     return loop.kind == TASK or loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated(loop.body))
 
 
-def held_row(row: Row, rows: int, beside: int, target: Target, decisions: Decisions) -> list[Statement] | None:
-    """The loops over one row of so many, the row in registers; refuses (None) those that are too long. A thread takes
-    `beside` neighbours at once, where these begin at multiples of that."""
+def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: Decisions) -> list[Statement] | None:
+    """The loops over one row of so many, all in the same steps: the row in registers; or, where it is too long for
+    that, few rows at once, so that they are in the cache when they are read again. Refuses (None) other rows. A thread
+    takes `beside` neighbours at once, where these begin at multiples of that."""
     lanes = row.lanes(rows, target)
-    if lanes is None:
+    held = lanes is not None
+    if lanes is None and row.size >= gpu.LONG_ROW and rows >= target.few_tasks:
+        lanes = target.most_threads
+    if not lanes:
         return None
     wide = beside > 0 and row.size >= beside * lanes and _even(row, beside)
     tile = beside if wide else min(4, row.size // lanes)
-    chosen = decisions.ask(HeldRow(row.counter.arg.name, tile, lanes), lambda c: None)
+    steps = -(-row.size // (tile * lanes))
+    if not held and steps > gpu.MOST_ROW_STEPS:
+        return None
+    chosen = decisions.ask(RowSteps(row.counter.arg.name, tile, lanes, held), lambda c: None)
     end = index(row.size) if row.size % (tile * lanes) else None
-    return hold(row, WideStep(row.counter.arg.name, index(0), -(-row.size // (chosen.tile * chosen.lanes)), chosen.tile,
-                              chosen.lanes, None, wide, end))
+    step = WideStep(row.counter.arg.name, index(0), steps, chosen.tile, chosen.lanes, None, wide, end)
+    return hold(row if chosen.held else replace(row, reads=[], kept=set()), step, TILE if chosen.held else LOOP)
 
 
-def hold(row: Row, step: WideStep) -> list[Statement]:
+def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
     """for k: r += x[k]; .. for i: y[i] = x[i]  ->  TILE k: h[k] = x[k]; r += h[k]; .. TILE k: y[k] = h[k]
 
-    All loops go in the same steps, which are written out; in the last one some lanes may be beyond the end.
+    All loops go in the same steps, written out or in loops of this kind; in the last step some lanes may be beyond the
+    end.
     """
     wide = [r for r in (step.outer, step.over, step.lane) if r.arg.size > 1]
     reads = [*row.reads, *[load(m, row.counter) for m in row.kept]]
@@ -121,7 +131,7 @@ def hold(row: Row, step: WideStep) -> list[Statement]:
         if not isinstance(s, For):
             out.append(s)
             continue
-        loops = step.loop(step.tiled(step.of(s)), TILE) if s.kind == TASK else sum_moves.reduce_step(s, step, TILE)
+        loops = step.loop(step.tiled(step.of(s)), kind) if s.kind == TASK else sum_moves.reduce_step(s, step, kind)
         for loop in loops:
             inside = {n for x in walk([loop]) for n in toposort(expressions(x))}
             first = [Assign(held[n], n) for n in waiting if n in inside]

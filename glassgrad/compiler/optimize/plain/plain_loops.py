@@ -18,7 +18,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
-from glassgrad.compiler.optimize.plain.held_rows import Row, held_row
+from glassgrad.compiler.optimize.plain.held_rows import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.plain.scatters import rows_apart
@@ -109,10 +109,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         rows = None                                      # more groups are worth more
     if rows is None:
         row = Row.of(inner) if target.groups else None
-        held = None if row is None else held_row(row, apart, row_neighbours(inner), target, decisions)
-        if row is not None and target.most_threads and row.size >= gpu.LONG_ROW and apart >= target.few_tasks:
-            lanes = target.most_threads                  # few rows at once: when they are read again, they are cached
-        return [nest(loops, held or along_rows(inner, lanes, decisions, target), total, target, decisions)]
+        again = None if row is None else row_in_steps(row, apart, row_neighbours(inner), target, decisions)
+        return [nest(loops, again or along_rows(inner, lanes, decisions, target), total, target, decisions)]
     # sums of all these rows stay in registers, and leave as many for what they are made of
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
     wide = rows.together(along_rows(inner, lanes, decisions, target, most), target, decisions)

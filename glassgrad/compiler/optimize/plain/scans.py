@@ -2,9 +2,9 @@
 
     r = start; for k in n: r += f(k); out[k] = r
 
-A group goes along a row in blocks of a few pieces. Each thread adds up `tile` neighbours of each piece; these totals are
-added in two levels of 16, in memory that threads share; then each thread has what comes before its neighbours, and
-stores them. Meanwhile it reads those of the next block. With one piece:
+A group goes along a row in blocks. Each thread adds up `tile` neighbours; the threads' totals are added in two levels
+of 16, in memory that they share; then each thread has what comes before its neighbours, and stores them. Meanwhile it
+reads those of the next block.
 
     r = start
     for blocks of k:
@@ -37,7 +37,6 @@ from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets.target import Target
 
 TILE = 4                 # neighbours of a thread: it reads and stores 16 bytes, and threads side by side whole lines
-PIECES = 2               # of so many neighbours that a thread has in a block
 AHEAD = 8                # numbers of a column that a thread loads at once
 SIDE = 16                # threads whose totals one thread adds up
 MOST_LANES = SIDE * SIDE
@@ -52,7 +51,6 @@ class ScannedLanes(Choice, names=["scan"]):
     """A running total by a group of threads: their number decides which values are added to which."""
     loop: str = fixed()
     tile: int = fixed()
-    pieces: int = fixed()
     lanes: int = fixed()
 
 
@@ -105,7 +103,7 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     n, rows = scan.loop.range.arg.size, [f.range for f in loops]
     count = math.prod([r.arg.size for r in rows])
     apart = count if scan.is_along_memory else -(-count // (NEIGHBOURS * MOST_LANES))       # groups without chunks
-    least = TILE * PIECES * MOST_LANES if scan.is_along_memory else LEAST_CHUNK
+    least = TILE * MOST_LANES if scan.is_along_memory else LEAST_CHUNK
     wanted = -(-CHUNKS * target.few_tasks // apart)
     chunk = -(-n // (wanted * least)) * least
     if apart >= target.few_tasks or chunk >= n:
@@ -156,24 +154,24 @@ def scan_in_group(loops: list[For], inner: list[Statement], decisions: Decisions
     scan = RunningTotal.of(inner)
     if scan is None or not scan.is_along_memory or (loops and scan.loop.range.arg.size < LEAST_ROW):
         return None
-    wide = -(-scan.loop.range.arg.size // (TILE * PIECES))
+    wide = -(-scan.loop.range.arg.size // TILE)
     lanes = min(MOST_LANES, -(-wide // SIDE) * SIDE)
-    chosen = decisions.ask(ScannedLanes(scan.loop.range.arg.name, TILE, PIECES, lanes), lambda c: None)
-    return GroupScan(scan, chosen.tile, chosen.pieces, chosen.lanes).statements()
+    chosen = decisions.ask(ScannedLanes(scan.loop.range.arg.name, TILE, lanes), lambda c: None)
+    return GroupScan(scan, chosen.tile, chosen.lanes).statements()
 
 
 class GroupScan:
     """A scan along memory, cut as chosen."""
 
-    def __init__(self, scan: RunningTotal, tile: int, pieces: int, lanes: int):
-        self.scan, self.tile, self.pieces, self.lanes, self.columns = scan, tile, pieces, lanes, pieces * lanes // SIDE
+    def __init__(self, scan: RunningTotal, tile: int, lanes: int):
+        self.scan, self.tile, self.lanes, self.columns = scan, tile, lanes, lanes // SIDE
         self.lane, self.column = counter("l", lanes), counter("j", self.columns)
         self.size, self.stop = scan.loop.range.arg.size, scan.loop.stop
-        self.block = counter(scan.loop.range.arg.name + "b", -(-self.size // (tile * pieces * lanes)))
+        self.block = counter(scan.loop.range.arg.name + "b", -(-self.size // (tile * lanes)))
         name, dtype = scan.total.arg, scan.total.dtype
-        self.mine, self.next = ([[register(f"{name}_{kind}{q}_{u}", dtype, (self.lane,)) for u in range(tile)]
-                                 for q in range(pieces)] for kind in ("", "next"))
-        self.before = [register(f"{name}_before{q}", dtype, (self.lane,)) for q in range(pieces)]
+        self.mine, self.next = ([register(f"{name}_{kind}{u}", dtype, (self.lane,)) for u in range(tile)]
+                                for kind in ("", "next"))
+        self.before = register(f"{name}_before", dtype, (self.lane,))
         self.in_column = [register(f"{name}_column{i}", dtype, (self.column,)) for i in range(SIDE)]
         self.over_columns = [register(f"{name}_top{j}", dtype) for j in range(self.columns)]
         self.sums, self.inside = (local(f"{kind}_{name}", dtype, (SIDE + 1) * self.columns)
@@ -190,10 +188,9 @@ class GroupScan:
     def together(self, x: UOp, y: UOp) -> UOp:
         return UOp(self.scan.combine, x.dtype, (x, y))
 
-    def first(self, block: UOp, piece: int) -> UOp:
-        """Where a thread's neighbours of a piece begin."""
-        at = add(multiply(block, self.tile * self.pieces * self.lanes), index(piece * self.tile * self.lanes))
-        return add(at, multiply(self.lane, self.tile))
+    def first(self, block: UOp) -> UOp:
+        """Where a thread's neighbours of a block begin."""
+        return add(multiply(block, self.tile * self.lanes), multiply(self.lane, self.tile))
 
     def gate(self, first: UOp, u: int) -> UOp | None:
         """Whether there is a u-th neighbour; where rows are whole tiles, the first tells for all of them."""
@@ -204,33 +201,29 @@ class GroupScan:
 
     def read(self, block: UOp) -> list[Statement]:
         """Read a thread's neighbours of a block."""
-        nothing, body = identity(self.scan.combine, self.scan.total.dtype), list[Statement]()
-        for piece, registers in enumerate(self.next):
-            first = self.first(block, piece)
-            for u, r in enumerate(registers):
-                gate = self.gate(first, u)
-                here = substitute_index(self.scan.value, {self.scan.loop.range: add(first, index(u))}, {})
-                body.append(Assign(r, here if gate is None else gate.where(moves.edge_gate(here, gate), nothing)))
+        nothing, first, body = identity(self.scan.combine, self.scan.total.dtype), self.first(block), list[Statement]()
+        for u, r in enumerate(self.next):
+            gate = self.gate(first, u)
+            here = substitute_index(self.scan.value, {self.scan.loop.range: add(first, index(u))}, {})
+            body.append(Assign(r, here if gate is None else gate.where(moves.edge_gate(here, gate), nothing)))
         return [For(self.lane, LANE, body)]
 
     def own_totals(self) -> list[Statement]:
         """The running totals of a thread's own neighbours, the last of them where others read it; and the next block
         is read, while threads wait for each other. (The last block is read again: a branch would wait for its loads.)
         """
-        body: list[Statement] = []
-        for piece, (mine, there) in enumerate(zip(self.mine, self.next)):
-            body += [*[Assign(r, n) for r, n in zip(mine, there)], *self.added(mine),
-                     Store(self.sums, self.padded(piece), mine[-1])]
+        body: list[Statement] = [*[Assign(r, n) for r, n in zip(self.mine, self.next)], *self.added(self.mine),
+                                 Store(self.sums, self.padded(self.lane), self.mine[-1])]
         later = self.read(add(self.block, index(1)).minimum(self.block.arg.size - 1))
         return [For(self.lane, LANE, body), *(later if self.block.arg.size > 1 else [])]
 
-    def padded(self, piece: int) -> UOp:
-        """Where a thread's total of a piece lies: threads that go along columns read different banks."""
-        at = add(self.lane, index(piece * self.lanes))
-        return add(at, divide(at, SIDE))
+    @staticmethod
+    def padded(lane: UOp) -> UOp:
+        """Where a thread's total lies: threads that go along columns read different banks."""
+        return add(lane, divide(lane, SIDE))
 
     def columns_of_totals(self) -> list[Statement]:
-        """Running totals of each 16 totals, and of those sixteens."""
+        """Running totals of each 16 threads, and of those sixteens."""
         along = [add(multiply(self.column, SIDE + 1), index(i)) for i in range(SIDE)]
         tops = [index(j) for j in range(self.columns)]
         body = [*self.running(self.in_column, self.sums, self.inside, along),
@@ -247,21 +240,17 @@ class GroupScan:
 
     def stored(self) -> list[Statement]:
         """What comes before a thread's neighbours, added to each of them."""
-        scan, body = self.scan, list[Statement]()
-        further = less(index(0), modulo(self.lane, SIDE))
-        for piece, before in enumerate(self.before):
-            column = divide(add(self.lane, index(piece * self.lanes)), SIDE)
-            later = less(index(0), column)
-            above = self.together(scan.total, load(self.above, add(column, index(-1)).maximum(0), later))
-            inside = load(self.inside, add(self.padded(piece), index(-1)), further)
-            body += [Assign(before, later.where(above, scan.total)),
-                     Assign(before, further.where(self.together(before, inside), before))]
+        scan, column, first = self.scan, divide(self.lane, SIDE), self.first(one(self.block))
+        later, further = less(index(0), column), less(index(0), modulo(self.lane, SIDE))
+        above = load(self.above, add(column, index(-1)).maximum(0), later)
+        inside = load(self.inside, add(self.padded(self.lane), index(-1)), further)
+        body: list[Statement] = [
+            Assign(self.before, later.where(self.together(scan.total, above), scan.total)),
+            Assign(self.before, further.where(self.together(self.before, inside), self.before))]
         for store in scan.stores:
-            for piece, (before, registers) in enumerate(zip(self.before, self.mine)):
-                first = self.first(one(self.block), piece)
-                for u, mine in enumerate(registers):
-                    replace = {scan.loop.range: add(first, index(u)), scan.total: self.together(before, mine)}
-                    gate = self.gate(first, u)
-                    value = moves.edge_gate(substitute_index(store.value, replace, {}), gate)
-                    body.append(Store(store.memory, substitute_index(store.index, replace, {}), value, None, gate))
+            for u, mine in enumerate(self.mine):
+                replace = {scan.loop.range: add(first, index(u)), scan.total: self.together(self.before, mine)}
+                gate = self.gate(first, u)
+                body.append(Store(store.memory, substitute_index(store.index, replace, {}),
+                                  moves.edge_gate(substitute_index(store.value, replace, {}), gate), None, gate))
         return [For(self.lane, LANE, body)]

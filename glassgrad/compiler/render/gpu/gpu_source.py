@@ -180,10 +180,13 @@ class GpuFunction(CFunction):
         sums = self.sums()
         if groups * self.threads > MOST_THREADS:
             return False
-        if not sums or self.beside.stages and len(sums) == 1:
-            return True
-        each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
-        return groups * (each + gpu.OTHER_REGISTERS * self.threads) <= gpu.REGISTERS
+        return not sums or self.beside.stages and len(sums) == 1 or self.matrix_registers(groups) <= gpu.REGISTERS
+
+    def matrix_registers(self, groups: int) -> int:
+        """What matrices, and all else, take of the registers that so many groups share."""
+        axes = [matrix_axes(m, self.units) for m in self.sums()]
+        return groups * (sum(rows.arg.size * columns.arg.size for rows, columns in axes) +
+                         gpu.OTHER_REGISTERS * self.threads)
 
     def _parameters(self, in_global: bool) -> list[str]:
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
@@ -228,9 +231,10 @@ class GpuFunction(CFunction):
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
-        fewer sums there are. Short ones are written out. Loops over steps of a unit are long enough: written out, their
-        addresses take registers that the sums need, and several products leave the instruction cache."""
-        if self.beside.stages and any(m in flow.writes for m in self.sums()):
+        fewer sums there are. Short ones are written out. Not so loops with several products of a unit, which would leave
+        the instruction cache, and those where the addresses of many steps take registers that the sums need."""
+        sums_here = [m for m in self.sums() if m in flow.writes]
+        if self.beside.stages and sums_here and (len(sums_here) > 1 or self.matrix_registers(1) > gpu.REGISTERS):
             return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
         times = SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
