@@ -68,13 +68,14 @@ def test_held_rows_compute_the_same(name: str, size: int, rng: np.random.Generat
 
 
 def test_long_rows_compute_the_same(rng: np.random.Generator) -> None:
-    for name in ("softmax", "layernorm"):
-        values, kernels = Inputs(), list[Kernel]()
-        x = Tensor(values.leaf(rng.standard_normal((2, 5001)).astype("float32")))
+    kernels = list[Kernel]()
 
-        def compiled_long(ast: UOp) -> Kernel:
-            kernels.append(optimize(lower(ast), replace(SMALL, most_threads=128)))  # noqa: B023
-            return kernels[-1]
+    def compiled_long(ast: UOp) -> Kernel:
+        kernels.append(optimize(lower(ast), replace(SMALL, most_threads=128)))
+        return kernels[-1]
+    for name in ("softmax", "layernorm"):
+        values = Inputs()
+        x = Tensor(values.leaf(rng.standard_normal((2, 5001)).astype("float32")))
         check(rewrite([ROWS[name](x).uop], ALGEBRA), values, compiled_long, name)
         assert "held=no" in kernels[-1].moves[0]
 

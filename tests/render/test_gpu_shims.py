@@ -222,8 +222,8 @@ def x_of(*shape: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("name", DIALECT_OF)
 def test_what_kernels_compute(name: str, shims: None) -> None:
-    """Rows, a product with a long sum (several phases), long rows, small floats, integers that wrap, and numbers; copies
-    across and running totals, whose threads exchange values."""
+    """Rows, a product with a long sum (several phases), long rows, small floats, integers that wrap, and numbers;
+    copies across and running totals, whose threads exchange values."""
     def everything(on: str) -> list[np.ndarray]:
         x, a, b = (Tensor(x_of(*shape), device=on) for shape in ((5, 700), (20, 3000), (3000, 33)))
         long_rows = Tensor(x_of(2, 9_000), device=on)

@@ -19,8 +19,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import index, linear, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, Statement, Store, expressions, load, ranges_of,
-                                            register, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, Statement, Store, expressions, load,
+                                            ranges_of, register, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep

@@ -1,7 +1,7 @@
 """Copies across, on groups of threads. In: loops that read along one axis and store along another. Out: square blocks.
 
-Threads that are neighbours must read neighbours in memory, and store neighbours. So a group reads a block along the axis
-that is read in order, keeps it in memory that it shares, and stores it along the other one.
+Threads that are neighbours must read neighbours in memory, and store neighbours. So a group reads a block along the
+axis that is read in order, keeps it in memory that it shares, and stores it along the other one.
 
     for i: for j: y[i, j] = f(x[j, i], z[i, j])
     ->  TASK blocks: block[j, i] = x[j, i], threads along i; y[i, j] = f(block[j, i], z[i, j]), threads along j
@@ -96,7 +96,7 @@ class CopyAcross:
 
     @staticmethod
     def shared_out(widest: int) -> tuple[UOp, UOp, list[UOp]]:
-        """A line of a block and a place in it, by (round, neighbour, thread), each of which takes as many neighbours."""
+        """A line of a block and a place in it, by (round, neighbour, thread); a thread takes so many neighbours."""
         rounds, each = counter("r", SIDE * SIDE // (widest * gpu.THREADS)), counter("u", widest)
         lane = counter("l", gpu.THREADS)
         at = add(multiply(one(rounds), gpu.THREADS), lane)

@@ -204,7 +204,7 @@ class GroupUnitPlan:
             return "no unit of that name multiplies these types"
         unit = self.unit(c)
         if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
-            return "a tile has one or two matrices of the unit's rows"
+            return "no tile has so many matrices of the unit's rows"
         if not 2 <= c.stages <= self.stages(c.rows, unit, 1):
             return "stages do not fit the memory of a group, or are more than the steps of K"
         return None

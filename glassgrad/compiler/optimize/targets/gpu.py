@@ -85,7 +85,8 @@ COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
 UNIT_RATES = {(192, 256, 1): 1.0, (128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9,
-              (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48, (64, 64, 2): 0.47}
+              (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48,
+              (64, 64, 2): 0.47}
 UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least
 # Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
 WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}

@@ -231,8 +231,8 @@ class GpuFunction(CFunction):
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
-        fewer sums there are. Short ones are written out. Not so loops with several products of a unit, which would leave
-        the instruction cache, and those where the addresses of many steps take registers that the sums need."""
+        fewer sums there are. Short ones are written out. Not so loops with several products of a unit, which would
+        leave the instruction cache, and those where the addresses of many steps take registers that the sums need."""
         sums_here = [m for m in self.sums() if m in flow.writes]
         if self.beside.stages and sums_here and (len(sums_here) > 1 or self.matrix_registers(1) > gpu.REGISTERS):
             return ["#pragma unroll 1"]
