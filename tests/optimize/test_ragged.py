@@ -61,6 +61,7 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "turn": [(AVX512, lambda x: x.permute(2, 1, 0) * 2, lambda n: ((n, 3, 41),))],
     "lanes": [(AVX512, lambda x, y: x * y + 1, lambda n: ((3, n), (n,))), (NEON, lambda x: x.exp(), lambda n: ((n,),))],
     "fold": [(AVX512, lambda x: x.softmax(1), lambda n: ((3, n + 1),)), (NEON, lambda x: x.sum(), lambda n: ((n, 5),))],
+    "hold": [(replace(GPU, few_tasks=1), lambda x: x.softmax(1), lambda n: ((3, n + 64),))],
     "group": [(AVX512, lambda x: x.max(), lambda n: ((n + 1, 67),)), (NEON, lambda x: x.sum(0), lambda n: ((31, n),))],
     "tasks": [(AVX512, lambda x: x + 1, lambda n: ((n, 13),)), (NEON, lambda x: x.sum(1), lambda n: ((n, 13),))],
 }
@@ -157,6 +158,7 @@ REWRITES = {
     "group_loops.apart": "test_group_loops.py::test_threads_along_short_loops_compute_the_same",
     "scans.read_ahead_of_totals": "test_scans.py::test_few_rows_are_cut_into_chunks",
     "read_ahead.read_ahead": "test_gpu_accesses.py::test_what_is_read_ahead_is_the_same",
+    "held_rows.hold": "test_held_rows.py::test_held_rows_compute_the_same",
     "scatters.rows_apart": "test_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
     "contractions.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "contractions.few_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",

@@ -44,7 +44,7 @@ def checked(x: np.ndarray, method: str, axis: int, target: Target) -> list[str]:
 def test_a_group_goes_along_a_row(method: str, n: int, rng: np.random.Generator) -> None:
     x = rng.uniform(0.95, 1.05, (2, n)).astype("float32")
     [scan] = checked(x, method, 1, GPU)
-    assert scan.startswith("scan(loop=k0, tile=8, lanes=")
+    assert scan.startswith("scan(loop=k0, tile=4, lanes=")
 
 
 @pytest.mark.parametrize("shape, axis, count",
@@ -58,7 +58,7 @@ def test_few_rows_are_cut_into_chunks(shape: tuple[int, ...], axis: int, count: 
 
 
 def test_one_short_row_has_a_group(rng: np.random.Generator) -> None:
-    assert checked(rng.standard_normal(20).astype("float32"), "cumsum", 0, GPU) == ["scan(loop=k0, tile=8, lanes=16)"]
+    assert checked(rng.standard_normal(20).astype("float32"), "cumsum", 0, GPU) == ["scan(loop=k0, tile=4, lanes=16)"]
 
 
 def test_short_rows_have_a_thread_each(rng: np.random.Generator) -> None:

@@ -214,13 +214,14 @@ def x_of(*shape: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("name", DIALECT_OF)
 def test_what_kernels_compute(name: str, shims: None) -> None:
-    """Rows, a product with a long sum (several phases), long rows, small floats, integers that wrap, and numbers."""
+    """Rows, a product with a long sum (several phases), long rows, small floats, integers that wrap, and numbers;
+    copies across and running totals, whose threads exchange values."""
     def everything(on: str) -> list[np.ndarray]:
         x, a, b = (Tensor(x_of(*shape), device=on) for shape in ((5, 700), (20, 3000), (3000, 33)))
         long_rows = Tensor(x_of(2, 9_000), device=on)
         small = (x.half() * 3).bfloat16().exp()
         return [t.numpy() for t in (x.softmax(1), (a @ b).gelu(), long_rows.layernorm(), small, x.argmax(1), x * 2.5,
-                                    ((x * 2e9).int() * 3 + 5).sum(1), (x > 0).all(1))]
+                                    ((x * 2e9).int() * 3 + 5).sum(1), (x > 0).all(1), a.T * 2, x.cumsum(1))]
     for found, expected in zip(everything(name), everything("CPU")):
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)

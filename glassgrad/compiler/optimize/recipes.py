@@ -18,6 +18,7 @@ from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.nests import is_nests, nests
 from glassgrad.compiler.optimize.plain.group_loops import in_threads
 from glassgrad.compiler.optimize.plain.plain_loops import plain
+from glassgrad.compiler.optimize.plain.transposed_copies import across_group
 from glassgrad.compiler.optimize.targets.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable
@@ -50,8 +51,12 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
 
 def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
     """A loop nest that is no contraction."""
-    short = in_threads(body, target, decisions) if target.groups else None
-    return plain(body, target, decisions) if short is None else short
+    if target.groups:
+        across = across_group(body, target, decisions)
+        short = in_threads(body, target, decisions) if across is None else [across]
+        if short is not None:
+            return short
+    return plain(body, target, decisions)
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[Statement]]:

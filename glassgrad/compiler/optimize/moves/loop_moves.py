@@ -179,12 +179,20 @@ class WideStep:
         place = add(multiply(one(self.lane), self.tile), one(self.over)) if self.beside else self.inside
         self.at = add(self.start, add(multiply(one(self.outer), self.width), place))
 
+    @property
+    def is_inside(self) -> UOp | None:
+        """Whether a lane is not beyond the loop's end: the same for all of its neighbours, where these end together."""
+        if self.end is None:
+            return None
+        together = self.beside and self.end.op is o.CONST and self.end.arg % self.tile == 0
+        return less(substitute_index(self.at, {self.over: index(0)}, {}) if together else self.at, self.end)
+
     def of(self, loop: For) -> list[Statement]:
         """What the loop does in one step: registers that begin inside become one for each of its iterations."""
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
                           for r in assigned(loop.body)}
-        body = rebuild(loop.body, {loop.range: self.at, **names})
-        return body if self.end is None else _gated(body, less(self.at, self.end), accumulated(body))
+        body, gate = rebuild(loop.body, {loop.range: self.at, **names}), self.is_inside
+        return body if gate is None else _gated(body, gate, accumulated(body))
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
         """S  ->  TILE u: LANE l: S"""

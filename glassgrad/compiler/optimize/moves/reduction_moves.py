@@ -15,8 +15,8 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
                                             expressions, fold, load, local, register, walk)
-from glassgrad.compiler.optimize.moves.loop_moves import (Replace, accumulated, flat_index, left_of, loops_around,
-                                                          rebuild, wide_steps, within)
+from glassgrad.compiler.optimize.moves.loop_moves import (Replace, WideStep, accumulated, flat_index, left_of,
+                                                          loops_around, rebuild, wide_steps, within)
 from glassgrad.compiler.optimize.moves.steps import move
 
 
@@ -30,16 +30,19 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, beside: bool =
     """
     if not folds(loop):
         return None
-    totals = accumulated(loop.body)
     if chunk and loop.range.arg.size > chunk:
         return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes, beside=beside) or [part])
-    out: list[Statement] = []
-    for number, step in enumerate(wide_steps(loop, tile, lanes, beside)):
-        parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *step.axes)) for r in totals}
-        out += step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()])
-        out += step.loop(step.tiled(_into(step.of(loop), parts)), LOOP)
-        out += [Accumulate(r, combine, fold(parts[r], combine, step.axes)) for r, combine in totals.items()]
-    return out
+    steps = enumerate(wide_steps(loop, tile, lanes, beside))
+    return [s for number, step in steps for s in reduce_step(loop, step, LOOP, number)]
+
+
+def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0) -> list[Statement]:
+    """One of the steps of a sum: vectors begin, are added to by a loop of this kind, and are folded."""
+    totals = accumulated(loop.body)
+    parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *step.axes)) for r in totals}
+    return [*step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]),
+            *step.loop(step.tiled(_into(step.of(loop), parts)), kind),
+            *[Accumulate(r, combine, fold(parts[r], combine, step.axes)) for r, combine in totals.items()]]
 
 
 def folds(loop: For) -> bool:

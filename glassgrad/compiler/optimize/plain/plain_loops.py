@@ -18,9 +18,11 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
+from glassgrad.compiler.optimize.plain.held_rows import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.plain.scatters import rows_apart
+from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
@@ -104,10 +106,13 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             body = read_ahead(body)
         return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
-    if rows is not None and target.groups and rows.row.range.arg.size // rows.count < target.few_tasks:
+    if rows is not None and target.groups and (rows.row.range.arg.size // rows.count < target.few_tasks
+                                               or work(inner) >= gpu.LONG_ROW):
         rows = None                                      # more groups are worth more
     if rows is None:
-        return [nest(loops, along_rows(inner, lanes, decisions, target), total, target, decisions)]
+        row = Row.of(inner) if target.groups else None
+        again = None if row is None else row_in_steps(row, apart, row_neighbours(inner), target, decisions)
+        return [nest(loops, again or along_rows(inner, lanes, decisions, target), total, target, decisions)]
     # sums of all these rows stay in registers, and leave as many for what they are made of
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
     wide = rows.together(along_rows(inner, lanes, decisions, target, most), target, decisions)
@@ -326,6 +331,12 @@ def neighbours(body: list[Statement], lane: UOp) -> int:
     sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
     sizes += [s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]
     return WIDE_BYTES // min(sizes) if sizes else 0
+
+
+def row_neighbours(body: list[Statement]) -> int:
+    """The most neighbours that all loops over a row can take at once; else 0."""
+    found = [neighbours(s.body, s.range) for s in body if isinstance(s, For)]
+    return max(found, default=0) if all(found) else 0
 
 
 def _contiguous(at: UOp, lane: UOp) -> bool:

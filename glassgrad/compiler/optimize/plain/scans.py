@@ -3,14 +3,15 @@
     r = start; for k in n: r += f(k); out[k] = r
 
 A group goes along a row in blocks. Each thread adds up `tile` neighbours; the threads' totals are added in two levels
-of 16, in memory that they share; then each thread knows what comes before its neighbours, and stores them:
+of 16, in memory that they share; then each thread has what comes before its neighbours, and stores them. Meanwhile it
+reads those of the next block.
 
     r = start
     for blocks of k:
-        LANE l:  p[u] = f(8 l + u), p[u] += p[u - 1];  sums[l] = p[7]
+        LANE l:  p[u] = f(4 l + u), p[u] += p[u - 1];  sums[l] = p[3]
         LANE j:  inside[16 j + i] = sums[16 j] + .. + sums[16 j + i];  tops[j] = the last of them
                  above[j] = tops[0] + .. + tops[j]
-        LANE l:  out[8 l + u] = r + above[l / 16 - 1] + inside[l - 1] + p[u]
+        LANE l:  out[4 l + u] = r + above[l / 16 - 1] + inside[l - 1] + p[u]
         r += above[15]
 
 Where rows are too few to keep a GPU busy, each is cut into chunks: their totals, the running totals of those, and then
@@ -35,11 +36,13 @@ from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, lo
 from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets.target import Target
 
-TILE = 8                 # neighbours of a thread
+TILE = 4                 # neighbours of a thread: it reads and stores 16 bytes, and threads side by side whole lines
+AHEAD = 8                # numbers of a column that a thread loads at once
 SIDE = 16                # threads whose totals one thread adds up
 MOST_LANES = SIDE * SIDE
 LEAST_ROW = 128          # shorter rows are better left to one thread each
 NEIGHBOURS = 4           # columns of a thread, where threads go down columns
+CHUNKS = 16              # for each group that keeps a GPU busy: the last ones leave few processors idle
 LEAST_CHUNK = 64         # steps of a chunk whose rows lie side by side in memory
 
 
@@ -101,7 +104,7 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     count = math.prod([r.arg.size for r in rows])
     apart = count if scan.is_along_memory else -(-count // (NEIGHBOURS * MOST_LANES))       # groups without chunks
     least = TILE * MOST_LANES if scan.is_along_memory else LEAST_CHUNK
-    wanted = -(-4 * target.few_tasks // apart)
+    wanted = -(-CHUNKS * target.few_tasks // apart)
     chunk = -(-n // (wanted * least)) * least
     if apart >= target.few_tasks or chunk >= n:
         return None
@@ -132,14 +135,14 @@ def read_ahead_of_totals(inner: list[Statement]) -> list[Statement]:
     form, n is no multiple of 8
     """
     scan = RunningTotal.of(inner)
-    if scan is None or scan.loop.stop is not None or scan.loop.range.arg.size % TILE:
+    if scan is None or scan.loop.stop is not None or scan.loop.range.arg.size % AHEAD:
         return inner
     k = scan.loop.range
-    block = counter(k.arg.name, k.arg.size // TILE)
-    read = [register(f"{scan.total.arg}_{u}", scan.total.dtype) for u in range(TILE)]
+    block = counter(k.arg.name, k.arg.size // AHEAD)
+    read = [register(f"{scan.total.arg}_{u}", scan.total.dtype) for u in range(AHEAD)]
     body: list[Statement] = []
     for u, r in enumerate(read):
-        here = {k: add(multiply(block, TILE), index(u))}
+        here = {k: add(multiply(block, AHEAD), index(u))}
         body.insert(u, Assign(r, substitute_index(scan.value, here, {})))
         body += [Accumulate(scan.total, scan.combine, r), *moves.rebuild(scan.stores, here)]
     return [inner[0], For(block, LOOP, body)]
@@ -165,9 +168,9 @@ class GroupScan:
         self.lane, self.column = counter("l", lanes), counter("j", self.columns)
         self.size, self.stop = scan.loop.range.arg.size, scan.loop.stop
         self.block = counter(scan.loop.range.arg.name + "b", -(-self.size // (tile * lanes)))
-        self.first = add(multiply(one(self.block), tile * lanes), multiply(self.lane, tile))
         name, dtype = scan.total.arg, scan.total.dtype
-        self.mine = [register(f"{name}_{u}", dtype, (self.lane,)) for u in range(tile)]
+        self.mine, self.next = ([register(f"{name}_{kind}{u}", dtype, (self.lane,)) for u in range(tile)]
+                                for kind in ("", "next"))
         self.before = register(f"{name}_before", dtype, (self.lane,))
         self.in_column = [register(f"{name}_column{i}", dtype, (self.column,)) for i in range(SIDE)]
         self.over_columns = [register(f"{name}_top{j}", dtype) for j in range(self.columns)]
@@ -180,29 +183,39 @@ class GroupScan:
         body = [*self.own_totals(), *self.columns_of_totals(), *self.stored(),
                 Accumulate(total, combine, self.over_columns[-1])]
         around: list[Statement] = [For(self.block, LOOP, body)] if self.block.arg.size > 1 else body
-        return [Assign(total, self.scan.start), *around]
+        return [Assign(total, self.scan.start), *self.read(index(0)), *around]
 
     def together(self, x: UOp, y: UOp) -> UOp:
         return UOp(self.scan.combine, x.dtype, (x, y))
 
-    def gate(self, u: int) -> UOp | None:
+    def first(self, block: UOp) -> UOp:
+        """Where a thread's neighbours of a block begin."""
+        return add(multiply(block, self.tile * self.lanes), multiply(self.lane, self.tile))
+
+    def gate(self, first: UOp, u: int) -> UOp | None:
         """Whether there is a u-th neighbour; where rows are whole tiles, the first tells for all of them."""
         if self.stop is None and self.size % self.tile == 0:
-            return moves.below(self.first, self.size)
-        at = add(self.first, index(u))
+            return moves.below(first, self.size)
+        at = add(first, index(u))
         return both(moves.below(at, self.size), None if self.stop is None else less(at, self.stop))
 
-    def own_totals(self) -> list[Statement]:
-        """The running totals of a thread's own neighbours, and the last of them where others read it."""
-        nothing = identity(self.scan.combine, self.scan.total.dtype)
-        body: list[Statement] = [Assign(r, nothing) for r in self.mine]
-        for u, r in enumerate(self.mine):
-            gate = self.gate(u)
-            here = substitute_index(self.scan.value, {self.scan.loop.range: add(self.first, index(u))}, {})
-            value = here if gate is None else gate.where(moves.edge_gate(here, gate), nothing)
-            body.append(Accumulate(r, self.scan.combine, value))
-        body += [*self.added(self.mine), Store(self.sums, self.padded(self.lane), self.mine[-1])]
+    def read(self, block: UOp) -> list[Statement]:
+        """Read a thread's neighbours of a block."""
+        nothing, first, body = identity(self.scan.combine, self.scan.total.dtype), self.first(block), list[Statement]()
+        for u, r in enumerate(self.next):
+            gate = self.gate(first, u)
+            here = substitute_index(self.scan.value, {self.scan.loop.range: add(first, index(u))}, {})
+            body.append(Assign(r, here if gate is None else gate.where(moves.edge_gate(here, gate), nothing)))
         return [For(self.lane, LANE, body)]
+
+    def own_totals(self) -> list[Statement]:
+        """The running totals of a thread's own neighbours, the last of them where others read it; and the next block
+        is read, while threads wait for each other. (The last block is read again: a branch would wait for its loads.)
+        """
+        body: list[Statement] = [*[Assign(r, n) for r, n in zip(self.mine, self.next)], *self.added(self.mine),
+                                 Store(self.sums, self.padded(self.lane), self.mine[-1])]
+        later = self.read(add(self.block, index(1)).minimum(self.block.arg.size - 1))
+        return [For(self.lane, LANE, body), *(later if self.block.arg.size > 1 else [])]
 
     @staticmethod
     def padded(lane: UOp) -> UOp:
@@ -227,7 +240,7 @@ class GroupScan:
 
     def stored(self) -> list[Statement]:
         """What comes before a thread's neighbours, added to each of them."""
-        scan, column = self.scan, divide(self.lane, SIDE)
+        scan, column, first = self.scan, divide(self.lane, SIDE), self.first(one(self.block))
         later, further = less(index(0), column), less(index(0), modulo(self.lane, SIDE))
         above = load(self.above, add(column, index(-1)).maximum(0), later)
         inside = load(self.inside, add(self.padded(self.lane), index(-1)), further)
@@ -236,8 +249,8 @@ class GroupScan:
             Assign(self.before, further.where(self.together(self.before, inside), self.before))]
         for store in scan.stores:
             for u, mine in enumerate(self.mine):
-                replace = {scan.loop.range: add(self.first, index(u)), scan.total: self.together(self.before, mine)}
-                gate = self.gate(u)
+                replace = {scan.loop.range: add(first, index(u)), scan.total: self.together(self.before, mine)}
+                gate = self.gate(first, u)
                 own = None if store.gate is None else moves.edge_gate(substitute_index(store.gate, replace, {}), gate)
                 body.append(Store(store.memory, substitute_index(store.index, replace, {}),
                                   moves.edge_gate(substitute_index(store.value, replace, {}), gate), None,

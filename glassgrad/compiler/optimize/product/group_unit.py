@@ -28,8 +28,9 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumu
                                             expressions, load, local, ranges_of, register, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
+from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
@@ -227,7 +228,7 @@ class GroupUnitPlan:
             return "no unit of that name multiplies these types"
         unit = self.unit(c)
         if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
-            return "a tile has one or two matrices of the unit's rows"
+            return "no tile has so many matrices of the unit's rows"
         if not 2 <= c.stages <= self.stages(c.rows, unit, 1):
             return "stages do not fit the memory of a group, or are more than the steps of K"
         return None
@@ -371,7 +372,7 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> F
 def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \
         -> Factor:
     """A factor that is stored first, lines padded: along what is contiguous in memory, or along k where that is asked
-    for. Then a thread reads as many neighbours as are brought at once, and stores them to as many lines."""
+    for: then it goes across, in blocks."""
     dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     whole = [at for at in reads if not ranges_of(at).isdisjoint(k.parts) and not ranges_of(at).isdisjoint(axis.parts)]
@@ -391,12 +392,16 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
         inside = both(gate, k.gate(at if along_k else at_line))
         return to, moves.zero_outside(substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {}), inside)
 
+    at_line, at = counter("pl", lines.size), counter("pk", inner.size)
+    blocks = CopyAcross.of(loops_around([*used, at_line, at], [Store(memory, *copy(at_line, at, None))], TASK))
+    strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
+    if blocks is not None:
+        return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), blocks.blocks())
     plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one
     most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
     piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
     rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
     before = _in_rows(memory, used, (lines.size, inner.size), rows, piece, copy)
-    strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
     return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)
 
 

@@ -20,6 +20,10 @@ WARP = 32                # threads that read and store at once
 MEMORY_PIECE = 32        # bytes that are read at least
 WARP_PIECES = 4          # of them, where each thread has four bytes and all are in order
 SMALL_FACTOR = 8         # times the elements of a factor that the other one has: then it is stored first in any order
+LONG_ROW = 4096          # steps of a sum that keep a group's loads under way: it takes no other row beside it
+HELD_WORDS = 32          # of a row that a thread keeps in registers: twice as many would leave half of the groups
+MOST_ROW_STEPS = 128     # of one that is not held: a sum adds so many numbers, and float32 wants few
+LEAST_ROW_THREADS = 64   # of a group that holds a row
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
@@ -82,8 +86,9 @@ SECTOR = 64              # bytes of it that are brought at once
 COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
-UNIT_RATES = {(128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9, (128, 64, 1): 0.72,
-              (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48, (64, 64, 2): 0.47}
+UNIT_RATES = {(192, 256, 1): 1.0, (128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9,
+              (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48,
+              (64, 64, 2): 0.47}
 UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least
 # Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
 WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}

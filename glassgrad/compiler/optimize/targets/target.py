@@ -29,6 +29,7 @@ class Target:
     row_bytes: int = 256 << 10                # the longest row of values that a task may keep to itself
     groups: bool = False                      # a vector is a group of threads, which share memory:
     group_bytes: int = 40 << 10               # so much; what does not fit goes to the device's memory
+    most_threads: int = 0                     # of a group, where it may have more than a vector has lanes
     buffers: int = 1 << 30                    # that a kernel can be given
     most_rounds: int = 1 << 62                # of all loops of a thread together, which its driver ends after so many
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction

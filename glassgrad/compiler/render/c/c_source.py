@@ -296,10 +296,6 @@ class CFunction(CMatrices):
             return self.cast(CValue(text, dtypes.uint8, lanes), dtypes.bool)
         return CValue(text, dtype, lanes)
 
-    def takes_part(self, index: UOp) -> str:
-        """The condition under which there is a lane that an index depends on; empty: always, as in vectors."""
-        return ""
-
     def gate(self, statement: Store) -> str:
         """The condition under which a statement stores; empty: always."""
         return "" if statement.gate is None else self.operand(statement.gate).inside

@@ -52,6 +52,7 @@ SHORT = 16                  # iterations
 FEW_SUMS = 2
 FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
+MOST_THREADS = 1024         # of groups that are at once on a processor: more leave each thread too few registers
 LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
 GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
 
@@ -111,7 +112,8 @@ class GpuFunction(GroupThreads, CFunction):
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
         self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
-        self.loaded = {s.register for s in walk(jammed.body) if isinstance(s, Assign) and s.value.op is o.LOAD}
+        self.finished = {s.register for s in walk(jammed.body) if isinstance(s, Assign)} - \
+            {s.register for s in walk(jammed.body) if isinstance(s, Accumulate)}
         self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
         self.rounded = rounded_divisions(jammed.body, self.native_floats) if dialect.quotient else set()
         self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
@@ -176,10 +178,15 @@ class GpuFunction(GroupThreads, CFunction):
     def fits_registers(self, groups: int) -> bool:
         """Whether so many groups leave each thread the registers that its matrices take."""
         sums = self.sums()
-        if not sums or self.beside.stages and len(sums) == 1:
-            return True
-        each = sum(matrix_axes(m, self.units)[0].arg.size * matrix_axes(m, self.units)[1].arg.size for m in sums)
-        return groups * (each + gpu.OTHER_REGISTERS * self.threads) <= gpu.REGISTERS
+        if groups * self.threads > MOST_THREADS:
+            return False
+        return not sums or self.beside.stages and len(sums) == 1 or self.matrix_registers(groups) <= gpu.REGISTERS
+
+    def matrix_registers(self, groups: int) -> int:
+        """What matrices, and all else, take of the registers that so many groups share."""
+        axes = [matrix_axes(m, self.units) for m in self.sums()]
+        return groups * (sum(rows.arg.size * columns.arg.size for rows, columns in axes) +
+                         gpu.OTHER_REGISTERS * self.threads)
 
     def _parameters(self, in_global: bool) -> list[str]:
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
@@ -224,9 +231,10 @@ class GpuFunction(GroupThreads, CFunction):
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
-        fewer sums there are. Short ones are written out. Loops with several products of a unit are long enough: written
-        out again and again they leave the instruction cache."""
-        if self.beside.stages and len([m for m in self.sums() if m in flow.writes]) > 1:
+        fewer sums there are. Short ones are written out. Not so loops with several products of a unit, which would
+        leave the instruction cache, and those where the addresses of many steps take registers that the sums need."""
+        sums_here = [m for m in self.sums() if m in flow.writes]
+        if self.beside.stages and sums_here and (len(sums_here) > 1 or self.matrix_registers(1) > gpu.REGISTERS):
             return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
         times = SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
@@ -334,12 +342,12 @@ class GpuFunction(GroupThreads, CFunction):
         self.beside.write(statement)
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Neighbours, where they are loaded as well, or in group memory, or few. (Registers of a large tile are better
+        """Neighbours, where they are loaded as well, or in group memory, or few. (The sums of a large tile are better
         stored one by one: measured, a product of float32 lost a tenth.)"""
         first = body[at]
         assert isinstance(first, Store)
         wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
-            any(n.op is o.LOAD or n in self.loaded for n in toposort([first.value]))
+            any(n.op is o.LOAD or n in self.finished for n in toposort([first.value]))
         return neighbours(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:

@@ -1,0 +1,170 @@
+"""Rows that stay with their group of threads. In: the loops over one row. Out: the same, the row read once, or None.
+
+A softmax or a norm goes along its row two or three times. A group of threads goes along it in the same steps each time,
+so a thread meets its own elements again: it keeps them in registers.
+
+    r = 0; for k: r += f(x[k]); for i: y[i] = g(x[i], r)
+    ->  TILE o, u: LANE l: held[o, u, l] = x[..]; r += fold(f(held)); TILE o, u: LANE l: y[..] = g(held, r)
+
+What a loop keeps for another one in memory of the group (`kept`) is held so too. A group has as many threads as leave
+each of them few elements. Which values are added to which follows from sizes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import index, linear, substitute_index
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, Statement, Store, expressions, load,
+                                            ranges_of, register, walk)
+from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
+from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves.loop_moves import WideStep
+from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+
+@dataclass(frozen=True)
+class RowSteps(Choice, names=["hold"]):
+    """A row that is read again by its group, and whether its threads hold it in registers: their number decides which
+    values are added to which."""
+    loop: str = fixed()
+    tile: int = fixed()
+    lanes: int = fixed()
+    held: bool = fixed()
+
+
+@dataclass
+class Row:
+    """The loops over one row, which have one counter; what more than one of them reads, and memory that only they use,
+    at that counter."""
+    body: list[Statement]
+    counter: UOp
+    reads: list[UOp]
+    kept: set[UOp]
+
+    @staticmethod
+    def of(body: list[Statement]) -> Row | None:
+        """A row that is read more than once, by loops of one length; None for anything else."""
+        loops = [s for s in body if isinstance(s, For)]
+        inside = [s for f in loops for s in walk(f.body)]
+        if len(loops) < 2 or len({f.range.arg.size for f in loops}) > 1 or any(f.stop is not None for f in loops) or \
+                any(isinstance(s, For) for s in inside) or not all(_can_be_wide(f) for f in loops):
+            return None
+        counter = loops[0].range
+        body = moves.rebuild(body, {f.range: counter for f in loops})
+        for s in body:
+            if isinstance(s, For):
+                s.range = counter
+        stores = [s for s in walk(body) if isinstance(s, Store)]
+        stored = {s.memory for s in stores}
+        readers: dict[UOp, set[int]] = {}
+        for at, s in enumerate(body):
+            for node in toposort([e for x in walk([s]) for e in expressions(x)]):
+                if node.op is o.LOAD:
+                    readers.setdefault(node, set()).add(at)
+        own = {m for m in stored if m.op is o.LOCAL and m.arg.scope == "worker"}
+        used = [(n.src[0], n.src[1]) for n in readers] + [(s.memory, s.index) for s in stores]
+        kept = {m for m in own if all(at is counter for memory, at in used if memory is m)}
+        reads = [n for n, places in readers.items() if len(places) > 1 and n.src[0] not in stored
+                 and counter in ranges_of(n.src[1])]
+        return Row(body, counter, reads, kept) if reads or kept else None
+
+    @property
+    def size(self) -> int:
+        return int(self.counter.arg.size)
+
+    def lanes(self, rows: int, target: Target) -> int | None:
+        """How many threads a group has; None: a row is too long for their registers."""
+        most = target.most_threads or target.lanes(4)
+        words = sum(-(-n.dtype.itemsize // 4) for n in self.reads) or len(self.kept)
+        lanes = gpu.LEAST_ROW_THREADS
+        while lanes < most and (self.size * words > gpu.HELD_WORDS * lanes or
+                                rows * lanes < gpu.THREADS * target.few_tasks and self.size > gpu.WARP * lanes // 4):
+            lanes *= 2
+        return lanes if self.size * words <= gpu.HELD_WORDS * lanes and self.size >= lanes else None
+
+
+def _can_be_wide(loop: For) -> bool:
+    return loop.kind == TASK or loop.kind == LOOP and sum_moves.folds(loop) and bool(moves.accumulated(loop.body))
+
+
+def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: Decisions) -> list[Statement] | None:
+    """The loops over one row of so many, all in the same steps: the row in registers; or, where it is too long for
+    that, few rows at once, so that they are in the cache when they are read again. Refuses (None) other rows. A thread
+    takes `beside` neighbours at once, where these begin at multiples of that."""
+    lanes = row.lanes(rows, target)
+    held = lanes is not None
+    if lanes is None and row.size >= gpu.LONG_ROW and rows >= target.few_tasks:
+        lanes = target.most_threads
+    if not lanes:
+        return None
+    wide = beside > 0 and row.size >= beside * lanes and _even(row, beside)
+    tile = beside if wide else min(4, row.size // lanes)
+    steps = -(-row.size // (tile * lanes))
+    if not held and steps > gpu.MOST_ROW_STEPS:
+        return None
+    chosen = decisions.ask(RowSteps(row.counter.arg.name, tile, lanes, held), lambda c: None)
+    end = index(row.size) if row.size % (tile * lanes) else None
+    step = WideStep(row.counter.arg.name, index(0), steps, chosen.tile, chosen.lanes, None, wide, end)
+    return hold(row if chosen.held else replace(row, reads=[], kept=set()), step, TILE if chosen.held else LOOP)
+
+
+def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
+    """for k: r += x[k]; .. for i: y[i] = x[i]  ->  TILE k: h[k] = x[k]; r += h[k]; .. TILE k: y[k] = h[k]
+
+    All loops go in the same steps, written out or in loops of this kind; in the last step some lanes may be beyond the
+    end.
+    """
+    wide = [r for r in (step.outer, step.over, step.lane) if r.arg.size > 1]
+    reads = [*row.reads, *[load(m, row.counter) for m in row.kept]]
+    at_step = [moves.edge_gate(substitute_index(n, {row.counter: step.at}, {}), step.is_inside) for n in reads]
+    held = {n: register(f"row{number}", n.dtype, wide) for number, n in enumerate(at_step)}
+    stored = {n.src[0]: held[n] for n in at_step if n.src[0] in row.kept}
+    waiting = [n for n in at_step if n.src[0] not in row.kept]
+    out: list[Statement] = []
+    for s in row.body:
+        if not isinstance(s, For):
+            out.append(s)
+            continue
+        loops = step.loop(step.tiled(step.of(s)), kind) if s.kind == TASK else sum_moves.reduce_step(s, step, kind)
+        for loop in loops:
+            inside = {n for x in walk([loop]) for n in toposort(expressions(x))}
+            first = [Assign(held[n], n) for n in waiting if n in inside]
+            waiting = [n for n in waiting if n not in inside]
+            out.append(_in_registers(loop, first, held, stored))
+    return out
+
+
+def _in_registers(loop: Statement, first: Sequence[Statement], held: dict[UOp, UOp], stored: dict[UOp, UOp]) \
+        -> Statement:
+    """A step's loops over registers: with what fills some of them, and stores to memory that others stand for."""
+    if isinstance(loop, For) and len(loop.body) == 1 and isinstance(loop.body[0], For):
+        return For(loop.range, loop.kind, [_in_registers(loop.body[0], first, held, stored)])
+    replace = dict(held)
+    new: list[Statement] = [*first]
+    for s in loop.body if isinstance(loop, For) else [loop]:
+        [made] = moves.rebuild([s], replace)
+        if isinstance(s, Store) and isinstance(made, Store) and s.memory in stored:
+            made = Assign(stored[s.memory], made.value)
+            replace[s.value] = stored[s.memory]
+        new.append(made)
+    if isinstance(loop, For):
+        return For(loop.range, loop.kind, new)
+    [only] = new
+    return only
+
+
+def _even(row: Row, width: int) -> bool:
+    """Whether neighbours begin at multiples of a width, in all that a row reads and stores."""
+    loads = [n.src[1] for s in walk(row.body) for n in toposort(expressions(s)) if n.op is o.LOAD]
+    for at in [*loads, *[s.index for s in walk(row.body) if isinstance(s, Store)]]:
+        constant, terms = linear(at)
+        if row.counter in terms and any(k % width for k in (constant, *[k for a, k in terms.items()
+                                                                      if a is not row.counter])):
+            return False
+    return True

@@ -1,0 +1,113 @@
+"""Copies across, on groups of threads. In: loops that read along one axis and store along another. Out: square blocks.
+
+Threads that are neighbours must read neighbours in memory, and store neighbours. So a group reads a block along the
+axis that is read in order, keeps it in memory that it shares, and stores it along the other one.
+
+    for i: for j: y[i, j] = f(x[j, i], z[i, j])
+    ->  TASK blocks: block[j, i] = x[j, i], threads along i; y[i, j] = f(block[j, i], z[i, j]), threads along j
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, both, divide, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, expressions, load,
+                                            local, register, task_loops)
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.plain.reductions import Transpose
+from glassgrad.compiler.optimize.product.recognize import stride_along
+from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+SIDE = 64                # of a block
+LEAST_SIDE = 16          # of what is copied: shorter axes leave most of a block empty
+
+
+def across_group(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
+    """The blocks of a loop nest; refuses (None) what reads and stores along one axis, or does anything but store."""
+    copy = CopyAcross.of(body)
+    if copy is None or sum(SIDE * (SIDE + 1) * n.dtype.itemsize for n in copy.crossed) > target.group_bytes:
+        return None
+    decisions.ask(Transpose(copy.read.arg.name, SIDE), lambda c: None if c == Transpose(copy.read.arg.name, SIDE) else
+                  f"a group has blocks of {SIDE} along {copy.read.arg.name}")
+    return copy.blocks()
+
+
+@dataclass
+class CopyAcross:
+    """Stores along one loop of what is read along another."""
+    outer: list[UOp]
+    read: UOp
+    stored: UOp
+    crossed: list[UOp]       # the loads that are in order along `read`
+    stores: list[Statement]
+
+    @staticmethod
+    def of(body: list[Statement]) -> CopyAcross | None:
+        """A nest of this form; None for anything else."""
+        loops, inner = task_loops(body)
+        ranges = [f.range for f in loops if f.range.arg.size >= LEAST_SIDE]
+        stores = [s for s in inner if isinstance(s, Store) and s.combine is None]
+        if len(stores) != len(inner) or any(f.stop is not None for f in loops):
+            return None
+        reads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+        stored = [r for r in ranges if all(stride_along(s.index, r) == 1 for s in stores)]
+        if not stored or any(n.src[0] in {s.memory for s in stores} for n in reads):
+            return None
+        for read in [r for r in ranges if r is not stored[-1]]:
+            crossed = [n for n in reads if stride_along(n.src[1], read) == 1
+                       and abs(stride_along(n.src[1], stored[-1]) or 0) > 1]
+            if crossed and not any(n.op is o.LOAD for c in crossed for n in toposort(c.src[1:])):
+                outer = [f.range for f in loops if f.range not in (read, stored[-1])]
+                return CopyAcross(outer, read, stored[-1], crossed, inner)
+        return None
+
+    def blocks(self) -> list[Statement]:
+        """The loops over blocks, and what a group does with one."""
+        block_read, block_stored = (counter(r.arg.name + "b", -(-r.arg.size // SIDE)) for r in (self.read, self.stored))
+        widest = min(SIDE, gpu.COPY_BYTES // min(n.dtype.itemsize for n in self.crossed))
+        line, place, axes = self.shared_out(widest)
+        first = {self.read: multiply(one(block_read), SIDE), self.stored: multiply(one(block_stored), SIDE)}
+        filled: list[Statement] = []
+        kept: list[Statement] = []
+        there: dict[UOp, UOp] = {}
+        for number, n in enumerate(self.crossed):
+            memory = local(f"block{number}", n.dtype, SIDE * (SIDE + 1))
+            held = register(f"across{number}", n.dtype, [r for r in axes if r.arg.size > 1])
+            at = {self.read: add(first[self.read], place), self.stored: add(first[self.stored], line)}
+            filled.append(Assign(held, moves.edge_gate(substitute_index(n, at, {}), self.inside(at, widest))))
+            kept.append(Store(memory, add(multiply(line, SIDE + 1), place), held))
+            there[n] = load(memory, add(multiply(place, SIDE + 1), line))
+        at = {self.read: add(first[self.read], line), self.stored: add(first[self.stored], place)}
+        gate, stores = self.inside(at, widest), list[Statement]()
+        for s in moves.rebuild(self.stores, {**there, **at}):
+            assert isinstance(s, Store)
+            stores.append(Store(s.memory, s.index, moves.edge_gate(s.value, gate), None, both(gate, s.gate)))
+        *tiles, lane = axes
+        body = [*nested(tiles, [For(lane, LANE, [*filled, *kept])], TILE),
+                *nested(tiles, [For(lane, LANE, stores)], TILE)]
+        return nested([*self.outer, block_read, block_stored], body, TASK)
+
+    @staticmethod
+    def shared_out(widest: int) -> tuple[UOp, UOp, list[UOp]]:
+        """A line of a block and a place in it, by (round, neighbour, thread); a thread takes so many neighbours."""
+        rounds, each = counter("r", SIDE * SIDE // (widest * gpu.THREADS)), counter("u", widest)
+        lane = counter("l", gpu.THREADS)
+        at = add(multiply(one(rounds), gpu.THREADS), lane)
+        return divide(at, SIDE // widest), add(multiply(modulo(at, SIDE // widest), widest), one(each)), \
+            [rounds, each, lane]
+
+    def inside(self, at: dict[UOp, UOp], widest: int) -> UOp | None:
+        """Whether an element is there at all; the same for neighbours, where these end together."""
+        gate = None
+        for r, place in at.items():
+            if r.arg.size % SIDE:
+                together = {counter("u", widest): multiply(counter("u", widest), 0)} if r.arg.size % widest == 0 else {}
+                gate = both(gate, moves.below(substitute_index(place, together, {}), r.arg.size))
+        return gate
