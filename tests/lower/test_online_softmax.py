@@ -15,8 +15,8 @@ from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import For, counter, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.lower.online_softmax import ScoreBlocks
-from glassgrad.compiler.lower.scores import blocks_in_sight, kept_below
+from glassgrad.compiler.lower.one_pass.block_loops import ScoreBlocks
+from glassgrad.compiler.lower.one_pass.scores import blocks_in_sight, kept_below
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS
