@@ -14,8 +14,10 @@ reader is there for all of them. Does not know loops.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes import AxisSet, carried, varies as varies_of
 from glassgrad.compiler.graph.node import toposort
@@ -24,6 +26,7 @@ from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresSc
                                                         down_to_reductions, is_contraction, result_of, softmax_product,
                                                         why_apart)
 
+READING_IS_FASTER = "reading the scores is faster than computing them again"
 READ_BY_OTHERS = "its weights are read by others too"
 
 
@@ -106,8 +109,9 @@ def _lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
 
 # -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
 def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
-         stores_scores: StoresScores | None) -> Passes:
-    """Those of a graph that are worth one pass, and why others are not."""
+         stores_scores: StoresScores | None, least_masked: int = 0) -> Passes:
+    """Those of a graph that are worth one pass, and why others are not. Where `least_masked` is given, a gradient's
+    scores are computed again only where a mask of positions leaves some out, and there are at least so many keys."""
     passes = Passes()
     if not any(n.op is o.EXP2 for n in order):
         return passes
@@ -122,6 +126,8 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
                and not scores.isdisjoint(chain.products)]
     for chain in (*softmaxes, *factors):
         why = why_apart(chain, device, stores_scores)
+        if why is None and least_masked and settings.ONLINE_SOFTMAX == 1 and isinstance(chain, FactorProduct):
+            why = None if chain.weights.shape[chain.axis] >= least_masked and _masked(chain) else READING_IS_FASTER
         if why is None:
             found.append(chain)
         else:
@@ -145,6 +151,13 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
             if n in read:
                 passes.beside[_last_of_rows(n, readers)] = chain.result
     return passes
+
+
+def _masked(chain: FactorProduct) -> bool:
+    """Whether positions alone say that some scores are -inf: whole blocks are left out then."""
+    masks = [n.src[0] for n in chain.inside if n.op is o.WHERE and any(
+        s.op is o.CONST and s.arg == -math.inf for s in n.src[1:])]
+    return any(all(n.op not in (o.PARAM, o.BUFFER) for n in toposort([mask])) for mask in masks)
 
 
 def _made_of(node: UOp, chain: FactorProduct) -> bool:

@@ -83,6 +83,7 @@ class FusionLimits(NamedTuple):
     small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
     few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
     long_rows: int = 1 << 17       # into parts
+    masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
 
 
 OF_A_CPU = FusionLimits()
@@ -118,7 +119,7 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     """
     order = toposort(sinks)
     plan = _Plan(order, limits)
-    plan.one_pass(find(order, plan.varies, plan.readers, set(sinks), device, stores_scores))
+    plan.one_pass(find(order, plan.varies, plan.readers, set(sinks), device, stores_scores, limits.masked_keys))
     plan.walk(order, set(sinks))
     if plan.few:
         plan.again()
