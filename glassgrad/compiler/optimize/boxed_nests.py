@@ -39,7 +39,7 @@ from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-BLOCKS = 2           # whose factors are in memory or on their way
+BLOCKS = 2           # whose factors are in memory or on their way; one more where a factor is used twice
 
 
 def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
@@ -116,8 +116,16 @@ class BoxedNests(HeldNests):
             steps = [r for r in ranges_of(store.index) if r is not plan.row]
             self.left_begin[memory] = self.left_size
             self.left.append(self.boxed(f"left{number or ''}", store.value, [plan.row], steps, is_left=True))
-        for number, product in enumerate([*parts.firsts, parts.second]):
+        for number, product in enumerate(parts.firsts):
             self.right.append(self.boxed(f"right{number}", product.right, product.n, product.k))
+        number, last = len(self.right), parts.second
+        again = self.boxed(f"right{number}", last.right, last.n, last.k)
+        same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
+        self.last = same[0] if same else number       # the right factor of the second product: its stages may have two
+        self.last_tile = again                        # readers
+        self.right += [] if same else [again]
+        self.blocks = BLOCKS + len(same[:1])
+        self.of_scores = [i for i in range(number) if i != self.last]
 
     def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
         """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the last
@@ -156,7 +164,7 @@ class BoxedNests(HeldNests):
 
     @property
     def stages(self) -> int:
-        return BLOCKS * len(self.right)
+        return self.blocks * len(self.right)
 
     @property
     def left_size(self) -> int:
@@ -185,8 +193,8 @@ class BoxedNests(HeldNests):
     def await_copies(self, which: int, block: UOp) -> AwaitCopies:
         return AwaitCopies(self.memory, self.round(which, block), self.stages)
 
-    def tile(self, which: int, block: UOp) -> FactorTile:
-        return PlacedTile(self.right[which], self.memory, self.stage_at(self.round(which, block)))
+    def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
+        return PlacedTile(tile or self.right[which], self.memory, self.stage_at(self.round(which, block)))
 
     def left_tile(self, memory: UOp) -> FactorTile:
         number = list(self.left_begin).index(memory)
@@ -198,20 +206,20 @@ class BoxedNests(HeldNests):
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
         """The first block as far as its weights, the loop over the others, and the last product."""
-        parts, zero, first = self.parts, index(0), index(1)
-        every, last_factor = range(len(self.right)), len(self.right) - 1
-        out: list[Statement] = [*[self.copies(which, zero) for which in every],
-                                *self.where_there(first, [self.copies(which, first) for which in every]),
-                                *[s for nest in parts.before for s in self.nest(nest)]]
+        parts, zero, every = self.parts, index(0), range(len(self.right))
+        out: list[Statement] = [self.copies(which, zero) for which in every]
+        for block in range(1, self.blocks):
+            out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
+        out += [s for nest in parts.before for s in self.nest(nest)]
         scores = self.scores(zero)
         reads, made = read_first(scores.made)
         early, late = self.weights(zero)
         sums = self.second(zero)
-        out += [*[self.await_copies(which, zero) for which in every[:-1]], *scores.begins, *scores.steps, *reads,
+        out += [*self.await_scores(zero), *scores.begins, *scores.steps, *reads,
                 AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
-                self.await_copies(last_factor, zero)]
+                *self.await_values(zero)]
         if self.most_blocks > 1:
-            out += [*self.refill(every[:-1], index(2)), self.other_blocks()]
+            out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
         last = self.second(add(parts.count, index(-1)))
         out += [*last.steps, AwaitSteps(0, registers_of(last.steps)), Barrier()]
         self.block = {}
@@ -219,7 +227,7 @@ class BoxedNests(HeldNests):
 
     def other_blocks(self) -> For:
         """for blocks: scores of the next one and the second product of this one, and beside them the next weights"""
-        loop, every = counter("kn", self.most_blocks - 1), range(len(self.right))
+        loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
         sums, scores = self.second(now), self.scores(later)
@@ -229,14 +237,22 @@ class BoxedNests(HeldNests):
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
-            *[self.await_copies(which, later) for which in every[:-1]], *scores.begins, *scores.steps, *sums.steps,
-            *reads, AwaitSteps(1, registers_of(scores.steps)), *self.refill(every[:-1], add(now, index(3))), *made,
+            *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads,
+            AwaitSteps(1, registers_of(scores.steps)), *self.refill(self.of_scores, add(later, index(blocks))), *made,
             *early,
-            self.await_copies(every[-1], later),       # a loop that waits: no compiler moves what is above it below
-            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(every[-1:], add(now, index(2))), *late,
+            *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
+            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill([self.last], add(now, index(blocks))), *late,
             *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
+
+    def await_values(self, block: UOp) -> list[Statement]:
+        """Wait for the right factor of the second product, unless the scores have waited for it."""
+        return [self.await_copies(self.last, block)] if self.last == len(self.parts.firsts) else []
+
+    def await_scores(self, block: UOp) -> list[Statement]:
+        """Wait for the right factors of the products that scores are made of."""
+        return [self.await_copies(which, block) for which in range(len(self.parts.firsts))]
 
     @property
     def most_blocks(self) -> int:
@@ -260,7 +276,7 @@ class BoxedNests(HeldNests):
 
     def second(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
-        return self.product(self.parts.second, self.tile(len(self.right) - 1, block))
+        return self.product(self.parts.second, self.tile(self.last, block, self.last_tile))
 
     def weights(self, block: UOp) -> tuple[list[Statement], list[Statement]]:
         """What is made of a block's sums: what may run beside the steps that read the last weights, and the rest."""
