@@ -26,6 +26,7 @@ from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresSc
                                                         down_to_reductions, is_contraction, result_of, softmax_product,
                                                         why_apart)
 
+SCORES_AGAIN = "a softmax's gradient, in one pass: the scores are computed again, block by block"
 READING_IS_FASTER = "reading the scores is faster than computing them again"
 READ_BY_OTHERS = "its weights are read by others too"
 

@@ -12,7 +12,8 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
     rule in            words                                                   example
     walk               an output                                               what is realized
                        softmax(scores) times values, in one pass: ...          (q @ k.T).softmax() @ v, of 128 keys
-                       a number of each row, for the passes that ...           its gradient, in the same graph
+                       a softmax's gradient, in one pass: ...                  that of q, in the same graph
+                       a number of each row, for the passes that ...           its maximum, where the gradient is there
     visit              read by index: any row, any number of times             (t * 2)[rows]
     elementwise        its rows differ from those it is combined with          t.sum(0)[None, :] * t.sum(1)[:, None]
                        a sum of products shares its kernel with no other ...   a @ b + c @ d
@@ -37,7 +38,7 @@ from glassgrad.compiler.graph.axes import AxisSet, carried, nontrivial, varies
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.schedule.computed_factors import Passes, find
+from glassgrad.compiler.schedule.computed_factors import SCORES_AGAIN, Passes, find
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
 REPEATED = 12          # vector instructions that are too many for each of the elements that repeat a value
@@ -151,7 +152,8 @@ class _Plan:
         chains: list[WeightedSum] = [*passes.softmaxes, *passes.factors]
         self.totals = {chain.total: chain for chain in chains}
         self.inside = {node for chain in chains for node in chain.inside}       # computed again by each of them
-        self.chain_results = {chain.result for chain in chains}
+        self.chain_results = {chain.result: ONE_PASS for chain in passes.softmaxes} | \
+            {chain.result: SCORES_AGAIN for chain in passes.factors}
         self.read_again: dict[UOp, list[UOp]] = {}       # sums of products inside, and their factors that blocks read
         for chain in chains:
             for p, factor in zip(chain.products, chain.keys):
@@ -165,7 +167,7 @@ class _Plan:
                 if node in wanted:
                     self.store(node, "an output")
                 elif node in self.chain_results:
-                    self.store(node, ONE_PASS)
+                    self.store(node, self.chain_results[node])
                 elif node in self.beside:
                     self.store(node, OF_EACH_ROW)
                 elif node in self.known and self.inlined[node].rows is not None:
