@@ -10,9 +10,9 @@ nests between them, a block at a time. Out: the same for one thread group, or No
                                                  out += weights values[last]
 
 There may be several products before the weights are made. All right factors, and the left ones of those products, are
-matrices in memory that copies bring as they lie; what lies past their edges comes as zeros. The weights stay in registers, where the unit takes them as its left factor. The
-results go to memory of the group, so that neighbouring threads store neighbouring pieces of a line. Does not know what
-nests compute, nor which unit it is.
+matrices in memory that copies bring as they lie; what lies past their edges comes as zeros. The weights stay in
+registers, where the unit takes them as its left factor. The results go to memory of the group, so that neighbouring
+threads store neighbouring pieces of a line. Does not know what nests compute, nor which unit it is.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class BoxedNests(HeldNests):
         self.of_scores = [i for i in range(number) if i != self.last]
 
     def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
-        """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the last
-        to the first, boxes count them from the first."""
+        """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the
+        last to the first, boxes count them from the first."""
         small, block = narrowed(value, self.unit.left), self.parts.block
         assert small is not None
         found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), self.unit)

@@ -1,7 +1,7 @@
 """Nests whose matrices stay in registers of a group's threads. In: tasks of loop nests, a unit that multiplies out of
 registers. Out: the same with one thread group for each task, or None.
 
-    nests over LOCAL memory (lower/one_pass/online_softmax.py)       for a group of threads
+    nests over LOCAL memory (lower/one_pass)                for a group of threads
     task k: task q: tile[k][q] = f(sum over d of ..)        tile[r, c] = 0; steps; tile[r, c] = f(tile[r, c])
     task q: top[q] = max(top[q], max over k of tile[k][q])  top[r] = max(top[r], ..)
     task d: task q: out[d][q] = out[d][q] * shrink[q] + ..  out[r, d] = out[r, d] * shrink[r]; steps add to out[r, d]

@@ -1,4 +1,4 @@
-"""Find sums of products whose factor is made of scores, for one pass. In: a graph. Out: what is computed block by block.
+"""Find sums of products whose factor is made of scores, for one pass. In: a graph. Out: which are computed in blocks.
 
 The gradient of softmax(scores) times values is made of the same scores s, of two numbers for each row, and of another
 sum of products:

@@ -210,12 +210,14 @@ class BlockLoops(Values):
         """Nothing is summed yet; the rows' factors of the products, transposed."""
         self.known = {}
         out = self.nest([*self.wide, self.row], lambda: [Store(self.out, self.out_at(), const(0, self.dtype))])
-        for left in self.lefts:
-            at = tuple([left.step if a == left.axis else i for a, i in enumerate(self.asked[left.rows])])
-            out += self.nest([left.step, self.row], lambda: [Store(
-                left.memory, left.at(left.step, self.row),
-                self.value_at(left.rows, at, self.row_gate).cast(left.memory.dtype))])
-        return out
+        return out + [s for left in self.lefts for s in self.transposed(left)]
+
+    def transposed(self, left: LeftFactor) -> list[Statement]:
+        """A rows' factor, into LOCAL memory."""
+        at = tuple([left.step if a == left.axis else i for a, i in enumerate(self.asked[left.rows])])
+        return self.nest([left.step, self.row], lambda: [Store(
+            left.memory, left.at(left.step, self.row),
+            self.value_at(left.rows, at, self.row_gate).cast(left.memory.dtype))])
 
     def rows_known(self) -> dict[UOp, Callable[[Index], UOp]]:
         """The rows' factors, where they lie in LOCAL memory."""

@@ -1,4 +1,4 @@
-"""A sum of products whose factor is computed from sums of products. In: a kernel's graph that holds one. Out: its loops.
+"""A sum of products whose factor is computed from sums of products. In: a kernel's graph that holds one. Out: loops.
 
     task batch, heads, blocks of rows:
       queries[d][q], gradients[d][q] = ..                   the rows' factors of the products, once
@@ -14,6 +14,7 @@ causal mask then leaves the last blocks, which are done from the last to the fir
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, multiply, substitute_index
@@ -68,11 +69,13 @@ class ComputedFactor(BlockLoops):
         kept = self.in_sight(self.factor, at)
         self.known = self.rows_known()
         for p, tile in zip(chain.products, self.tiles):
-            def product() -> list[Statement]:
-                return [Store(tile, spot, self.value_at(p, self.asked[p], edge).cast(self.dtype))]
-            out += self.nest([key, self.row], product)
+            out += self.nest([key, self.row], partial(self.product, p, tile, spot, edge))
         return [*out, *last, *self.times_values(first, size, self.tiles[0])], \
             substitute_index(kept, self.stands_for, {})
+
+    def product(self, node: UOp, tile: UOp, spot: UOp, gate: UOp | None) -> list[Statement]:
+        """A sum of products, into its tile."""
+        return [Store(tile, spot, self.value_at(node, self.asked[node], gate).cast(self.dtype))]
 
     def finish(self) -> list[Statement]:
         self.known = {}

@@ -18,12 +18,14 @@ row are stored too. For groups of threads, scores of keys past the end are -inf.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, multiply, index, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local, register
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
+                                            register)
 from glassgrad.compiler.lower.movement import Index, source_index
 from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks
 from glassgrad.compiler.lower.one_pass.scores import in_full_precision, without_factor
@@ -154,5 +156,5 @@ class OnlineSoftmax(BlockLoops):
         self.known[chain.maximum] = lambda at: top if self.factor == 1 else top * self.factor
         along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(self.asked[chain.exps])])
         for store in self.of_rows():
-            out += self.nest([self.row], lambda: self.stored(store, along))
+            out += self.nest([self.row], partial(self.stored, store, along))
         return out + self.result(scaled)
