@@ -34,7 +34,7 @@ from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, Held
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -298,21 +298,26 @@ class BoxedNests(HeldNests):
             return super().stored(s, wide, replace, matrices)
         [matrix] = matrices
         columns, width = self.plan.matrices[matrix], self.column[matrix].arg.size
-        rows = self.row.arg.size
-        size = s.memory.dtype.itemsize
-        piece = next(n for n in (gpu.COPY_BYTES // size, 4, 2, 1) if columns.size % n == 0)
-        pitch = width + gpu.COPY_BYTES // size
-        tile = local("result", s.memory.dtype, rows * pitch, over="stages")
-        keep = Store(tile, add(multiply(self.row, pitch), self.column[matrix]), self.new(s.value, replace))
-        along = width // piece
+        rows, size = self.row.arg.size, s.memory.dtype.itemsize
+        across = stride_along(s.index, self.plan.row) == 1                  # neighbours in memory are rows
+        lines, inside = (width, rows) if across else (rows, width)
+        even = 1 if across and s.gate is not None else rows if across else columns.size
+        piece = next(n for n in (gpu.COPY_BYTES // size, 4, 2, 1) if even % n == 0)
+        pitch = inside + gpu.COPY_BYTES // size
+        tile = local("result", s.memory.dtype, lines * pitch, over="stages")
+        line, inner = (self.column[matrix], self.row) if across else (self.row, self.column[matrix])
+        keep = Store(tile, add(multiply(line, pitch), inner), self.new(s.value, replace))
+        along = inside // piece
         each, lane = counter("e", piece), counter("l", self.plan.threads)
-        times = counter("i", rows * along // self.plan.threads)
+        times = counter("i", lines * along // self.plan.threads)
         at = add(multiply(one(times), self.plan.threads), lane)
-        row, begin = divide(at, along), multiply(modulo(at, along), piece)
-        there = {self.plan.row: row, **columns.apart(add(begin, one(each)))}
-        gate = both(None if s.gate is None else substitute_index(s.gate, there, {}), moves.below(begin, columns.size))
-        value = load(tile, add(add(multiply(row, pitch), begin), one(each)))
-        store = Store(s.memory, substitute_index(s.index, there, {}), value, None, gate)
+        line, begin = divide(at, along), multiply(modulo(at, along), piece)
+        inner = add(begin, one(each))
+        row, column, edge = (inner, line, line) if across else (line, inner, begin)
+        there = {self.plan.row: row, **columns.apart(column)}
+        gate = both(None if s.gate is None else substitute_index(s.gate, there, {}), moves.below(edge, columns.size))
+        store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
+                      None, gate)
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
 
 
