@@ -214,8 +214,9 @@ class BoxedNests(HeldNests):
         scores = self.scores(zero)
         reads, made = read_first(scores.made)
         early, late = self.weights(zero)
+        more, early = read_first(early)
         sums = self.second(zero)
-        out += [*self.await_scores(zero), *scores.begins, *scores.steps, *reads,
+        out += [*self.await_scores(zero), *scores.begins, *scores.steps, *reads, *more,
                 AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
                 *self.await_values(zero)]
         if self.most_blocks > 1:
@@ -233,11 +234,12 @@ class BoxedNests(HeldNests):
         sums, scores = self.second(now), self.scores(later)
         reads, made = read_first(scores.made)
         early, late = self.weights(later)
+        more, early = read_first(early)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
-            *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads,
+            *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads, *more,
             AwaitSteps(1, registers_of(scores.steps)), *self.refill(self.of_scores, add(later, index(blocks))), *made,
             *early,
             *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
