@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
@@ -244,7 +245,7 @@ class BlockLoops(Values):
         return self.nest([*self.wide, self.row], product)
 
     def result(self, total: UOp) -> list[Statement]:
-        """Store the result, which is made of the total."""
+        """Store the results, which are made of the total."""
         chain, out = self.chain, list[Statement]()
         if self.gate is not None and not self.even:         # by rows, so that a row is stored or not as a whole
             by_rows, spot = local("result", self.dtype, self.out.arg.size), self.result_spot()
@@ -252,8 +253,10 @@ class BlockLoops(Values):
             self.known[chain.total] = lambda at: load(by_rows, spot).cast(chain.total.dtype)
         else:
             self.known[chain.total] = lambda at: total.cast(chain.total.dtype)
-        [store] = [s for s in self.sink.src if s.op is o.STORE and s not in self.of_rows()]
-        return out + self.nest([self.row, *self.wide], lambda: self.stored(store, self.result_at(store.src[1])))
+        for store in [s for s in self.sink.src if s.op is o.STORE and s not in self.of_rows()]:
+            at = self.result_at(store.src[1])
+            out += self.nest([self.row, *self.wide], partial(self.stored, store, at))
+        return out
 
     def stored(self, store: UOp, at: Index) -> list[Statement]:
         """A value at an index, into memory."""
@@ -274,7 +277,7 @@ class BlockLoops(Values):
         way: list[UOp] = []
         while value is not self.chain.total:
             way.append(value)
-            value = next(s for s in value.src if s in self.chain.above)
+            value = next(s for s in value.src if self.chain.total in toposort([s]))
         at = tuple([index(0) if a == self.chain.axis else i for a, i in enumerate(self.place)])
         for node in reversed(way):
             if node.op is o.RESHAPE:
