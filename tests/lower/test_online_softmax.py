@@ -204,6 +204,7 @@ def test_weights_that_others_read_are_stored() -> None:
     weights = (q @ k.transpose(-1, -2)).softmax()
     assert ONE_PASS in reasons(weights @ v @ v.transpose(-1, -2))
     assert not any(lower(item.ast).name.startswith("online") for item in (weights @ v).schedule(weights))
+    assert ONE_PASS not in reasons(weights @ v @ v.transpose(-1, -2), weights @ q)         # two that share weights
     others = reasons(weights @ v, weights.sum(0))
     assert any(why.endswith("not in one pass: its weights are read by others too") for why in others), others
 

@@ -116,23 +116,25 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
     passes = Passes()
     if not any(n.op is o.EXP2 for n in order):
         return passes
-    found: list[WeightedSum] = []
-    softmaxes = [chain for n in order if n.op is o.SUM
-                 and (chain := softmax_product(n, varies, result_of(n, readers, sinks))) is not None]
+    results = {n: result_of(n, readers, sinks) for n in order if n.op is o.SUM}
+    softmaxes = [chain for n in results if (chain := softmax_product(n, varies, results[n])) is not None]
+    scores, totals = {p for chain in softmaxes for p in chain.products}, {chain.total for chain in softmaxes}
     if not softmaxes:
         return passes
-    scores, totals = {p for chain in softmaxes for p in chain.products}, {chain.total for chain in softmaxes}
-    factors = [chain for n in order if n.op is o.SUM and n not in totals
-               and (chain := factor_product(n, varies, result_of(n, readers, sinks))) is not None
-               and not scores.isdisjoint(chain.products)]
-    for chain in (*softmaxes, *factors):
-        why = why_apart(chain, device, stores_scores)
-        if why is None and least_masked and settings.ONLINE_SOFTMAX == 1 and isinstance(chain, FactorProduct):
-            why = None if chain.weights.shape[chain.axis] >= least_masked and _masked(chain) else READING_IS_FASTER
+    factors = [factor for n in results if n not in totals
+               and (factor := factor_product(n, varies, results[n])) is not None
+               and not scores.isdisjoint(factor.products)]
+    found: list[WeightedSum] = []
+    for each in (*softmaxes, *factors):
+        shared = isinstance(each, SoftmaxProduct) and any(
+            other is not each and other.products == each.products for other in softmaxes)
+        why = READ_BY_OTHERS if shared else why_apart(each, device, stores_scores)
+        if why is None and least_masked and settings.ONLINE_SOFTMAX == 1 and isinstance(each, FactorProduct):
+            why = None if each.weights.shape[each.axis] >= least_masked and _masked(each) else READING_IS_FASTER
         if why is None:
-            found.append(chain)
+            found.append(each)
         else:
-            passes.apart[chain.total] = why
+            passes.apart[each.total] = why
     while True:                        # one that has to store its scores may be a reader of another's
         taken = {n for chain in found for n in (*chain.inside, *chain.above)}
         stored = {n for chain in found if isinstance(chain, SoftmaxProduct)
