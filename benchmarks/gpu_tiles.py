@@ -32,6 +32,27 @@ def attention(name: str, dtype: str, queries: tuple[int, ...], keys: tuple[int, 
                 lambda q, k, v: theirs(q, k, v, is_causal=causal, enable_gqa=share), work)
 
 
+def trained(name: str, shape: tuple[int, ...], causal: bool, of: int) -> Case:
+    """Attention and the gradients of q, k and v; the result with which it is checked is the gradient of one (`of`)."""
+    import torch
+    theirs = torch.nn.functional.scaled_dot_product_attention
+
+    def ours(q: Any, k: Any, v: Any, g: Any) -> Any:
+        out = q.scaled_dot_product_attention(k, v, is_causal=causal)
+        gradients = (out.cast("float32") * g.cast("float32")).sum().gradient(q, k, v)
+        out.realize(*gradients)
+        return gradients[of]
+
+    def torchs(q: Any, k: Any, v: Any, g: Any) -> Any:
+        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        return torch.autograd.grad(theirs(q, k, v, is_causal=causal), (q, k, v), g)[of]
+    *heads, rows, size = shape
+    work = 14.0 * rows * rows * size * (0.5 if causal else 1.0)
+    for n in heads:
+        work *= n
+    return Case(name, (shape,) * 4, "bfloat16", ours, torchs, work)
+
+
 def masked(name: str, queries: tuple[int, ...], keys: int) -> Case:
     """Attention with a number added to each score."""
     import torch
@@ -93,6 +114,9 @@ def tile_cases() -> list[Case]:
            attention("attention 4x16x4096x64 causal", "bfloat16", (4, 16, 4096, 64), (4, 16, 4096, 64), causal=True),
            attention("attention, 8 heads of keys", "bfloat16", long, (4, 8, 2048, 128), share=True),
            attention("attention ragged 8x12x1000x1500x80", "bfloat16", (8, 12, 1000, 80), (8, 12, 1500, 80)),
+           trained("attention trained 4x32x2048x128", long, causal=False, of=0),
+           trained("attention trained causal", long, causal=True, of=1),
+           trained("attention trained 8x12x1024x64 causal", (8, 12, 1024, 64), causal=True, of=2),
            masked("attention masked", (4, 16, 2048, 64), 2048),
            attention("attention 4x32x2048x128 stored", "bfloat16", long, long, stored=True)]
     out += [*convolutions("conv 3x3 float16", "float16", image, weights),

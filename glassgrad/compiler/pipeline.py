@@ -55,6 +55,7 @@ class GraphWork:
     stores_scores: StoresScores | None = None         # why a device is given softmax's scores in memory
     limits: FusionLimits = OF_A_CPU                   # what pays on that device
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
+    beside: dict[UOp, UOp] = field(default_factory=dict)         # those that the kernel of another one stores
     groups: list[KernelGroup] = field(default_factory=list)            # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)
 
@@ -174,13 +175,13 @@ def separate_results(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/fusion.py")
 def fusion(work: GraphWork) -> None:
     """Decide which values get memory, each with a reason; all others are computed where they are used."""
-    work.stored = fuse(list(dict.fromkeys(work.sinks)), work.device, work.stores_scores, work.limits)
+    work.stored, work.beside = fuse(list(dict.fromkeys(work.sinks)), work.device, work.stores_scores, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernel_groups.py")
 def kernel_groups(work: GraphWork) -> None:
     """Decide which stored values share a kernel, and order kernels so that few values are in memory at a time."""
-    work.groups = group_results(work.stored, set(work.sinks), work.limits.few_rows)
+    work.groups = group_results(work.stored, set(work.sinks), work.beside, work.limits.few_rows)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernels.py")

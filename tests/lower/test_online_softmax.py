@@ -15,10 +15,11 @@ from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import For, counter, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.lower.online_softmax import ScoreBlocks
-from glassgrad.compiler.lower.scores import blocks_in_sight, kept_below
+from glassgrad.compiler.lower.one_pass.block_loops import ScoreBlocks
+from glassgrad.compiler.lower.one_pass.scores import blocks_in_sight, kept_below
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
+from glassgrad.compiler.schedule.computed_factors import SCORES_AGAIN
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -203,6 +204,7 @@ def test_weights_that_others_read_are_stored() -> None:
     weights = (q @ k.transpose(-1, -2)).softmax()
     assert ONE_PASS in reasons(weights @ v @ v.transpose(-1, -2))
     assert not any(lower(item.ast).name.startswith("online") for item in (weights @ v).schedule(weights))
+    assert ONE_PASS not in reasons(weights @ v @ v.transpose(-1, -2), weights @ q)         # two that share weights
     others = reasons(weights @ v, weights.sum(0))
     assert any(why.endswith("not in one pass: its weights are read by others too") for why in others), others
 
@@ -237,6 +239,90 @@ def test_gradients_are_those_of_several_kernels() -> None:
     assert len(got) == 3
     for g, w in zip(got, wanted):
         np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
+
+
+def gradients_of(q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray,
+                 mask: np.ndarray | float) -> list[np.ndarray]:
+    """The result and the gradients of q, k and v for the gradient g of the result, in float64."""
+    q, k, v, g = (x.astype(np.float64) for x in (q, k, v, g))
+    scale = 1 / math.sqrt(q.shape[-1])
+    scores = q @ np.swapaxes(k, -1, -2) * scale + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    out = weights @ v
+    inner = weights * (g @ np.swapaxes(v, -1, -2) - (g * out).sum(-1, keepdims=True)) * scale
+    return [out, inner @ k, np.swapaxes(inner, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ g]
+
+
+def trained(q: Tensor, k: Tensor, v: Tensor, g: Tensor, attention: Attention) -> list[Tensor]:
+    """The result and the gradients, in one graph."""
+    for leaf in (q, k, v):
+        leaf.requires_grad = True
+    out = attention(q, k, v)
+    return [out, *(out * g).sum().gradient(q, k, v)]
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("rows, keys, size, width", [(130, 200, 40, 24), (70, 70, 16, 16), (150, 60, 8, 8)])
+def test_gradients_compute_the_scores_again(rows: int, keys: int, size: int, width: int, is_causal: bool) -> None:
+    shapes = (2, rows, size), (2, keys, size), (2, keys, width), (2, rows, width)
+    given = arrays(*shapes)
+    results = trained(*[Tensor(x) for x in given],
+                      lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=is_causal))
+    planned = results[0].schedule(*results[1:])
+    assert [lower(item.ast).name.split("_")[0] for item in planned] == ["online", "online", "reduce", "online", "online"]
+    assert [item.results for item in planned] == [3, 1, 1, 1, 1]
+    results[0].realize(*results[1:])
+    for got, wanted in zip(results, gradients_of(*given, causal(rows, keys) if is_causal else 0.0)):
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("target", [None, AVX2, GPU], ids=["here", "avx2", "gpu"])
+def test_what_is_made_of_a_result_is_stored_by_its_kernel(target: Target | None) -> None:
+    given = arrays((2, 40, 8), (2, 70, 8), (2, 70, 8))
+    out = Tensor(given[0]).scaled_dot_product_attention(Tensor(given[1]), Tensor(given[2]))
+    more = out.relu() + 1
+    [item] = out.schedule(more)
+    assert item.results == 2 and lower(item.ast).name.startswith("online")
+    if target is None:
+        out.realize(more)
+        got, got_more = out.numpy(), more.numpy()
+    else:
+        got, got_more = np.zeros((2, 2, 40, 8), np.float32)
+        run_kernel(optimize(lower(item.ast), target), [got.ravel(), got_more.ravel(), *[x.ravel() for x in given]])
+    np.testing.assert_allclose(got, exactly(*given), rtol=2e-5, atol=2e-6)
+    np.testing.assert_array_equal(got_more, np.maximum(got, 0) + 1)
+
+
+def test_a_training_graph_stores_no_scores() -> None:
+    used = {}
+    for length in (256, 512):
+        tensors = [Tensor.zeros(2, length, 16).contiguous().realize() for _ in range(4)]
+        out, *rest = trained(*tensors, lambda q, k, v: q.scaled_dot_product_attention(k, v))
+        used[length] = out.memory_plan(*rest).between
+        with Context(ONLINE_SOFTMAX=0):
+            assert out.memory_plan(*rest).between >= 2 * length * length * 4
+    assert used[512] == 2 * used[256] <= 2 * 512 * 3 * 4            # three numbers of each row
+
+
+def test_gradients_by_the_rules_for_sums_store_their_scores() -> None:
+    """Softmax by itself: its gradient adds up a row of weights times their gradients, which is no sum over values."""
+    given = arrays((2, 70, 16), (2, 90, 16), (2, 90, 16), (2, 70, 16))
+    results = trained(*[Tensor(x) for x in given], FORMS["divided before"][0])
+    assert not any(lower(item.ast).name.startswith("online") for item in results[0].schedule(*results[1:]))
+    for got, wanted in zip(results, gradients_of(*given, 0.0)):
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("keys, is_causal, again", [(256, True, True), (256, False, False), (192, True, False)])
+def test_a_cpu_computes_scores_again_where_a_mask_leaves_half_of_them(keys: int, is_causal: bool, again: bool) -> None:
+    with Context(ONLINE_SOFTMAX=1):
+        tensors = [Tensor.zeros(2, keys, 16).contiguous().realize() for _ in range(4)]
+        out, *rest = trained(*tensors, lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=is_causal))
+        other = Tensor.ones(16, 4).contiguous()
+        planned = (out @ other).schedule(*[gradient @ other for gradient in rest])
+    why = [reason for item in planned for reason in item.reasons]
+    assert (ONE_PASS in why) == again and (SCORES_AGAIN in why or not again)
 
 
 def test_memory_does_not_grow_with_the_square_of_the_length() -> None:

@@ -25,7 +25,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, If, Kernel, Phase,
                                             Statement, counter, register, walk)
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.lower.scores import something_masked
+from glassgrad.compiler.lower.one_pass.scores import something_masked
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU

@@ -290,8 +290,8 @@ def planned_of(*tensors: Tensor) -> Schedule:
 
 def scheduled(sinks: list[UOp], params: list[UOp]) -> Schedule:
     """The kernels of a graph as it is, without algebra and copies."""
-    stored = fuse(sinks)
-    return cut_into_kernels(sinks, params, stored, group_results(stored, set(sinks)))
+    stored, beside = fuse(sinks)
+    return cut_into_kernels(sinks, params, stored, group_results(stored, set(sinks), beside))
 
 
 def check_schedule(planned: Schedule) -> None:
@@ -324,7 +324,7 @@ def test_random_graphs_are_cut_well(seed: int) -> None:
     sinks, params = with_params(normalize(maker.graph(12)), ())
     sinks = [s for s in dict.fromkeys(sinks) if s.op not in (o.PARAM, o.CONST)]
     if sinks:
-        reasons = fuse(sinks)
+        reasons = fuse(sinks).reasons
         assert set(sinks) <= set(reasons), "everything asked for gets memory"
         check_schedule(scheduled(sinks, params))
 

@@ -17,9 +17,12 @@ from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kernel, Phase, Statement, Store, load,
                                             register)
 from glassgrad.compiler.lower.movement import flatten, source_index
-from glassgrad.compiler.lower.online_softmax import SCORE_BLOCKS, OnlineSoftmax, ScoreBlocks
+from glassgrad.compiler.lower.one_pass.block_loops import SCORE_BLOCKS, ScoreBlocks
+from glassgrad.compiler.lower.one_pass.computed_factor import ComputedFactor
+from glassgrad.compiler.lower.one_pass.online_softmax import OnlineSoftmax
 from glassgrad.compiler.lower.values import Block, Values
-from glassgrad.compiler.schedule.online_softmax import in_kernel
+from glassgrad.compiler.schedule.computed_factors import FactorProduct, in_kernel
+from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
 KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
@@ -32,8 +35,10 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
     Each round lowers all of it and may find one more value to keep. For a matmul: one round.
     """
     chain = in_kernel(sink)
-    if chain is not None:
+    if isinstance(chain, SoftmaxProduct):
         return OnlineSoftmax(sink, chain, blocks).kernel()
+    if isinstance(chain, FactorProduct):
+        return ComputedFactor(sink, chain, blocks).kernel()
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)

@@ -1,4 +1,4 @@
-"""Nests whose factors come as boxes, for a unit whose steps run beside the threads. In: tasks of two products and the
+"""Nests whose factors come as boxes, for a unit whose steps run beside the threads. In: tasks of products and the
 nests between them, a block at a time. Out: the same for one thread group, or None.
 
     nests, for each block j (group_nests.py)     written so that the unit works while threads compute
@@ -9,14 +9,15 @@ nests between them, a block at a time. Out: the same for one thread group, or No
                                                         wait for out; copy values[j + 2]; weights; out *= shrink
                                                  out += weights values[last]
 
-Both right factors, and the left one of the first product, are matrices in memory that copies bring as they lie; what
-lies past their edges comes as zeros. The weights stay in registers, where the unit takes them as its left factor. The
-results go to memory of the group, so that neighbouring threads store neighbouring pieces of a line. Does not know what
-nests compute, nor which unit it is.
+There may be several products before the weights are made. All right factors, and the left ones of those products, are
+matrices in memory that copies bring as they lie; what lies past their edges comes as zeros. The weights stay in
+registers, where the unit takes them as its left factor. The results go to memory of the group, so that neighbouring
+threads store neighbouring pieces of a line. Does not know what nests compute, nor which unit it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
@@ -33,12 +34,12 @@ from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, Held
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-STAGES = 4           # factors of a block that are in memory or on their way: those of two blocks
+BLOCKS = 2           # whose factors are in memory or on their way; one more where a factor is used twice
 
 
 def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
@@ -52,16 +53,22 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
     if nests is None or not nests.fits(target):
         return None
     decisions.ask(nests.tiling(), lambda c: None if c.ahead else "copies run ahead of the steps here")
-    last_first = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if r in ranges_of(nests.parts.count)}
+    last_first = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if grows(nests.parts.count, r)}
     main = moves.rebuild(nests.statements_of_task(), last_first)                # the longest tasks begin first
-    return [*[tile.before for tile in (nests.left, *nests.right) if tile.before], nested(tasks, main, TASK)]
+    return [*[tile.before for tile in (*nests.left, *nests.right) if tile.before], nested(tasks, main, TASK)]
+
+
+def grows(count: UOp, task: UOp) -> bool:
+    """Whether a number grows with the number of the task."""
+    first, last = (bounds(substitute_index(count, {task: index(n)}, {}))[1] for n in (0, task.arg.size - 1))
+    return first < last
 
 
 @dataclass
 class BlockParts:
     """The nests of a task, in order."""
     before: list[Statement]
-    first: Product               # its left factor is copied: sums of one block
+    firsts: list[Product]        # their left factors are copied: sums of one block
     between: list[Statement]     # what makes the weights of them
     second: Product              # its left factor are the weights: sums of all blocks
     after: list[Statement]
@@ -75,12 +82,13 @@ class BlockParts:
             return None
         inner, at = (loops[0].body, body.index(loops[0])) if loops else (body, 0)
         products = [i for i, s in enumerate(inner) if id(s) in plan.products]
-        if len(products) != 2 or loops and (products[0] != 0 or products[1] != len(inner) - 1):
+        if len(products) < 2 or loops and (products[0] != 0 or products[-1] != len(inner) - 1):
             return None
-        begin, end = products
+        begin, end = products[0], products[-1]
         before, after = (body[:at], body[at + 1:]) if loops else (body[:begin], body[end + 1:])
-        first, second = (plan.products[id(inner[i])] for i in products)
-        if first.left.src[0] not in plan.copied or second.left.src[0] not in plan.matrices:
+        *firsts, second = (plan.products[id(inner[i])] for i in products)
+        if any(p.left.src[0] not in plan.copied for p in firsts) or second.left.src[0] not in plan.matrices or \
+                products[:-1] != list(range(begin, begin + len(firsts))):
             return None
         count = index(1)
         if loops:
@@ -88,7 +96,8 @@ class BlockParts:
             count = index(size) if stop is None else stop
             count = count if bounds(count)[1] <= size else count.minimum(size)
             count = count if bounds(count)[0] >= 1 else count.maximum(1)      # of no block nothing is kept
-        return BlockParts(before, first, inner[begin + 1:end], second, after, loops[0].range if loops else None, count)
+        between = inner[begin + len(firsts):end]
+        return BlockParts(before, firsts, between, second, after, loops[0].range if loops else None, count)
 
 
 class BoxedNests(HeldNests):
@@ -97,17 +106,38 @@ class BoxedNests(HeldNests):
     def __init__(self, plan: HeldPlan, parts: BlockParts, tasks: list[UOp]):
         super().__init__(plan, ahead=False)
         self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
-        store = plan.copied[parts.first.left.src[0]]
-        steps = [r for r in ranges_of(store.index) if r is not plan.row]
-        self.left = self.boxed("left", store.value, [plan.row], steps)
-        self.right = (self.boxed("right0", parts.first.right, parts.first.n, parts.first.k),
-                      self.boxed("right1", parts.second.right, parts.second.n, parts.second.k))
+        self.backwards: list[BoxedTile] = []
+        self.left: list[BoxedTile] = []
+        self.right: list[BoxedTile] = []
+        self.left_begin: dict[UOp, int] = {}          # where left factors begin in memory, by the LOCAL they stand for
+        for number, product in enumerate(parts.firsts):
+            memory = product.left.src[0]
+            store = plan.copied[memory]
+            steps = [r for r in ranges_of(store.index) if r is not plan.row]
+            self.left_begin[memory] = self.left_size
+            self.left.append(self.boxed(f"left{number or ''}", store.value, [plan.row], steps, is_left=True))
+        for number, product in enumerate(parts.firsts):
+            self.right.append(self.boxed(f"right{number}", product.right, product.n, product.k))
+        number, last = len(self.right), parts.second
+        again = self.boxed(f"right{number}", last.right, last.n, last.k)
+        same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
+        self.last = same[0] if same else number       # the right factor of the second product: its stages may have two
+        self.last_tile = again                        # readers
+        self.right += [] if same else [again]
+        self.blocks = BLOCKS + len(same[:1])
+        self.of_scores = [i for i in range(number) if i != self.last]
 
-    def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp]) -> BoxedTile:
-        """A factor, as it lies where boxes can bring it so; the left one lies along k."""
-        small, is_left = narrowed(value, self.unit.left), name == "left"
+    def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
+        """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the
+        last to the first, boxes count them from the first."""
+        small, block = narrowed(value, self.unit.left), self.parts.block
         assert small is not None
         found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), self.unit)
+        if found is None and block is not None:
+            backwards = substitute_index(small, {block: backward(block)}, {})
+            found = BoxedTile.of(backwards, FlatAxis.of(axis), FlatAxis.of(k), self.unit)
+            if found is not None:
+                self.backwards.append(found)
         if found is not None and (found.along_k or not is_left):
             return found
         return BoxedTile.stored(name, small, FlatAxis.of(axis), FlatAxis.of(k), self.outer, self.unit, is_left)
@@ -122,9 +152,9 @@ class BoxedNests(HeldNests):
         return {}
 
     def tiling(self) -> Tiling:
-        left, right = ("packed" if any(t.before for t in tiles) else "shared" for tiles in ([self.left], self.right))
+        left, right = ("packed" if any(t.before for t in tiles) else "shared" for tiles in (self.left, self.right))
         return Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
-                      left=left, right=right, stages=STAGES)
+                      left=left, right=right, stages=self.stages)
 
     # -- memory --------------------------------------------------------------------------------------------------
     @property
@@ -133,33 +163,42 @@ class BoxedNests(HeldNests):
         return max(tile.size for tile in self.right)
 
     @property
+    def stages(self) -> int:
+        return self.blocks * len(self.right)
+
+    @property
+    def left_size(self) -> int:
+        return sum(tile.size for tile in self.left)
+
+    @property
     def memory(self) -> UOp:
-        return local("stages", self.unit.left, self.left.size + STAGES * self.stage)
+        return local("stages", self.unit.left, self.left_size + self.stages * self.stage)
 
     def stage_at(self, round_: UOp) -> UOp:
-        return add(index(self.left.size), multiply(modulo(round_, STAGES), self.stage))
+        return add(index(self.left_size), multiply(modulo(round_, self.stages), self.stage))
 
     def copies(self, which: int, block: UOp, by_last: bool = False) -> CopyBoxes:
-        """Start to copy a block of the right factor of the first (0) or second (1) product; the left one comes along
-        with the first block."""
-        round_ = self.round(which, block)
-        boxes = self.right[which].boxes(self.stage_at(round_), self.at_block(block))
-        if which == 0 and block.op is o.CONST and block.arg == 0:
-            boxes = [*self.left.boxes(index(0), {}), *boxes]
+        """Start to copy a block of the right factor of a product; the left one comes along with the first block."""
+        round_, tile = self.round(which, block), self.right[which]
+        replace = self.at_block(backward(self.parts.block, block) if tile in self.backwards else block)
+        boxes = tile.boxes(self.stage_at(round_), replace)
+        if which < len(self.left) and block.op is o.CONST and block.arg == 0:
+            begin = sum(left.size for left in self.left[:which])
+            boxes = [*self.left[which].boxes(index(begin), {}), *boxes]
         return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
 
-    @staticmethod
-    def round(which: int, block: UOp) -> UOp:
-        return add(multiply(block, 2), index(which))
+    def round(self, which: int, block: UOp) -> UOp:
+        return add(multiply(block, len(self.right)), index(which))
 
     def await_copies(self, which: int, block: UOp) -> AwaitCopies:
-        return AwaitCopies(self.memory, self.round(which, block), STAGES)
+        return AwaitCopies(self.memory, self.round(which, block), self.stages)
 
-    def tile(self, which: int, block: UOp) -> FactorTile:
-        return PlacedTile(self.right[which], self.memory, self.stage_at(self.round(which, block)))
+    def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
+        return PlacedTile(tile or self.right[which], self.memory, self.stage_at(self.round(which, block)))
 
     def left_tile(self, memory: UOp) -> FactorTile:
-        return PlacedTile(self.left, self.memory, index(0))
+        number = list(self.left_begin).index(memory)
+        return PlacedTile(self.left[number], self.memory, index(self.left_begin[memory]))
 
     def at_block(self, block: UOp) -> dict[UOp, UOp]:
         return {} if self.parts.block is None else {self.parts.block: block}
@@ -167,50 +206,63 @@ class BoxedNests(HeldNests):
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
         """The first block as far as its weights, the loop over the others, and the last product."""
-        parts, zero, first = self.parts, index(0), index(1)
-        out: list[Statement] = [self.copies(0, zero), self.copies(1, zero),
-                                *self.where_there(first, [self.copies(0, first), self.copies(1, first)]),
-                                *[s for nest in parts.before for s in self.nest(nest)]]
+        parts, zero, every = self.parts, index(0), range(len(self.right))
+        out: list[Statement] = [self.copies(which, zero) for which in every]
+        for block in range(1, self.blocks):
+            out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
+        out += [s for nest in parts.before for s in self.nest(nest)]
         scores = self.scores(zero)
         reads, made = read_first(scores.made)
         early, late = self.weights(zero)
+        more, early = read_first(early)
         sums = self.second(zero)
-        out += [self.await_copies(0, zero), *scores.begins, *scores.steps, *reads,
-                AwaitSteps(0, (register_of(scores.steps),)), *made, *early, *late, *sums.begins,
-                self.await_copies(1, zero)]
+        out += [*self.await_scores(zero), *scores.begins, *scores.steps, *reads, *more,
+                AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
+                *self.await_values(zero)]
         if self.most_blocks > 1:
-            out += [*self.refill(0, index(2)), self.other_blocks()]
+            out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
         last = self.second(add(parts.count, index(-1)))
-        out += [*last.steps, AwaitSteps(0, (register_of(last.steps),)), Barrier()]
+        out += [*last.steps, AwaitSteps(0, registers_of(last.steps)), Barrier()]
         self.block = {}
         return out + [s for nest in parts.after for s in self.nest(nest)]
 
     def other_blocks(self) -> For:
         """for blocks: scores of the next one and the second product of this one, and beside them the next weights"""
-        loop = counter("kn", self.most_blocks - 1)
+        loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
         sums, scores = self.second(now), self.scores(later)
         reads, made = read_first(scores.made)
         early, late = self.weights(later)
+        more, early = read_first(early)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
-            self.await_copies(0, later), *scores.begins, *scores.steps, *sums.steps, *reads,
-            AwaitSteps(1, (register_of(scores.steps),)), *self.refill(0, add(now, index(3))), *made, *early,
-            self.await_copies(1, later),       # a loop that waits: no compiler moves what is above it below
-            AwaitSteps(0, (register_of(sums.steps),), beside), *self.refill(1, add(now, index(2))), *late, *sums.begins]
+            *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads, *more,
+            AwaitSteps(1, registers_of(scores.steps)), *self.refill(self.of_scores, add(later, index(blocks))), *made,
+            *early,
+            *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
+            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill([self.last], add(now, index(blocks))), *late,
+            *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
+
+    def await_values(self, block: UOp) -> list[Statement]:
+        """Wait for the right factor of the second product, unless the scores have waited for it."""
+        return [self.await_copies(self.last, block)] if self.last == len(self.parts.firsts) else []
+
+    def await_scores(self, block: UOp) -> list[Statement]:
+        """Wait for the right factors of the products that scores are made of."""
+        return [self.await_copies(which, block) for which in range(len(self.parts.firsts))]
 
     @property
     def most_blocks(self) -> int:
         return bounds(self.parts.count)[1]
 
-    def refill(self, which: int, block: UOp) -> list[Statement]:
+    def refill(self, factors: Iterable[int], block: UOp) -> list[Statement]:
         """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
-        return self.where_there(block, [self.copies(which, block, by_last=True)])
+        return self.where_there(block, [self.copies(which, block, by_last=True) for which in factors])
 
     def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
         """Statements about a block, where there is one."""
@@ -221,11 +273,12 @@ class BoxedNests(HeldNests):
 
     def scores(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
-        return self.product(self.parts.first, self.tile(0, block))
+        found = [self.product(p, self.tile(which, block)) for which, p in enumerate(self.parts.firsts)]
+        return ProductSteps(*([s for steps in part for s in steps] for part in zip(*found)))
 
     def second(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
-        return self.product(self.parts.second, self.tile(1, block))
+        return self.product(self.parts.second, self.tile(self.last, block, self.last_tile))
 
     def weights(self, block: UOp) -> tuple[list[Statement], list[Statement]]:
         """What is made of a block's sums: what may run beside the steps that read the last weights, and the rest."""
@@ -243,30 +296,42 @@ class BoxedNests(HeldNests):
 
     def stored(self, s: Store, wide: list[UOp], replace: dict[UOp, UOp], matrices: list[UOp]) -> list[Statement]:
         """A store to a result, by way of memory of the group."""
+        if not matrices:
+            return super().stored(s, wide, replace, matrices)
         [matrix] = matrices
         columns, width = self.plan.matrices[matrix], self.column[matrix].arg.size
-        rows = self.row.arg.size
-        size = s.memory.dtype.itemsize
-        piece = next(n for n in (gpu.COPY_BYTES // size, 4, 2, 1) if columns.size % n == 0)
-        pitch = width + gpu.COPY_BYTES // size
-        tile = local("result", s.memory.dtype, rows * pitch, over="stages")
-        keep = Store(tile, add(multiply(self.row, pitch), self.column[matrix]), self.new(s.value, replace))
-        along = width // piece
+        rows, size = self.row.arg.size, s.memory.dtype.itemsize
+        across = stride_along(s.index, self.plan.row) == 1                  # neighbours in memory are rows
+        lines, inside = (width, rows) if across else (rows, width)
+        even = 1 if across and s.gate is not None else rows if across else columns.size
+        piece = next(n for n in (gpu.COPY_BYTES // size, 4, 2, 1) if even % n == 0)
+        pitch = inside + gpu.COPY_BYTES // size
+        tile = local("result", s.memory.dtype, lines * pitch, over="stages")
+        line, inner = (self.column[matrix], self.row) if across else (self.row, self.column[matrix])
+        keep = Store(tile, add(multiply(line, pitch), inner), self.new(s.value, replace))
+        along = inside // piece
         each, lane = counter("e", piece), counter("l", self.plan.threads)
-        times = counter("i", rows * along // self.plan.threads)
+        times = counter("i", lines * along // self.plan.threads)
         at = add(multiply(one(times), self.plan.threads), lane)
-        row, begin = divide(at, along), multiply(modulo(at, along), piece)
-        there = {self.plan.row: row, **columns.apart(add(begin, one(each)))}
-        gate = both(None if s.gate is None else substitute_index(s.gate, there, {}), moves.below(begin, columns.size))
-        value = load(tile, add(add(multiply(row, pitch), begin), one(each)))
-        store = Store(s.memory, substitute_index(s.index, there, {}), value, None, gate)
+        line, begin = divide(at, along), multiply(modulo(at, along), piece)
+        inner = add(begin, one(each))
+        row, column, edge = (inner, line, line) if across else (line, inner, begin)
+        there = {self.plan.row: row, **columns.apart(column)}
+        gate = both(None if s.gate is None else substitute_index(s.gate, there, {}), moves.below(edge, columns.size))
+        store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
+                      None, gate)
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
 
 
-def register_of(steps: list[Statement]) -> UOp:
-    """The sums of a product's steps."""
-    [step] = [s for s in walk(steps) if isinstance(s, Accumulate)]
-    return step.register
+def registers_of(steps: list[Statement]) -> tuple[UOp, ...]:
+    """The sums of products' steps."""
+    return tuple([s.register for s in walk(steps) if isinstance(s, Accumulate)])
+
+
+def backward(block: UOp | None, at: UOp | None = None) -> UOp:
+    """The number of a block, counted from the last one."""
+    assert block is not None
+    return add(index(block.arg.size - 1), multiply(block if at is None else at, -1))
 
 
 def read_first(made: list[Statement]) -> tuple[list[Statement], list[Statement]]:

@@ -80,6 +80,11 @@ class BoxedTile:
         return BoxedTile(value.src[0], offset, along_k, line_of(unit), ends[inner], ends[other], pitch, outer, depth,
                          [])
 
+    def lies_as(self, other: BoxedTile) -> bool:
+        """Whether the same boxes bring another tile, which may be read along its other axis."""
+        mine, others = ((t.source, t.offset, t.inside, t.lines, t.pitch, t.outer, t.rows) for t in (self, other))
+        return mine == others and not self.before
+
     @property
     def rows(self) -> int:
         """Lines of one box."""

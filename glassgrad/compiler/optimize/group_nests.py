@@ -1,7 +1,7 @@
 """Nests whose matrices stay in registers of a group's threads. In: tasks of loop nests, a unit that multiplies out of
 registers. Out: the same with one thread group for each task, or None.
 
-    nests over LOCAL memory (lower/online_softmax.py)       for a group of threads
+    nests over LOCAL memory (lower/one_pass)                for a group of threads
     task k: task q: tile[k][q] = f(sum over d of ..)        tile[r, c] = 0; steps; tile[r, c] = f(tile[r, c])
     task q: top[q] = max(top[q], max over k of tile[k][q])  top[r] = max(top[r], ..)
     task d: task q: out[d][q] = out[d][q] * shrink[q] + ..  out[r, d] = out[r, d] * shrink[r]; steps add to out[r, d]
@@ -25,7 +25,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, load, local, register, task_loops, walk)
-from glassgrad.compiler.lower.scores import something_masked
+from glassgrad.compiler.lower.one_pass.scores import something_masked
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
@@ -61,6 +61,7 @@ class HeldPlan:
     matrices: dict[UOp, FlatAxis]          # LOCAL memory that products store to, and its columns
     vectors: set[UOp]                      # LOCAL memory with a number for each row
     copied: dict[UOp, Store]               # LOCAL memory that a product reads, and what fills it
+    alike: dict[UOp, UOp]                  # matrices -> the first of those that a nest combines element by element
 
     @property
     def threads(self) -> int:
@@ -89,7 +90,13 @@ class HeldPlan:
         vectors = {m for m in locals_ if m.arg.size == row.arg.size and m not in matrices}
         filled = {m: [s for s in walk(body) if isinstance(s, Store) and s.memory is m] for m in locals_}
         copied = {m: filled[m][0] for m in locals_ if m not in matrices and m not in vectors}
-        plan = HeldPlan(unit, row, products, matrices, vectors, copied)
+        alike: dict[UOp, UOp] = {}
+        for s in nests:
+            met = matrices_in([s], matrices) if id(s) not in products else []
+            alike.update((m, alike.get(met[0], met[0])) for m in met)
+        plan = HeldPlan(unit, row, products, matrices, vectors, copied, alike)
+        if any(matrices[m].size != matrices[first].size for m, first in alike.items()):
+            return None
         even = all(plan.columns(m, at) is not None for m, at in used if m.op is o.LOCAL)
         once = all(len(filled[m]) == 1 and narrowed(s.value, unit.left) is not None for m, s in copied.items())
         return plan if even and once and all(plan.takes(p, filled) for p in products.values()) else None
@@ -123,7 +130,8 @@ class HeldNests:
     def __init__(self, plan: HeldPlan, ahead: bool):
         self.plan, self.unit, self.ahead = plan, plan.unit, ahead
         self.row = counter("r", plan.row.arg.size)
-        self.column = {m: counter(f"{m.arg.name}_c", _up(axis.size, TOGETHER)) for m, axis in plan.matrices.items()}
+        self.column = {m: counter(f"{plan.alike.get(m, m).arg.name}_c", _up(axis.size, TOGETHER))
+                       for m, axis in plan.matrices.items()}
         self.now: dict[UOp, UOp] = {}                 # LOCAL memory -> the register that has its elements by now
         self.block: dict[UOp, UOp] = {}               # the counter of blocks -> the block that is written
         lefts = {p.left.src[0] for p in plan.products.values()}
@@ -221,8 +229,7 @@ class HeldNests:
             self.lefts[first.memory] = tile
             return tile.copied()
         every = [*counters, *[s.range for s in walk(body) if isinstance(s, For)]]
-        matrices = [m for m in self.plan.matrices if any(m in toposort(expressions(s)) or isinstance(s, Store)
-                                                         and s.memory is m for s in walk(body))]
+        matrices = matrices_in(body, self.plan.matrices)
         replace = self.at_columns(matrices, [r for r in every if r is not self.plan.row])
         wide = [self.row] if counters == [self.plan.row] else [self.row, self.column[matrices[0]]]
         return self.elements(body, wide, replace, matrices)
@@ -367,6 +374,13 @@ def _nests(body: list[Statement]) -> Iterator[For]:
             yield s
         elif isinstance(s, For):
             yield from _nests(s.body)
+
+
+def matrices_in(body: list[Statement], known: Iterable[UOp]) -> list[UOp]:
+    """Those of the known LOCALs that statements use."""
+    used = {s.memory for s in walk(body) if isinstance(s, Store)}
+    used.update(n for s in walk(body) for e in expressions(s) for n in toposort([e]) if n.op is o.LOCAL)
+    return [m for m in known if m in used]
 
 
 def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:

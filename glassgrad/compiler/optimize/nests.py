@@ -1,9 +1,9 @@
 """Tasks that are made of several loop nests. In: a loop nest whose tasks hold nests alone. Out: the same, made fast.
 
-A task that goes block by block through softmax(scores) times values (lower/online_softmax.py) is a list of nests over
-LOCAL memory: two contractions, and what is done with each row. Each is cut as it would be in a kernel of its own, but
-by one worker, in its place in the list: a contraction into register tiles that read both factors in place, anything
-else into lanes. Does not know what the nests compute.
+A task that goes block by block through softmax(scores) times values, or through a part of its gradient
+(lower/one_pass/block_loops.py), is a list of nests over LOCAL memory: contractions, and what is done with each row.
+Each is cut as it would be in a kernel of its own, but by one worker, in its place in the list: a contraction into
+register tiles that read both factors in place, anything else into lanes. Does not know what the nests compute.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
     rule in            words                                                   example
     walk               an output                                               what is realized
                        softmax(scores) times values, in one pass: ...          (q @ k.T).softmax() @ v, of 128 keys
+                       a softmax's gradient, in one pass: ...                  that of q, in the same graph
+                       a number of each row, for the passes that ...           its maximum, where the gradient is there
     visit              read by index: any row, any number of times             (t * 2)[rows]
     elementwise        its rows differ from those it is combined with          t.sum(0)[None, :] * t.sum(1)[:, None]
                        a sum of products shares its kernel with no other ...   a @ b + c @ d
@@ -36,8 +38,8 @@ from glassgrad.compiler.graph.axes import AxisSet, carried, nontrivial, varies
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.schedule import online_softmax
-from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct, StoresScores
+from glassgrad.compiler.schedule.computed_factors import SCORES_AGAIN, Passes, find
+from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
 REPEATED = 12          # vector instructions that are too many for each of the elements that repeat a value
 MANY_INPUTS = 3        # recomputing a value needs this many loads or more: store it instead
@@ -48,6 +50,7 @@ MANY_READERS = 4       # of one number, in which every element of many kernels w
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 _SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 _FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
+OF_EACH_ROW = "a number of each row, for the passes that compute the scores again"
 IN_PARTS = "few rows and long: each reduction is cut into parts, in a kernel of its own"
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
@@ -82,6 +85,7 @@ class FusionLimits(NamedTuple):
     small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
     few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
     long_rows: int = 1 << 17       # into parts
+    masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
 
 
 OF_A_CPU = FusionLimits()
@@ -102,22 +106,27 @@ NOTHING = Inlined(0, 1, None, False, 0)
 CONSTANT = Inlined(0, 0, None, False, 0)
 
 
+class Stored(NamedTuple):
+    """What gets memory."""
+    reasons: dict[UOp, str]        # the nodes, sources before users, each with the reason
+    beside: dict[UOp, UOp]         # those that the kernel of another one stores
+
+
 def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None,
-         limits: FusionLimits = OF_A_CPU) -> dict[UOp, str]:
-    """Every node that gets memory, sources before users, with the reason. `limits` are those of the device.
+         limits: FusionLimits = OF_A_CPU) -> Stored:
+    """Every node that gets memory. `limits` are those of the device.
 
     A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
     given memory because of the reduction inside them. A second pass treats such values as stored from the start.
     """
     order = toposort(sinks)
     plan = _Plan(order, limits)
-    chains, apart = online_softmax.find(order, plan.varies, plan.readers, set(sinks), device, stores_scores)
-    plan.one_pass(chains, apart)
+    plan.one_pass(find(order, plan.varies, plan.readers, set(sinks), device, stores_scores, limits.masked_keys))
     plan.walk(order, set(sinks))
     if plan.few:
         plan.again()
         plan.walk(order, set(sinks))
-    return {node: plan.reasons[node] for node in order if node in plan.reasons}
+    return Stored({node: plan.reasons[node] for node in order if node in plan.reasons}, plan.beside)
 
 
 class _Plan:
@@ -131,9 +140,7 @@ class _Plan:
         for node in order:
             for s in node.src:
                 self.readers.setdefault(s, []).append(node)
-        self.chains: dict[UOp, SoftmaxProduct] = {}      # the nodes of each softmax(scores) times values in one pass
-        self.chain_results: set[UOp] = set()
-        self.apart: dict[UOp, str] = {}         # the totals of others, and why they are not
+        self.one_pass(Passes())
 
     def again(self) -> None:
         """Forget what was decided, but for the few values that are better stored from the start."""
@@ -141,10 +148,18 @@ class _Plan:
         self.inlined: dict[UOp, Inlined] = {}
         self.reasons: dict[UOp, str] = {}
 
-    def one_pass(self, chains: list[SoftmaxProduct], apart: dict[UOp, str]) -> None:
+    def one_pass(self, passes: Passes) -> None:
         """Take note of what is computed in one pass, and of what could be."""
-        self.chains = {node: chain for chain in chains for node in (*chain.inside, chain.total)}
-        self.chain_results, self.apart = {chain.result for chain in chains}, apart
+        chains: list[WeightedSum] = [*passes.softmaxes, *passes.factors]
+        self.totals = {chain.total: chain for chain in chains}
+        self.inside = {node for chain in chains for node in chain.inside}       # computed again by each of them
+        self.chain_results = {chain.result: ONE_PASS for chain in passes.softmaxes} | \
+            {chain.result: SCORES_AGAIN for chain in passes.factors}
+        self.read_again: dict[UOp, list[UOp]] = {}       # sums of products inside, and their factors that blocks read
+        for chain in chains:
+            for p, factor in zip(chain.products, chain.keys):
+                self.read_again.setdefault(p, []).append(factor)
+        self.beside, self.apart = passes.beside, passes.apart       # apart: the totals of others, and why they are not
 
     def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
         for node in order:
@@ -153,7 +168,9 @@ class _Plan:
                 if node in wanted:
                     self.store(node, "an output")
                 elif node in self.chain_results:
-                    self.store(node, online_softmax.ONE_PASS)
+                    self.store(node, self.chain_results[node])
+                elif node in self.beside:
+                    self.store(node, OF_EACH_ROW)
                 elif node in self.known and self.inlined[node].rows is not None:
                     self.store(node, self.known[node])
         self.separate_shared(order)
@@ -186,8 +203,8 @@ class _Plan:
 
     # -- what each kind of node does with what is inlined in its sources -------------------------------------
     def visit(self, node: UOp) -> None:
-        if node in self.chains:
-            self.inlined[node] = self.in_one_pass(node, self.chains[node])
+        if node in self.inside or node in self.totals:
+            self.inlined[node] = self.in_one_pass(node)
         elif node.op in LEAVES:
             self.inlined[node] = CONSTANT if node.op in (o.CONST, o.SCALAR) else NOTHING
         elif node.op in o.MOVEMENT:
@@ -228,18 +245,19 @@ class _Plan:
         if inside.rows is not None or inside.cost > 0:
             self.store(node, reason)
 
-    def in_one_pass(self, node: UOp, chain: SoftmaxProduct) -> Inlined:
-        """A part of softmax(scores) times values, which is one kernel: reductions of others that it reads get memory,
-        and so does what every block of rows would compute again."""
+    def in_one_pass(self, node: UOp) -> Inlined:
+        """A part of softmax(scores) times values, or of its gradient, which is one kernel: reductions of others that it
+        reads get memory, and so does what every block of rows would compute again."""
+        chain = self.totals.get(node)
         for s in node.src:
-            if s not in self.chains and node is not chain.total and self.inlined[s].rows is not None:
+            if s not in self.inside and chain is None and self.inlined[s].rows is not None:
                 self.cut(s, "read by each block of a softmax's scores")
-        again = chain.keys if node is chain.products else chain.values if node is chain.total else None
-        if again is not None and self.inlined[again].cost > CONVERSION:
-            self.store_computed(again, "read by each block of a softmax's rows")
-        if node in (chain.products, chain.total):
+        for again in [chain.values] if chain is not None else self.read_again.get(node, ()):
+            if self.inlined[again].cost > CONVERSION:
+                self.store_computed(again, "read by each block of a softmax's rows")
+        if chain is not None or node in self.read_again:
             found = self.reduction(node)
-            return found if node is chain.total else found._replace(rows=None, contraction=False, only=None, depth=0)
+            return found if chain is not None else found._replace(rows=None, contraction=False, only=None, depth=0)
         return Inlined(node.op.cost, 0, None, False, node.size)
 
     def elementwise(self, node: UOp) -> Inlined:
@@ -474,7 +492,8 @@ class _Plan:
             one = next(iter(readers)) if len(readers) == 1 else None
             if node in self.reasons:
                 owner[node] = node
-            elif (len(readers) > 1 or None in readers) and node.op not in LEAVES and self._worth_sharing(node):
+            elif (len(readers) > 1 or None in readers) and node.op not in LEAVES and node not in self.inside and \
+                    self._worth_sharing(node):
                 self._note(node, "used by several kernels, and costly to compute again")
                 owner[node] = node
             else:

@@ -39,34 +39,45 @@ class Rows(NamedTuple):
     axes: tuple[int, ...]
 
 
-def group_results(reasons: dict[UOp, str], outputs: set[UOp], few_rows: int = 0) -> list[KernelGroup]:
-    """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done. From
-    `few_rows` rows on, if that is not 0, reductions of the same rows share a kernel: a group of threads reads a row
-    from memory once."""
+def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, UOp],
+                  few_rows: int = 0) -> list[KernelGroup]:
+    """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done, and `beside`
+    says which nodes the kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same
+    rows share a kernel: a group of threads reads a row from memory once."""
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
-    for node in reasons:
+    for node in _kernels_in_order(reasons, beside) if beside else reasons:
+        roots = [*[n for n, result in beside.items() if result is node], node]
         reads, reduces = _reads(node, reasons)
         bit = 1 << len(groups)
         needs = bit
+        reads = {r: plain for r, plain in reads.items() if r not in roots}
         for r in reads:
             if r in group_of:
                 needs |= group_of[r].needs
         rows = _rows(node, reads, reasons) if reduces and few_rows and node.size >= few_rows else None
-        fresh = KernelGroup([node], reads, needs, reduces, bit, rows)
+        fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
         alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None)
         joined = None
         if not alone:
             joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], group_of, groups, reasons)
         if joined is None:
             groups.append(fresh)
-            group_of[node] = fresh
+            group_of.update((root, fresh) for root in roots)
             if not alone:
                 by_shape.setdefault(_squeezed(node), []).append(fresh)
         else:
             group_of[node] = joined
     return _in_memory_order(groups, group_of, outputs)
+
+
+def _kernels_in_order(reasons: dict[UOp, str], beside: dict[UOp, UOp]) -> list[UOp]:
+    """The stored nodes without those that are stored beside others, each after all that its kernel reads."""
+    def read(node: UOp) -> list[UOp]:
+        return [beside.get(r, r) for r in _reads(node, reasons)[0] if r in reasons and beside.get(r) is not node]
+
+    return toposort([node for node in reasons if node not in beside], read)
 
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp, KernelGroup],

@@ -173,8 +173,9 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
                     roots[0].device, why, lines)
     new: dict[UOp, UOp] = {}
     slots = [place[r] for r in stored]
-    shape = roots[-1].shape          # of all results, whatever axes of length 1 each has for its readers
-    targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, r in enumerate(stored)]
+    last = roots[-1]                 # whatever axes of length 1 results of its size have for their readers
+    shapes = [last.shape if r.size == last.size else r.shape for r in stored]
+    targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, (r, shape) in enumerate(zip(stored, shapes))]
 
     if part is not None:
         targets = [UOp(o.PARAM, part.whole.dtype, (), Param(0, part.whole.shape)).shrink(part.bounds)]
@@ -209,7 +210,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
                 new[node] = src[0]
             else:
                 new[node] = node.over(src)
-    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r in zip(targets, stored))
+    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r, shape in zip(targets, stored, shapes))
     sink = UOp(o.SINK, stored[0].dtype, stores)
     if sink.symbolic:
         named: dict[UOp, UOp] = {}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import AxisSet, carried, varies as varies_of
+from glassgrad.compiler.graph.axes import AxisSet, carried
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
@@ -35,33 +35,36 @@ _ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # a result is stored above these
 
 
 @dataclass(eq=False)
-class SoftmaxProduct:
-    """total = sum over k of weights * values; weights = exps * (what does not depend on the scores) / row sums."""
+class WeightedSum:
+    """total = sum over k of weights * values, for weights that are made of sums of products."""
     total: UOp
     weights: UOp               # a factor of the product that is summed
     values: UOp                # the other one
     axis: int                  # k, as an axis of that product
     row_axis: int              # the longest axis that only the weights have
     columns: list[int]         # the axes that only the values have
-    exps: UOp                  # EXP2((scores - maximum) * rate)
-    scores: UOp
-    maximum: UOp               # AMAX of the scores over k
-    rate: UOp | None           # a positive constant; None is 1
-    products: UOp              # the sum of products inside the scores
-    rows: UOp                  # its factor that does not depend on k: the queries
-    keys: UOp                  # its factor that does
-    row_sums: list[UOp]        # SUMs of `exps` over k
-    shared: list[tuple[UOp, Op]]     # factors (MUL) and divisors (DIV) of the weights that are the same for all k
-    inside: set[UOp]           # what depends on the scores' products, apart from:
+    products: list[UOp]        # the sums of products inside the weights
+    rows: list[UOp]            # of each, its factor that does not depend on k: the queries
+    keys: list[UOp]            # and its factor that does
+    inside: set[UOp]           # what depends on the products, apart from:
     above: set[UOp]            # the total, the result and what is between
     result: UOp                # what is stored: the total, divided by the row sums where that comes after it
 
 
+@dataclass(eq=False)
+class SoftmaxProduct(WeightedSum):
+    """Weights that are exps * (what does not depend on the scores) / row sums."""
+    exps: UOp                  # EXP2((scores - maximum) * rate)
+    scores: UOp
+    maximum: UOp               # AMAX of the scores over k
+    rate: UOp | None           # a positive constant; None is 1
+    row_sums: list[UOp]        # SUMs of `exps` over k
+    shared: list[tuple[UOp, Op]]     # factors (MUL) and divisors (DIV) of the weights that are the same for all k
+
+
 def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None = None) -> SoftmaxProduct | None:
     """What a sum computes, if it is softmax(a sum of products) times values; `result` is what is stored of it."""
-    product = total.src[0] if total.op is o.SUM else total
-    while product.op is o.CAST:
-        product = product.src[0]
+    product = below_casts(total.src[0] if total.op is o.SUM else total)
     if total.op is not o.SUM or product.op is not o.MUL or len(total.arg.axes) != 1 or total.symbolic:
         return None
     for weights, values in (product.src, product.src[::-1]):
@@ -73,7 +76,7 @@ def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None =
 
 def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet], result: UOp) -> SoftmaxProduct | None:
     [axis] = total.arg.axes
-    if not _is_contraction(total, varies):
+    if not is_contraction(total, varies):
         return None
     factors = _Factors(weights)
     found = [n for n, op in factors.leaves if n.op is o.EXP2 and op is o.MUL and n.dtype.itemsize >= 4]
@@ -81,7 +84,7 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     if shift is None or factors.lifted(found[0], frozenset(shift.maximum.arg.axes)) != {axis}:
         return None
     exps, scores = found[0], shift.scores
-    sums = [n for n in _down_to_reductions(scores) if _is_contraction(n, varies)]
+    sums = [n for n in down_to_reductions(scores) if is_contraction(n, varies)]
     if len(sums) != 1:
         return None
     [products] = sums
@@ -101,8 +104,8 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
         return None
     own, others = varies[weights] - varies[values], varies[values] - varies[weights]
     row_axis = max(own, key=lambda a: (weights.shape[a], a))
-    return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), exps, scores, shift.maximum,
-                          shift.rate, products, rows, keys, row_sums, shared, inside, above, result)
+    return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), [products], [rows], [keys], inside,
+                          above, result, exps, scores, shift.maximum, shift.rate, row_sums, shared)
 
 
 class _Factors:
@@ -172,18 +175,22 @@ class _Shift:
         return _Shift(scores, maximum, rate, difference, between)
 
 
-def _is_contraction(node: UOp, varies: dict[UOp, AxisSet]) -> bool:
+def below_casts(node: UOp) -> UOp:
+    while node.op is o.CAST:
+        node = node.src[0]
+    return node
+
+
+def is_contraction(node: UOp, varies: dict[UOp, AxisSet]) -> bool:
     """A sum over one axis of products, whose factors each have an axis that the other has not."""
-    source = node.src[0]
-    while source.op is o.CAST:
-        source = source.src[0]
+    source = below_casts(node.src[0]) if node.op is o.SUM else node
     if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
         return False
     left, right = varies[source.src[0]], varies[source.src[1]]
     return len(node.arg.axes) == 1 and node.arg.axes[0] in left & right and bool(left - right and right - left)
 
 
-def _down_to_reductions(node: UOp) -> list[UOp]:
+def down_to_reductions(node: UOp) -> list[UOp]:
     """The first reductions below a node."""
     found = toposort([node], lambda n: [] if n.op in o.REDUCE else list(n.src))
     return [n for n in found if n.op in o.REDUCE]
@@ -191,9 +198,7 @@ def _down_to_reductions(node: UOp) -> list[UOp]:
 
 def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet]) -> tuple[UOp | None, UOp | None]:
     """The factors of the scores' products: the one whose own axis is that of the maximum, and the other one."""
-    product = products.src[0]
-    while product.op is o.CAST:
-        product = product.src[0]
+    product = below_casts(products.src[0])
     for keys, rows in (product.src, product.src[::-1]):
         known: dict[UOp, AxisSet | None] = {products: varies[keys] - varies[rows]}
         for n in toposort([scores], lambda n: [] if n is products else list(n.src)):
@@ -221,41 +226,8 @@ def _dependents(products: UOp, total: UOp, result: UOp) -> tuple[set[UOp], set[U
     return inside, above, readers
 
 
-# -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
-def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
-         stores_scores: StoresScores | None) -> tuple[list[SoftmaxProduct], dict[UOp, str]]:
-    """Those of a graph that are worth one pass, and why others (by their total) are not."""
-    if not any(n.op is o.EXP2 for n in order):
-        return [], {}
-    found: list[SoftmaxProduct] = []
-    apart: dict[UOp, str] = {}
-    for node in order:
-        chain = softmax_product(node, varies, _result(node, readers, sinks)) if node.op is o.SUM else None
-        if chain is None:
-            continue
-        why = _why_apart(chain, readers, sinks, device, stores_scores)
-        if why is None:
-            found.append(chain)
-        else:
-            apart[node] = why
-    return found, apart
-
-
-def in_kernel(sink: UOp) -> SoftmaxProduct | None:
-    """The one that a kernel computes; None for other kernels."""
-    order = toposort([sink])
-    if not any(n.op is o.EXP2 for n in order):
-        return None
-    known = varies_of(order)
-    stores = [s for s in sink.src if s.op is o.STORE]
-    for node in reversed(order):
-        chain = softmax_product(node, known, stores[0].src[1]) if node.op is o.SUM and len(stores) == 1 else None
-        if chain is not None:
-            return chain
-    return None
-
-
-def _result(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp:
+# -- in a whole graph ------------------------------------------------------------------------------------------------
+def result_of(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp:
     """What is stored: above the total's views and casts, and above its division by the row sums."""
     node = divided = total
     while node not in sinks and len(readers.get(node, [])) == 1:
@@ -275,14 +247,11 @@ def _result(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp:
     return divided
 
 
-def _why_apart(chain: SoftmaxProduct, readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
-               stores_scores: StoresScores | None) -> str | None:
-    """Why the scores are stored for kernels that follow; None: one pass."""
+def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | None) -> str | None:
+    """Why the scores are stored for kernels that follow, as far as this sum alone says; None: one pass."""
     if settings.ONLINE_SOFTMAX == 0:
         return "ONLINE_SOFTMAX=0"
-    if any(n in sinks or not chain.inside.union(chain.above).issuperset(readers[n]) for n in chain.inside):
-        return "its weights are read by others too"
-    terms = chain.products.src[0].size // chain.products.size
+    terms = max(p.src[0].size // p.size for p in chain.products)
     columns = math.prod(chain.weights.shape[a] for a in chain.columns)
     if settings.ONLINE_SOFTMAX == 1:
         keys, rows = chain.weights.shape[chain.axis], chain.weights.shape[chain.row_axis]
@@ -290,9 +259,15 @@ def _why_apart(chain: SoftmaxProduct, readers: dict[UOp, list[UOp]], sinks: set[
             return f"{keys} keys of {terms} and {columns} numbers are few"
         if rows < LEAST_ROWS:
             return f"{rows} rows are few"
-    factor = chain.keys
-    while factor.op in (*_VIEWS, o.CAST):
-        factor = factor.src[0]
     if stores_scores is None:
         return None
-    return stores_scores(chain.total.device or device, factor.dtype, max(terms, columns))
+    return stores_scores(chain.total.device or device, _stored_type(chain.keys[0]), max(terms, columns))
+
+
+def _stored_type(factor: UOp) -> DType:
+    """The type that a factor's elements have in memory: the smallest of those it is converted to and from."""
+    found = factor.dtype
+    while factor.op in (*_VIEWS, o.CAST):
+        factor = factor.src[0]
+        found = factor.dtype if factor.dtype.itemsize < found.itemsize else found
+    return found

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import FoldOver
-from glassgrad.compiler.graph.index_algebra import add, divide, index, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (UNIT, Accumulate, Assign, AwaitSteps, For, If, Statement, Store, counter,
@@ -134,10 +134,10 @@ class _Spread:
         row, column = self.axes(involved, wide)
         numbers = self.layout.row_numbers if column is None else list(self.layout.numbers(column.arg.size))
         if isinstance(s, Store):
-            if column is None:
-                raise Bug("threads that share a row would all store its number")
-            return [Store(s.memory, self.at(s.index, row, column, n), self.at(s.value, row, column, n), s.combine,
-                          None if s.gate is None else self.at(s.gate, row, column, n)) for n in numbers]
+            first = less(modulo(self.layout.thread, self.layout.sharing), index(1)) if column is None else None
+            gates = [both(first, None if s.gate is None else self.at(s.gate, row, column, n)) for n in numbers]
+            return [Store(s.memory, self.at(s.index, row, column, n), self.at(s.value, row, column, n), s.combine, gate)
+                    for n, gate in zip(numbers, gates)]      # of threads that share a row, the first stores its number
         if isinstance(s, Assign):
             return [Assign(self.at(s.register, row, column, n), self.at(s.value, row, column, n)) for n in numbers]
         if column is None or column in s.register.src:

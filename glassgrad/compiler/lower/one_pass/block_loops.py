@@ -1,0 +1,311 @@
+"""Sums of products whose weights are computed block by block. In: a kernel's graph that holds one. Out: its loop tree.
+
+What softmax(scores) times values (online_softmax.py) and the parts of its gradient (computed_factor.py) have in common:
+
+    task batch, heads, blocks of rows:
+      begin                                     factors of the rows, transposed; nothing is summed yet
+      loop blocks of keys:                      as far as a mask leaves anything of them
+        over_keys                               weights[k][q], from products of rows and keys; out[d][q] += .. weights
+      finish                                    the result
+
+Each line is a list of loop nests over LOCAL memory, which the optimizer cuts like any other: products into register
+tiles, the rest into vectors. Rows lie innermost in all of them, so that every number that belongs to a row is a lane,
+and no line adds across lanes. The sums of a row are those of one task, block by block in order: the same bits on any
+number of threads. Which row and key a block begins with is all that differs between blocks, but for the last keys.
+
+For groups of threads all blocks are as large (`ScoreBlocks.even`): rows and keys past the end are read as zeros, and
+nothing is stored of such rows. Weights are rounded where the graph rounds them, so that a matrix unit can take them,
+and their exponential stays one op, which GPUs have an instruction for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.index_algebra import add, bounds, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
+                                            counter, load, local, register, walk)
+from glassgrad.compiler.lower.movement import Index, flatten, reshape_index, source_index
+from glassgrad.compiler.lower.one_pass.scores import blocks_in_sight, kept_below
+from glassgrad.compiler.lower.values import Block, Computation, Values
+from glassgrad.compiler.schedule.online_softmax import WeightedSum
+
+
+class ScoreBlocks(NamedTuple):
+    """How large blocks are at most. All are as large, but for the last keys; the last rows overlap those before."""
+    rows: int = 64
+    keys: int = 64
+    lanes: int = 16                # blocks have a multiple of so many rows
+    even: bool = False             # all blocks are as large, past the end too: for groups of threads
+    again: int = 8                 # what it costs to read the keys once more, in rows
+    narrow_rows: int = 0           # instead of `rows` where registers suffice for them: values are narrow,
+    narrow: int = 64               # of at most so many numbers, and scores read no memory besides keys
+    factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
+
+    def rows_of(self, size: int, width: int = 0, reads: bool = True) -> int:
+        """Rows of a block: few are computed twice or past the end, and few blocks read the keys again.
+
+        >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
+        [64, 48, 20, 5]
+        >>> [GROUP_BLOCKS.rows_of(size) for size in (512, 65, 20, 5)]
+        [128, 128, 64, 64]
+        >>> [BOX_BLOCKS.rows_of(size, width=64, reads=False) for size in (4096, 1024, 130)]
+        [192, 128, 192]
+        """
+        most = self.narrow_rows if self.narrow_rows and width <= self.narrow and not reads else self.rows
+        steps = range(self.lanes, most + 1, self.lanes)
+        rows = min(steps, key=lambda rows: (-(-size // rows) * (rows + self.again), -rows))
+        return rows if self.even else min(size, rows)
+
+    def keys_of(self, size: int) -> int:
+        """Keys of a block: all blocks have nearly as many.
+
+        >>> [ScoreBlocks().keys_of(size) for size in (512, 197, 80)]
+        [64, 66, 80]
+        """
+        if self.even:
+            return self.keys
+        return -(-size // max(1, round(size / self.keys)))
+
+
+SCORE_BLOCKS = ScoreBlocks()
+GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48)
+BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=192)
+
+
+class BlockLoops(Values):
+    """The loops of one kernel."""
+    any_order = False              # whether a mask may have blocks of keys done from the last to the first
+
+    def __init__(self, sink: UOp, chain: WeightedSum, dtype: DType, blocks: ScoreBlocks, rows: int, keys: int):
+        super().__init__(sink, {})
+        self.chain, self.even, self.dtype = chain, blocks.even, dtype
+        self.rows, self.keys = rows, keys
+        self.stands_for: dict[UOp, UOp] = {}              # counters in place of indices that gates keep inside
+        self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
+        size = self.shape[chain.row_axis]
+        self.row, self.block = counter("q", self.rows), counter("qb", -(-size // self.rows))
+        begin = multiply(self.block, self.rows) if self.block.arg.size > 1 else index(0)
+        ragged = size % self.rows > 0
+        self.first_row = begin.minimum(size - self.rows) if ragged and not self.even else begin
+        at_row = add(self.first_row, self.row)
+        self.gate: UOp | None = None                  # what is stored: not rows that the block before has done,
+        self.row_gate: UOp | None = None              # nor rows past the end, which are not read either
+        self.key_gate: UOp | None = None              # keys that are read in the block that is being written
+        if ragged and self.even:
+            self.gate = self.row_gate = less(at_row, index(size))
+        elif ragged:
+            self.gate = less(begin, add(at_row, index(1)))
+        self.wide = [counter(f"d{a}", self.shape[a]) for a in chain.columns]
+        self.counters = [counter(f"i{a}", n) for a, n in enumerate(self.shape)
+                         if n > 1 and a not in (chain.row_axis, chain.axis, *chain.columns)]
+        outer = {int(c.arg.name[1:]): c for c in self.counters}
+        self.place = [outer.get(a, index(0)) for a in range(len(self.shape))]
+        self.place[chain.row_axis] = self.kept_inside("q_at", at_row, size)
+        for a, c in zip(chain.columns, self.wide):
+            self.place[a] = c
+        self.lefts = [LeftFactor.of(f"queries{i or ''}", product, rows, self.rows)
+                      for i, (product, rows) in enumerate(zip(chain.products, chain.rows))]
+        self.out = local("out", self.dtype, math.prod(self.shape[a] for a in chain.columns) * self.rows)
+        self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements lie in LOCAL memory
+        self.asked: dict[UOp, Index] = {}                       # and where they were asked for
+
+    def kept_inside(self, name: str, at: UOp, size: int) -> UOp:
+        """An index that is not used past the end, as one that cannot be there: views need no remainders of it."""
+        if not self.even or bounds(at)[1] < size:
+            return at
+        stand_in = counter(name, size)
+        self.stands_for[stand_in] = at
+        return stand_in
+
+    # -- the kernel ------------------------------------------------------------------------------------------
+    def kernel(self) -> Kernel:
+        size = self.shape[self.chain.axis]
+        whole, rest = (-(-size // self.keys), 0) if self.even else divmod(size, self.keys)
+        block = counter("kb", whole)
+        body, kept = self.over_keys(multiply(block, self.keys) if whole > 1 else index(0), self.keys)
+        if whole > 1:
+            stop = blocks_in_sight(kept, block, self.inner(self.keys))
+            if stop is None and self.any_order:
+                last_first = add(index(whole - 1), multiply(block, -1))
+                stop = blocks_in_sight(substitute_index(kept, {block: last_first}, {}), block, self.inner(self.keys))
+                if stop is not None:
+                    body, kept = self.over_keys(multiply(last_first, self.keys), self.keys)
+            body = [For(block, LOOP, body, stop)]
+        if rest:
+            last, kept = self.over_keys(index(size - rest), rest)
+            seen = kept_below(kept, self.inner(rest))
+            body += last if seen is None else [If(seen, last)]
+        done: list[Statement] = [*self.begin(), *body, *self.finish()]
+        self.put_indices(done)
+        if self.block.arg.size > 1:
+            done = [For(self.block, TASK, done)]
+        for c in reversed(self.counters):
+            done = [For(c, TASK, done)]
+        stores = [s for s in self.sink.src if s.op is o.STORE]
+        sizes = "_".join(map(str, [n for a, n in enumerate(self.shape) if n > 1 and a != self.chain.axis]))
+        lengths = "".join(f"_r{left.length}" for left in self.lefts)
+        return Kernel(f"online_{sizes}{lengths}_r{size}", self.params, [Phase(done)],
+                      tuple(s.src[0].base.arg.slot for s in stores))
+
+    def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
+        """One block of keys, and an expression that is -inf where a mask leaves nothing."""
+        raise NotImplementedError
+
+    def finish(self) -> list[Statement]:
+        """The result."""
+        raise NotImplementedError
+
+    def put_indices(self, body: list[Statement]) -> None:
+        """The indices that counters stand for, in their place."""
+        memo: dict[UOp, UOp] = {}
+        for s in walk(body) if self.stands_for else ():
+            if isinstance(s, (Assign, Accumulate, Store)):
+                s.value = substitute_index(s.value, self.stands_for, memo)
+            if isinstance(s, Store):
+                s.index = substitute_index(s.index, self.stands_for, memo)
+
+    def inner(self, keys: int) -> list[UOp]:
+        return [self.row, self.key(keys)]
+
+    def key(self, keys: int) -> UOp:
+        return counter("k", keys)
+
+    def nest(self, counters: Iterable[UOp], body: Callable[[], list[Statement]]) -> list[Statement]:
+        """TASK loops over these counters around statements, and the loops that their values need."""
+        blocks = [Block(c) for c in counters]
+        self.path, self.memo = [Block(None), *blocks], {}
+        inner = body()
+        return self.path[0].statements + self.closed(blocks, TASK, inner)
+
+    # -- values ----------------------------------------------------------------------------------------------
+    def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
+        if node in self.known:
+            self.asked[node] = at
+            return self.known[node](at)
+        if node in self.chain.keys:       # keys are the same for all rows
+            gate = self.key_gate
+        return (yield from super().computation(node, at, gate))
+
+    def at(self, key: UOp) -> Index:
+        """An index of the product that is summed."""
+        return tuple([key if a == self.chain.axis else i for a, i in enumerate(self.place)])
+
+    def at_key(self, name: str, first: UOp, key: UOp) -> Index:
+        """An index of the product that is summed, at a key of a block; `key_gate` says where there is one."""
+        size, whole = self.shape[self.chain.axis], add(first, key)
+        inside = self.kept_inside(name, whole, size)
+        self.key_gate = None if inside is whole else less(whole, index(size))
+        return self.at(inside)
+
+    # -- the nests -------------------------------------------------------------------------------------------
+    def begin(self) -> list[Statement]:
+        """Nothing is summed yet; the rows' factors of the products, transposed."""
+        self.known = {}
+        out = self.nest([*self.wide, self.row], lambda: [Store(self.out, self.out_at(), const(0, self.dtype))])
+        return out + [s for left in self.lefts for s in self.transposed(left)]
+
+    def transposed(self, left: LeftFactor) -> list[Statement]:
+        """A rows' factor, into LOCAL memory."""
+        at = tuple([left.step if a == left.axis else i for a, i in enumerate(self.asked[left.rows])])
+        return self.nest([left.step, self.row], lambda: [Store(
+            left.memory, left.at(left.step, self.row),
+            self.value_at(left.rows, at, self.row_gate).cast(left.memory.dtype))])
+
+    def rows_known(self) -> dict[UOp, Callable[[Index], UOp]]:
+        """The rows' factors, where they lie in LOCAL memory."""
+        def loaded(left: LeftFactor) -> Callable[[Index], UOp]:
+            return lambda at: load(left.memory, left.at(at[left.axis], self.row))
+
+        return {left.rows: loaded(left) for left in self.lefts}
+
+    def out_at(self) -> UOp:
+        return add(multiply(flatten(tuple(self.wide), tuple(c.arg.size for c in self.wide)), self.rows), self.row)
+
+    def times_values(self, first: UOp, size: int, tile: UOp, shrink: UOp | None = None) -> list[Statement]:
+        """The weights of a block times its values, added to what was there."""
+        key, total, spot = self.key(size), register("acc", self.dtype), self.out_at()
+        at = self.at_key("k_at", first, key)
+        weight = load(tile, add(multiply(key, self.rows), self.row))
+        before = load(self.out, spot)
+
+        def product() -> list[Statement]:
+            value = self.value_at(self.chain.values, at, self.key_gate).cast(self.dtype)
+            return [Assign(total, const(0, self.dtype)), For(key, LOOP, [Accumulate(total, o.ADD, value * weight)]),
+                    Store(self.out, spot, (before if shrink is None else before * load(shrink, self.row)) + total)]
+
+        return self.nest([*self.wide, self.row], product)
+
+    def result(self, total: UOp) -> list[Statement]:
+        """Store the results, which are made of the total."""
+        chain, out = self.chain, list[Statement]()
+        if self.gate is not None and not self.even:         # by rows, so that a row is stored or not as a whole
+            by_rows, spot = local("result", self.dtype, self.out.arg.size), self.result_spot()
+            out += self.nest([self.row, *self.wide], lambda: [Store(by_rows, spot, total)])
+            self.known[chain.total] = lambda at: load(by_rows, spot).cast(chain.total.dtype)
+        else:
+            self.known[chain.total] = lambda at: total.cast(chain.total.dtype)
+        for store in [s for s in self.sink.src if s.op is o.STORE and s not in self.of_rows()]:
+            at = self.result_at(store.src[1])
+            out += self.nest([self.row, *self.wide], partial(self.stored, store, at))
+        return out
+
+    def stored(self, store: UOp, at: Index) -> list[Statement]:
+        """A value at an index, into memory."""
+        target, value = store.src
+        place = source_index(target, at)[0] if target.op is o.SHRINK else at
+        return [Store(target.base, flatten(place, target.base.shape), self.value_at(value, at, None), None, self.gate)]
+
+    def of_rows(self) -> list[UOp]:
+        """What is stored besides: numbers of each row."""
+        return [s for s in self.sink.src if s.op is o.STORE and self.chain.total not in toposort([s.src[1]])]
+
+    def result_spot(self) -> UOp:
+        counters = (self.row, *self.wide)
+        return flatten(counters, tuple(c.arg.size for c in counters))
+
+    def result_at(self, value: UOp) -> Index:
+        """Where an element of the total lies in what is stored."""
+        way: list[UOp] = []
+        while value is not self.chain.total:
+            way.append(value)
+            value = next(s for s in value.src if self.chain.total in toposort([s]))
+        at = tuple([index(0) if a == self.chain.axis else i for a, i in enumerate(self.place)])
+        for node in reversed(way):
+            if node.op is o.RESHAPE:
+                at = reshape_index(at, node.src[0].shape, node.shape)
+            elif node.op is o.PERMUTE:
+                at = tuple([at[a] for a in node.arg.order])
+            elif node.op in o.MOVEMENT:
+                raise Bug(f"{node.op.name} between a softmax's product and its memory")
+        return at
+
+
+class LeftFactor(NamedTuple):
+    """The rows' factor of a product, transposed into LOCAL memory."""
+    rows: UOp
+    axis: int                # along which it is summed
+    step: UOp                # its counter
+    memory: UOp
+    height: int              # rows of a block
+
+    @staticmethod
+    def of(name: str, product: UOp, rows: UOp, height: int) -> LeftFactor:
+        [axis] = product.arg.axes
+        length = product.src[0].shape[axis]
+        return LeftFactor(rows, axis, counter("r", length), local(name, rows.dtype, length * height), height)
+
+    @property
+    def length(self) -> int:
+        return int(self.step.arg.size)
+
+    def at(self, step: UOp, row: UOp) -> UOp:
+        return add(multiply(step, self.height), row)

@@ -1,0 +1,160 @@
+"""softmax(scores) times values as loops over blocks. In: a kernel's graph that holds one. Out: its loop tree.
+
+    task batch, heads, blocks of rows (queries):
+      queries[d][q] = ..                                    the rows' factor of the scores, once
+      top, sums, out = -inf, 0, 0                           of the keys read so far, for each row
+      loop blocks of keys:                                  as far as the mask lets any row of the block look
+        tile[k][q] = scores                                 a sum of products, scaled and masked
+        fresh[q] = max(top[q], max over k of tile[k][q])
+        shrink[q] = exp(top[q] - fresh[q]);  top[q] = fresh[q]
+        tile[k][q] = exp(tile[k][q] - top[q]);  sums[q] = sums[q] * shrink[q] + sum over k of tile[k][q]
+        out[d][q] = out[d][q] * shrink[q] + sum over k of values[k][d] * tile[k][q]
+      result = out / sums
+
+Where the gradient is in the same graph, its passes compute the scores again: for them, the maximum and the sum of each
+row are stored too. For groups of threads, scores of keys past the end are -inf.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp, const, identity
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
+                                            register)
+from glassgrad.compiler.lower.movement import Index, source_index
+from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks
+from glassgrad.compiler.lower.one_pass.scores import in_full_precision, without_factor
+from glassgrad.compiler.lower.transcendental import expand
+from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
+
+
+class OnlineSoftmax(BlockLoops):
+    """The loops of one kernel."""
+    chain: SoftmaxProduct
+
+    def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks):
+        self.scores, self.factor = chain.scores, 1.0
+        if blocks.even:                    # not rounded anywhere, a constant factor left to the exponential
+            self.scores, self.factor = without_factor(in_full_precision(chain.scores, chain.inside, chain.exps.dtype))
+        width = math.prod(chain.weights.shape[a] for a in chain.columns)
+        rows = blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain))
+        super().__init__(sink, chain, chain.exps.dtype, blocks, rows, blocks.keys_of(chain.weights.shape[chain.axis]))
+        rate = self.factor * (1 if chain.rate is None else chain.rate.arg)
+        self.rate = None if rate == 1 else const(rate, self.dtype)
+        for n in toposort([self.scores]):
+            if n not in self.nesting:
+                self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
+        self.tile = local("tile", self.dtype, self.keys * self.rows)
+        self.top, self.sums, self.shrink, self.scale = (
+            local(name, self.dtype, self.rows) for name in ("top", "sums", "shrink", "scale"))
+
+    def scores_read_memory(self, chain: SoftmaxProduct) -> bool:
+        """Whether scores are made of more than the product of rows and keys, and positions."""
+        return any(n.op is o.PARAM for n in toposort([self.scores], lambda n: () if n in chain.products else n.src))
+
+    # -- values ----------------------------------------------------------------------------------------------
+    def weigh(self, node: UOp, at: Index, value: UOp) -> UOp:
+        """A factor of the total, given its exponential; factors that all keys share are left to the end (1 here)."""
+        if node is self.chain.exps or any(node is n for n, _ in self.chain.shared):
+            self.asked[node] = at
+            return value if node is self.chain.exps else const(1, self.dtype)
+        if node.op in o.MOVEMENT:
+            return self.weigh(node.src[0], source_index(node, at)[0], value)
+        if node.op is o.CAST and node.src[0].dtype.is_float:
+            weight = self.weigh(node.src[0], at, value)
+            rounds = self.even and node.dtype.itemsize < self.dtype.itemsize and weight.op is not o.CONST
+            return weight.cast(node.dtype).cast(self.dtype) if rounds else weight
+        edge = both(self.row_gate, self.key_gate)
+        if node not in self.chain.inside:
+            return self.value_at(node, at if node.shape else (), edge).cast(self.dtype)
+        if node.op is o.WHERE:
+            chosen = self.value_at(node.src[0], at if node.src[0].shape else (), edge)
+            return chosen.where(self.weigh(node.src[1], at, value), const(0, self.dtype))
+        left, right = (self.weigh(s, at, value) for s in node.src)           # MUL, or DIV by what all keys share
+        if left.op is o.CONST or right.op is o.CONST:
+            left, right = (left, right) if right.op is o.CONST else (right, left)
+            return left if right.arg == 1 else left * right
+        return left * right
+
+    def exponential(self, score: UOp, top: UOp) -> UOp:
+        """exp2((score - top) * rate), and 0 for a score of -inf, whatever the top is: a row may have seen nothing else
+        yet. (Nor is the exponential of a number far below 0 computed for it: results that underflow are slow.)"""
+        zero, least, rate = const(0, self.dtype), identity(o.MAX, self.dtype), self.rate
+        if self.even:                     # exp2(-inf) is 0, and cheap
+            seen = top.eq(least).where(zero, top)
+            below = score - seen if rate is None else UOp(o.MULACC, self.dtype, (score, rate, seen * -rate.arg))
+            return UOp(o.EXP2, self.dtype, (below,))
+        masked = score.eq(least)
+        below = masked.where(zero, score - top)
+        return masked.where(zero, expand(UOp(o.EXP2, self.dtype, (below if rate is None else below * rate,))))
+
+    # -- the nests -------------------------------------------------------------------------------------------
+    def begin(self) -> list[Statement]:
+        zero = const(0, self.dtype)
+        return [*self.nest([self.row], lambda: [Store(self.top, self.row, identity(o.MAX, self.dtype)),
+                                                Store(self.sums, self.row, zero)]), *super().begin()]
+
+    def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
+        """One block of keys, and the scores' expression."""
+        chain, key = self.chain, self.key(size)
+        at = self.at_key("k_at", first, key)
+        self.weigh(chain.weights, at, register("e", self.dtype))
+        scores_at, spot = self.asked[chain.exps], add(multiply(key, self.rows), self.row)
+        found: list[UOp] = []
+        self.known = self.rows_known()
+
+        def scores() -> list[Statement]:
+            found.append(self.value_at(self.scores, scores_at, both(self.row_gate, self.key_gate)))
+            value, least, gate = found[-1], identity(o.MAX, self.dtype), self.key_gate
+            if gate is not None and value.op is o.WHERE and value.src[2] is least:         # one mask
+                gate, value = gate & value.src[0], value.src[1]
+            return [Store(self.tile, spot, value if gate is None else gate.where(value, least))]
+
+        loops = self.nest([key, self.row], scores)
+        step = counter("j", size)
+        there = load(self.tile, add(multiply(step, self.rows), self.row))
+        fresh, total, value = (register(name, self.dtype) for name in ("fresh", "total", "e"))
+        top, shrink = load(self.top, self.row), load(self.shrink, self.row)
+        higher = top.maximum(fresh)
+
+        def weights() -> list[Statement]:
+            at = self.at_key("j_at", first, step)
+            each: list[Statement] = [
+                Assign(value, self.exponential(there, load(self.top, self.row))), Accumulate(total, o.ADD, value),
+                Store(self.tile, there.src[1], self.weigh(chain.weights, at, value))]
+            return [Assign(total, const(0, self.dtype)), For(step, LOOP, each),
+                    Store(self.sums, self.row, load(self.sums, self.row) * shrink + total)]
+
+        return [*loops,
+                *self.nest([self.row], lambda: [
+                    Assign(fresh, identity(o.MAX, self.dtype)), For(step, LOOP, [Accumulate(fresh, o.MAX, there)]),
+                    Store(self.shrink, self.row, self.exponential(top, higher)), Store(self.top, self.row, higher)]),
+                *self.nest([self.row], weights), *self.times_values(first, size, self.tile, self.shrink)], \
+            substitute_index(found[-1], self.stands_for, {})
+
+    def finish(self) -> list[Statement]:
+        """What all keys share, then the result, and the numbers of each row that are wanted."""
+        chain = self.chain
+        self.known = {n: lambda at: load(self.sums, self.row).cast(chain.row_sums[0].dtype) for n in chain.row_sums}
+        out: list[Statement] = []
+        scaled = load(self.out, self.out_at())
+        if chain.shared:
+            def scale() -> list[Statement]:
+                factor = const(1, self.dtype)
+                for node, op in chain.shared:
+                    value = self.value_at(node, self.asked[node], self.row_gate).cast(self.dtype)
+                    factor = factor * value if op is o.MUL else factor / value
+                return [Store(self.scale, self.row, factor)]
+            out += self.nest([self.row], scale)
+            scaled = scaled * load(self.scale, self.row)
+        top = load(self.top, self.row)
+        self.known[chain.maximum] = lambda at: top if self.factor == 1 else top * self.factor
+        along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(self.asked[chain.exps])])
+        for store in self.of_rows():
+            out += self.nest([self.row], partial(self.stored, store, along))
+        return out + self.result(scaled)

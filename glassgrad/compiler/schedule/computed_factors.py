@@ -1,0 +1,191 @@
+"""Find sums of products whose factor is made of scores, for one pass. In: a graph. Out: which are computed in blocks.
+
+The gradient of softmax(scores) times values is made of the same scores s, of two numbers for each row, and of another
+sum of products:
+
+    p[q, k] = exp(s[q, k] - m[q]) / l[q]            ds[q, k] = p[q, k] * (dp[q, k] - delta[q])
+    dv[k, d] = sum over q of p[q, k] * g[q, d]      dq[q, d] = sum over k of ds[q, k] * key[k, d], and so on
+
+Each of them is a sum of products one factor of which (p, ds) is computed from sums of products (s, dp). A block of that
+factor can be computed where it is used, so that none of it is stored: each pass computes the scores again. For that the
+pass over the scores before it stores m and l. All passes of one softmax do so, or none: what has to be stored for one
+reader is there for all of them. Does not know loops.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes import AxisSet, carried, varies as varies_of
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, below_casts,
+                                                        down_to_reductions, is_contraction, result_of, softmax_product,
+                                                        why_apart)
+
+SCORES_AGAIN = "a softmax's gradient, in one pass: the scores are computed again, block by block"
+READING_IS_FASTER = "reading the scores is faster than computing them again"
+READ_BY_OTHERS = "its weights are read by others too"
+
+
+@dataclass(eq=False)
+class FactorProduct(WeightedSum):
+    """Weights that are made of several sums of products, and of numbers that have memory."""
+    reads: list[UOp]           # other reductions inside the weights
+
+
+@dataclass
+class Passes:
+    """What is computed block by block in a graph."""
+    softmaxes: list[SoftmaxProduct] = field(default_factory=list)
+    factors: list[FactorProduct] = field(default_factory=list)
+    beside: dict[UOp, UOp] = field(default_factory=dict)    # numbers of rows that are stored -> the result beside them
+    apart: dict[UOp, str] = field(default_factory=dict)     # the totals of others, and why they are not
+
+
+def factor_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp) -> FactorProduct | None:
+    """What a sum computes, if a factor of its products is computed from sums of products and an exponential."""
+    if total.op is not o.SUM or total.symbolic or not is_contraction(total, varies):
+        return None
+    product = below_casts(total.src[0])
+    for factor, values in (product.src, product.src[::-1]):
+        found = _computed(total, factor, values, varies, result)
+        if found is not None:
+            return found
+    return None
+
+
+def _computed(total: UOp, factor: UOp, values: UOp, varies: dict[UOp, AxisSet], result: UOp) -> FactorProduct | None:
+    [axis] = total.arg.axes
+    body = toposort([factor], lambda n: () if n.op in o.REDUCE else n.src)
+    if not any(n.op is o.EXP2 for n in body):
+        return None
+    own, others = varies[factor] - varies[values], varies[values] - varies[factor]
+    row_axis = max(own, key=lambda a: (factor.shape[a], a))
+    sides = {n: found for n in body if (found := _sides(n, factor, row_axis, axis, varies)) is not None}
+    inside = set(sides)
+    for n in body:
+        if n.op not in o.REDUCE and not inside.isdisjoint(n.src):
+            inside.add(n)
+    if not any(n.op is o.EXP2 for n in inside) or values in inside or factor in sides:
+        return None
+    node = total.src[0]
+    while node is not factor:                # the product that is summed, and its casts
+        inside.add(node)
+        node = factor if node.op is o.MUL else node.src[0]
+    above = {total}
+    for n in toposort([result], lambda n: () if n is total else n.src):
+        if any(s in above for s in n.src):
+            above.add(n)
+    reads = [n for n in down_to_reductions(factor) if n not in sides]
+    return FactorProduct(total, factor, values, axis, row_axis, sorted(others), list(sides),
+                         [rows for rows, _ in sides.values()], [keys for _, keys in sides.values()], inside, above,
+                         result, reads)
+
+
+def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, AxisSet]) -> tuple[UOp, UOp] | None:
+    """The factors of a sum of products inside a factor, which has rows and k of its own: that of rows, that of k."""
+    if node.op is not o.SUM or not is_contraction(node, varies):
+        return None
+    for rows, keys in (below_casts(node.src[0]).src, below_casts(node.src[0]).src[::-1]):
+        if _lifted(node, varies[rows] - varies[keys], factor) == {row_axis} and \
+                _lifted(node, varies[keys] - varies[rows], factor) == {axis}:
+            return rows, keys
+    return None
+
+
+def _lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
+    """Axes of a node as axes of one that is made of it; None where a reshape mixes them with others."""
+    known: dict[UOp, AxisSet | None] = {node: axes}
+    for n in toposort([top], lambda n: () if n.op in o.REDUCE else n.src):
+        for s in n.src:
+            lifted = known.get(s)
+            if lifted is not None and n.op not in o.REDUCE:
+                known[n] = carried(n, lifted, exact=True) if n.op in o.MOVEMENT else lifted
+    return known.get(top)
+
+
+# -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
+def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
+         stores_scores: StoresScores | None, least_masked: int = 0) -> Passes:
+    """Those of a graph that are worth one pass, and why others are not. Where `least_masked` is given, a gradient's
+    scores are computed again only where a mask of positions leaves some out, and there are at least so many keys."""
+    passes = Passes()
+    if not any(n.op is o.EXP2 for n in order):
+        return passes
+    results = {n: result_of(n, readers, sinks) for n in order if n.op is o.SUM}
+    softmaxes = [chain for n in results if (chain := softmax_product(n, varies, results[n])) is not None]
+    scores, totals = {p for chain in softmaxes for p in chain.products}, {chain.total for chain in softmaxes}
+    if not softmaxes:
+        return passes
+    factors = [factor for n in results if n not in totals
+               and (factor := factor_product(n, varies, results[n])) is not None
+               and not scores.isdisjoint(factor.products)]
+    found: list[WeightedSum] = []
+    for each in (*softmaxes, *factors):
+        shared = isinstance(each, SoftmaxProduct) and any(
+            other is not each and other.products == each.products for other in softmaxes)
+        why = READ_BY_OTHERS if shared else why_apart(each, device, stores_scores)
+        if why is None and least_masked and settings.ONLINE_SOFTMAX == 1 and isinstance(each, FactorProduct):
+            why = None if each.weights.shape[each.axis] >= least_masked and _masked(each) else READING_IS_FASTER
+        if why is None:
+            found.append(each)
+        else:
+            passes.apart[each.total] = why
+    while True:                        # one that has to store its scores may be a reader of another's
+        taken = {n for chain in found for n in (*chain.inside, *chain.above)}
+        stored = {n for chain in found if isinstance(chain, SoftmaxProduct)
+                  for n in (chain.maximum, *chain.row_sums)}
+        others = [chain for chain in found if any(n in sinks or not taken.issuperset(readers[n]) for n in chain.inside)
+                  or isinstance(chain, FactorProduct) and any(_made_of(n, chain) and n not in stored
+                                                              for n in chain.reads)]
+        if not others:
+            break
+        passes.apart.update((chain.total, READ_BY_OTHERS) for chain in others)
+        found = [chain for chain in found if chain not in others]
+    passes.softmaxes = [chain for chain in found if isinstance(chain, SoftmaxProduct)]
+    passes.factors = [chain for chain in found if isinstance(chain, FactorProduct)]
+    read = {n for chain in passes.factors for n in chain.reads}
+    for chain in passes.softmaxes:
+        for n in (chain.maximum, *chain.row_sums):
+            if n in read:
+                passes.beside[_last_of_rows(n, readers)] = chain.result
+    return passes
+
+
+def _masked(chain: FactorProduct) -> bool:
+    """Whether positions alone say that some scores are -inf: whole blocks are left out then."""
+    masks = [n.src[0] for n in chain.inside if n.op is o.WHERE and any(
+        s.op is o.CONST and s.arg == -math.inf for s in n.src[1:])]
+    return any(all(n.op not in (o.PARAM, o.BUFFER) for n in toposort([mask])) for mask in masks)
+
+
+def _made_of(node: UOp, chain: FactorProduct) -> bool:
+    """Whether a reduction that a pass reads is one of what the pass computes."""
+    return any(n in chain.inside for n in node.src)
+
+
+def _last_of_rows(node: UOp, readers: dict[UOp, list[UOp]]) -> UOp:
+    """What is stored of a number of each row: what is made of it alone (1 / sum), where nothing else reads it."""
+    while len(set(readers[node])) == 1 and readers[node][0].op in o.ELEMENTWISE and len(readers[node][0].src) == 1:
+        node = readers[node][0]
+    return node
+
+
+def in_kernel(sink: UOp) -> WeightedSum | None:
+    """The one that a kernel computes; None for other kernels."""
+    order = toposort([sink])
+    if not any(n.op is o.EXP2 for n in order):
+        return None
+    known = varies_of(order)
+    for store in reversed([s for s in sink.src if s.op is o.STORE]):
+        for node in reversed(toposort([store.src[1]])):
+            if node.op is o.SUM:
+                value = store.src[1]
+                chain: WeightedSum | None = softmax_product(node, known, value) or factor_product(node, known, value)
+                if chain is not None:
+                    return chain
+    return None
