@@ -7,7 +7,6 @@ memory are read, once for each version of its contents. Does not know what an in
 from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import bounds_by
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp
@@ -30,6 +29,7 @@ def limits(node: UOp, stored: bool = True) -> Limits:
     >>> limits(counting(5) % 3)
     (0, 2)
     """
+    from glassgrad.compiler.graph.index_algebra import bounds_by  # only where a tensor is an index
     found: dict[UOp, Limits] = {}
     for n in toposort([node]):
         dtype = n.dtype
