@@ -102,13 +102,20 @@ def cases() -> list[Case]:
                     lambda x: functional.layer_norm(x, (x.shape[-1],))))
     for dtype in ("float32", "bfloat16"):
         out.append(Case(f"rmsnorm {dtype}", big, dtype, rmsnorm, rmsnorm))
+    out.append(Case("softmax 2048x32768 float32", ((2048, 32768),), "float32", lambda x: x.softmax(-1),
+                    lambda x: x.softmax(-1)))
+    out.append(Case("layernorm 65536x768 bfloat16", ((65536, 768),), "bfloat16", lambda x: x.layernorm(),
+                    lambda x: functional.layer_norm(x, (768,))))
+    out.append(Case("sum of rows float32", big, "float32", lambda x: x.sum(-1), lambda x: x.sum(-1)))
+    out.append(Case("transposed copy float32", big, "float32", lambda x: x.transpose(0, 1).contiguous(),
+                    lambda x: x.transpose(0, 1).contiguous()))
     out.append(Case("cumsum float32", big, "float32", lambda x: x.cumsum(-1), lambda x: x.cumsum(-1)))
     out.append(Case("cumsum of columns float32", big, "float32", lambda x: x.cumsum(0), lambda x: x.cumsum(0)))
     out.append(Case("cumsum of one row float32", ((8192 * 8192,),), "float32", lambda x: x.cumsum(0),
                     lambda x: x.cumsum(0)))
     named = {case.name: case for case in out}
     for name in ("chain float32", "gelu bfloat16", "softmax float32", "layernorm float32", "rmsnorm float32",
-                 "rmsnorm bfloat16"):
+                 "rmsnorm bfloat16", "softmax 2048x32768 float32", "layernorm 65536x768 bfloat16"):
         theirs = functional.gelu if name.startswith("gelu") else named[name].theirs
         out.append(replace(named[name], name=f"{name}, compiled", theirs=theirs, compiled=True))
     out.append(Case("sum of all float32", big, "float32", lambda x: x.sum(), lambda x: x.sum()))

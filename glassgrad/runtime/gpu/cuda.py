@@ -24,6 +24,8 @@ from glassgrad.runtime.host_memory import MemoryBlock
 
 __all__ = ["open_cuda"]
 
+_MOST_THREADS = 1024                     # of a group
+_ROW_BYTES = 128 << 10                   # of a row of float32 that so many threads hold in registers
 _MAJOR, _MINOR = 75, 76                  # numbers of the driver's attributes: compute capability
 _GROUP_BYTES_ATTRIBUTE = 8               # a function's attribute: bytes that a group may share
 _USUAL_GROUP_BYTES = 32 << 10            # bytes that a group may share without saying so: 48 KB, some of them fixed
@@ -75,7 +77,7 @@ class CudaDevice(DriverDevice):
         major, minor = (self._attribute(device, a) for a in (_MAJOR, _MINOR))
         self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # a: with its matrix unit
         self.target = replace(GPU, features=frozenset((self.architecture,)), units=units_of((self.architecture,)),
-                              most_threads=1024)
+                              most_threads=_MOST_THREADS, row_bytes=_ROW_BYTES)
         self.machine = f"{self.architecture} {nvrtc_version()}"
         model = ctypes.create_string_buffer(100)
         self.check("cuDeviceGetName", library.cuDeviceGetName(model, len(model), device))
