@@ -330,3 +330,22 @@ def test_nodes_that_are_written_to():
     finally:
         uninstall()
     assert not hasattr(UOp, "after")
+
+
+def test_what_scripts_read_of_devices_types_and_optimizers():
+    from glassgrad import Device, ShapeError, dtypes
+    from glassgrad.compat.tinygrad.nn.optim import SGD
+    from glassgrad.compat.tinygrad.tinygrad_tensor import TinygradTensor
+    assert Device["CPU"].renderer.supported_dtypes() == set(dtypes.all)
+    assert SGD([TinygradTensor([1.0])]).device == Device.DEFAULT
+    x = TinygradTensor.arange(12).reshape(3, 4)
+    assert x[[0, 2], [1]].tolist() == [1, 9]                   # one index broadcasts, as in NumPy
+    with pytest.raises(ShapeError, match=r"lists of different lengths\n  given: +value\[0\] has 2 values"):
+        _ = x[[[0, 1], [0]]]
+    for name, instead in (("fp8e4m3fnuz", "float8_e4m3fn"), ("fp8e5m2fnuz", "float8_e5m2")):
+        assert not hasattr(dtypes, name)
+        with pytest.raises(AttributeError, match=f"dtypes has no {name}; .* convert such a tensor to {instead} "
+                                                 "where it comes from, or keep its bytes as dtypes.uint8"):
+            getattr(dtypes, name)
+    with pytest.raises(AttributeError, match="^dtypes has no float31$"):
+        _ = dtypes.float31

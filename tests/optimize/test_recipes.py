@@ -213,6 +213,20 @@ def test_choices_depend_on_nothing_but_shapes_and_target() -> None:
     assert optimize(lower(ast), AVX512).moves and optimize(lower(ast), AVX2).moves != optimize(lower(ast), AVX512).moves
 
 
+@pytest.mark.parametrize("m,k,n,where", [
+    (256, 256, 256, "in_place"), (64, 784, 128, "in_place"), (128, 128, 128, "in_place"),
+    (200, 200, 200, "near"),                 # its rows do not begin where vectors do
+    (64, 256, 512, "near"),                  # they lie far apart
+    (384, 384, 384, "near"),                 # there is more of it
+])
+def test_a_right_factor_in_the_cache_is_read_in_place(m: int, k: int, n: int, where: str) -> None:
+    x, y = UOp(o.PARAM, FLOAT, (), Param(1, (m, k))), UOp(o.PARAM, FLOAT, (), Param(2, (k, n)))
+    value = matmul(x, y)
+    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
+    [move] = optimize(lower(ast), replace(AVX512, l2_bytes=1 << 20)).moves
+    assert f"right={where}" in move, move
+
+
 def test_nothing_is_packed_into_much_more_memory_than_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     x, row, column = (UOp(o.PARAM, FLOAT, (), Param(slot + 1, shape))
                       for slot, shape in enumerate([(32, 64), (1, 128), (64, 1)]))

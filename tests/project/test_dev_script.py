@@ -279,3 +279,16 @@ def test_ci_names_a_few_tests_that_pass_by_themselves_as_unstable(tmp_path, firs
                             f'echo "{first}"; exit 1 ;;')
     assert (done.returncode, done.stdout.splitlines()[-1]) == (status, ended)
     assert ("UNSTABLE" in done.stdout) == (status == 0)
+
+
+def test_the_workflow_of_public_ci_calls_commands_of_dev():
+    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    said = [step["run"].split() for job in jobs.values() for step in job["steps"] if "run" in step]
+    commands = re.findall(r"^([a-z]+)\)$", (ROOT / "dev").read_text(), re.M)
+    assert said and all(words[0] == "./dev" and words[1] in commands for words in said)
+    assert {words[1] for words in said} == {"lint", "docs", "test", "wheel"}
+    matrix = jobs["test"]["strategy"]["matrix"]
+    assert 'requires-python = ">=3.10"' in (ROOT / "pyproject.toml").read_text()
+    assert matrix["python"] == ["3.10", "3.11", "3.12", "3.13", "3.14"]
+    assert matrix["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, DTypeNameError
 
@@ -59,7 +59,19 @@ class DType:
         return dtypes.float32 if self.kind == "f" and self.bits < 32 else self
 
 
-class dtypes:
+class _ElementTypes(type):
+    """The class of `dtypes`: a type that it does not have is an error that names one to use."""
+    if not TYPE_CHECKING:                # a type checker shall still see which names there are
+        def __getattr__(cls, name: str) -> Any:
+            instead = ""
+            if name.endswith("fnuz"):
+                known = "float8_e4m3fn" if "e4m3" in name else "float8_e5m2"
+                instead = "; of floats of 8 bits it has fp8e4m3 and fp8e5m2: convert such a tensor to " \
+                          f"{known} where it comes from, or keep its bytes as dtypes.uint8"
+            raise AttributeError(f"dtypes has no {name}{instead}")
+
+
+class dtypes(metaclass=_ElementTypes):
     """All element types, with the short names that PyTorch and tinygrad use.
 
     >>> dtypes.float is dtypes.float32, dtypes.half.itemsize

@@ -143,8 +143,8 @@ class EinsumMixin(TensorBase):
         return self.tensordot(other, ([-1], [-1]))
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
-        """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1; ... stands for the
-        others, and (...) joins them.
+        """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1. The others are `...`, and
+        joined they are (...).
 
         >>> Tensor([[1, 2, 3, 4]]).rearrange("1 (a b) -> b a", a=2).tolist()
         [[1, 3], [2, 4]]
