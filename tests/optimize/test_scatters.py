@@ -49,6 +49,17 @@ def test_rows_are_added_to_in_the_order_of_their_indices(rows: int, columns: Sha
     check([sink], values, tree)
 
 
+def test_small_floats_are_added_one_by_one(rng: np.random.Generator) -> None:
+    """What is stored reads the row that it is added to: it cannot be read ahead."""
+    values = Inputs()
+    table = Tensor(values.leaf(np.zeros((60, 5), np.float16)))
+    where = Tensor(values.leaf(rng.integers(0, 60, 400).astype(np.int32)))
+    g = Tensor(values.leaf(rng.standard_normal((400, 5)).astype(np.float16)))
+    with Context(CHECK_INDEX=0):
+        made = (table[where * 1] * g).sum().gradient(table)[0]
+    check(rewrite([made.uop], ALGEBRA), values, tree)
+
+
 def test_groups_have_rows_of_their_own_and_do_not_wait() -> None:
     kernels: list[Kernel] = []
 

@@ -92,12 +92,3 @@ def test_a_gpu_stores_a_gradient_that_reads_much() -> None:
         y = y + ((y.layernorm() * scale).cast("bfloat16") @ w.cast("bfloat16")).float()
     items = scheduled(*y.square().sum().gradient(x, *weights), limits=GPU.fusion).items
     assert max(len(item.slots) for item in items) <= 9
-
-
-@pytest.mark.parametrize("kernels, computed", [(3, 3), (4, 1), (5, 1)])
-def test_a_number_that_many_kernels_read_is_computed_once(kernels: int, computed: int) -> None:
-    """An optimizer's correction for its first steps, for example."""
-    step = ready(1).reshape(())
-    correction = (step * 0.1).exp().sin()
-    items = scheduled(*[ready(300 + n) * correction for n in range(kernels)], limits=GPU.fusion).items
-    assert sum(any(n.op is o.SIN for n in item.ast.toposort()) for item in items) == computed

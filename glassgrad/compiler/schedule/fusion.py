@@ -46,7 +46,6 @@ MANY_INPUTS = 3        # recomputing a value needs this many loads or more: stor
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 DEEPEST = 8            # reductions in a row in one kernel: each reads what all before it made once more
 CONVERSION = 4         # vector instructions that bring an element to another type
-MANY_READERS = 4       # of one number, in which every element of many kernels would compute it again
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 _SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 _FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
@@ -505,8 +504,6 @@ class _Plan:
             return False                        # its source is next, and is not larger
         if self.limits.stores_factors and node.dtype.itemsize == 2 and self._is_factor(node):
             return True                         # a sum of products would store it for itself alone
-        if self.limits.stores_factors and node.size == 1 and len(self.readers[node]) >= MANY_READERS:
-            return self.exact_cost(node) >= REPEATED
         if inside.rows is not None and self.limits.costly_with_rows and self._memory_read(node) < MANY_INPUTS:
             few, large, between = self._reductions_under(node)
             shared = [self._first_shared(n, between) for n in large]

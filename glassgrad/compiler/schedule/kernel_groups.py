@@ -208,5 +208,4 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
 
 
 def _bytes(node: UOp) -> int:
-    """What a value takes; one number takes as good as nothing."""
-    return node.size * node.dtype.itemsize if node.size > 1 else 0
+    return node.size * node.dtype.itemsize

@@ -15,9 +15,12 @@ from collections.abc import Callable
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, linear, multiply,
+                                                    substitute_index)
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of, register
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, Store, counter, load, local, ranges_of,
+                                            register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, one, rebuild
 from glassgrad.compiler.optimize.moves.steps import move
@@ -27,6 +30,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 GROUPS = 4             # with rows of their own, for each group of threads that runs at once
 LISTED = 2 * TILE * MOST_LANES     # indices that are looked through at a time: so many may be listed
 MOST_TILE = 4          # columns of a thread
+READ_AHEAD = 4         # of those that are listed
 
 
 @move(lambda loops, inner, *_: None)
@@ -56,32 +60,61 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
     assert owned is not None
     around = [f.range for f in loops[:-1]]
     if not loops:
-        return loops_around([block], _listed(loop, store, owned, part, lambda stores: stores), TASK)
+        return loops_around([block], _listed(loop, store, owned, part, row, lambda stores: stores), TASK)
     split = moves.tasks(For(loops[-1].range, LOOP, [store]), pieces)
     column = split.body[0] if pieces > 1 else split
     assert isinstance(column, For) and isinstance(column.body[0], Store)
 
     def along_columns(stores: list[Statement]) -> list[Statement]:
         return moves.wide(For(column.range, LOOP, stores, column.stop), tile, lanes)
-    body = _listed(loop, column.body[0], owned, part, along_columns)
+    body = _listed(loop, column.body[0], owned, part, row, along_columns)
     return loops_around([block, *around, *([split.range] if pieces > 1 else [])], body, TASK)
 
 
-def _listed(loop: For, store: Store, owned: UOp, part: UOp,
+def _listed(loop: For, store: Store, owned: UOp, part: UOp, row: UOp,
             wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
     """for s: S  ->  for parts of s: list = the owned of them; for i < length of list: S[s = list[i]]"""
     n, whole = min(loop.range.arg.size, LISTED), loop.range.arg.size
-    inside, found, total = counter(loop.range.arg.name, n), counter("i", n), register("found", dtypes.index)
+    inside, total = counter(loop.range.arg.name, n), register("found", dtypes.index)
     names = local("listed", dtypes.int32, n)
     at = add(multiply(one(part), n), inside)
     here = substitute_index(owned, {loop.range: at}, {})
     scan = RunningTotal(total, index(0), For(inside, LOOP, [], left_of(whole, n, part)), o.ADD,
                         here.where(index(1), index(0)),
                         [Store(names, add(total, index(-1)).maximum(0), inside.cast(dtypes.int32), None, here)])
-    step = load(names, found).cast(dtypes.index).maximum(0).minimum(index(n - 1))     # memory alone has no bounds
-    stores = rebuild([store], {loop.range: add(multiply(one(part), n), step)})
-    body = [*GroupScan(scan, TILE, MOST_LANES).statements(), For(found, LOOP, wide(stores), total)]
+    body = [*GroupScan(scan, TILE, MOST_LANES).statements(),
+            *_in_turn(store, loop.range, part, names, total, row, wide)]
     return [For(part, LOOP, body)] if part.arg.size > 1 else body
+
+
+def _in_turn(store: Store, counter_: UOp, part: UOp, names: UOp, total: UOp, row: UOp,
+             wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
+    """for i < total: S[s = list[i]]  ->  for i by 4: x0 = .., x3 = ..; y[row0] += x0; .. y[row3] += x3
+
+    What is stored is read ahead of the stores, which wait for each other where they go to one row.
+    """
+    size = names.arg.size
+    reads_itself = any(n.op is o.LOAD and n.src[0] is store.memory for n in toposort([store.value]))
+    count = 1 if reads_itself or size % READ_AHEAD else READ_AHEAD
+    block = counter("i", size // count)
+    rows, values, stores = list[Statement](), list[Statement](), list[Statement]()
+    for u in range(count):
+        at = add(multiply(block, count), index(u))
+        gate = less(at, total) if u else None
+        step = load(names, at, *([gate] if gate is not None else [])).cast(dtypes.index)
+        step = step.maximum(0).minimum(index(size - 1))                        # memory alone has no bounds
+        here = {counter_: add(multiply(one(part), size), step)}
+        there, value = register(f"row{u}", dtypes.index), register(f"value{u}", store.value.dtype)
+        read = substitute_index(row, here, {})
+        [moved] = rebuild([store], here)
+        [moved] = rebuild([moved], {read: there.maximum(0).minimum(index(bounds(row)[1]))})
+        assert isinstance(moved, Store)
+        rows.append(Assign(there, moves.edge_gate(read, gate)))
+        if count > 1:
+            values.append(Assign(value, moves.edge_gate(moved.value, gate)))
+        stores.append(Store(moved.memory, moved.index, value if count > 1 else moved.value, moved.combine, gate))
+    stop = divide(add(total, index(count - 1)), count)
+    return [For(block, LOOP, [*rows, *wide([*values, *stores])], stop)]
 
 
 def _row(at: UOp, outer: list[UOp]) -> UOp | None:
