@@ -78,8 +78,7 @@ class CompiledSchedule:
         self.exact = frozenset(exact)              # slots whose memory depends on the values of variables
         self.greatest = tuple([symbol.high for symbol in dict.fromkeys(exact.values())])      # of these
         self._arenas_of: dict[tuple[int, ...], list[Arena]] = {}
-        self._stacks: dict[str, Stack] = {}        # by device: what lies upon what, for all values of the variables
-        self.arenas = self._planned_arenas()
+        self.arenas, self._stacks = self._planned_arenas()
         cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
@@ -125,16 +124,16 @@ class CompiledSchedule:
                 known.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
         return known
 
-    def _planned_arenas(self) -> list[Arena]:
-        """What lies where for the greatest values of the variables."""
-        found, sizes = [], self._exact_sizes(self.greatest)
+    def _planned_arenas(self) -> tuple[list[Arena], dict[str, Stack]]:
+        """What lies where for the greatest values of the variables; what lies upon what, by device, for all values."""
+        found, stacks, sizes = [], {}, self._exact_sizes(self.greatest)
         for name, rows in self.lives.items():
             lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
             offsets, total = assign_offsets(lives)
             found.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
             if self.exact:
-                self._stacks[name] = stack_of(lives, offsets)
-        return found
+                stacks[name] = stack_of(lives, offsets)
+        return found, stacks
 
     @property
     def memory(self) -> MemoryUse:

@@ -125,8 +125,7 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     out = stored.get(below)
     if out is None:
         return node
-    while views:
-        view = views.pop()
+    for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
 

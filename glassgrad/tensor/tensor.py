@@ -86,17 +86,15 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             return self
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
-            earlier, storage = t.uop, t._storage
-            if storage is not None and t._steps and earlier is not node:
+            if (storage := t._storage) is not None and t._steps and t.uop is not node:
                 if is_shared(t):
                     storage.keep()
                 else:
                     leave(t)                     # a view of what is gone: it has a value of its own
-            leaf = taken = False
-            if t._requires_grad is not False:
-                leaf = earlier in registry.leaves and is_held(t)
-                # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-                taken = node in registry.leaves and any(other is not t for other in holders((node,)))
+            wants, earlier = t._requires_grad is not False, t.uop
+            leaf = wants and earlier in registry.leaves and is_held(t)
+            # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
+            taken = wants and node in registry.leaves and any(other is not t for other in holders((node,)))
             t.uop = distinct(node) if taken else node
             hold(t)
             if leaf and t.uop is not earlier:

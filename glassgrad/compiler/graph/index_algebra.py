@@ -340,9 +340,8 @@ def operation(op: o.Op, x: UOp, y: UOp) -> UOp:
 def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -> UOp:
     """An index expression (or any scalar expression over indices) with ranges exchanged, simplified again. Sums are
     taken apart into their terms once, not at each plus sign."""
-    found = memo.get(node)
-    if found is not None:
-        return found
+    if node in memo:
+        return memo[node]
     whole = any(_is_sum(old) for old in replace)       # a part of a sum is exchanged: every plus sign counts
     memo.update(replace)
     stack, kind = [node], dtypes.index

@@ -222,12 +222,10 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     """
     done: dict[N, None] = {}                # in the order in which they are done
     for root in roots:
-        if root in done:
-            continue
-        if sources is None:
-            _visit(root, done, _DEEP)
-        else:
+        if sources is not None:
             _visit_deep(root, sources, done)
+        elif root not in done:
+            _visit(root, done, _DEEP)
     return list(done)
 
 
@@ -249,20 +247,14 @@ def _visit(node: N, done: dict[N, None], depth: int) -> None:
 
 def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[N, None]) -> None:
     """Add the nodes under a root that are not done yet, in the same order; depth is no limit."""
-    begun: set[N] = set()
-    stack: list[N | None] = [root]
-    pop = stack.pop
+    stack = [root]
     while stack:
-        node = pop()
-        if node is None:                    # the next one's sources are done
-            done[pop()] = None              # type: ignore[index]
-        elif node not in done and node not in begun:
-            begun.add(node)
-            below = node.src if sources is None else sources(node)
-            if below:
-                stack += (node, None, *below[::-1])
-            else:
-                done[node] = None
+        node = stack[-1]
+        waiting = () if node in done else [s for s in (node.src if sources is None else sources(node)) if s not in done]
+        if waiting:
+            stack += waiting[::-1]
+        else:
+            done[stack.pop()] = None
 
 
 def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:

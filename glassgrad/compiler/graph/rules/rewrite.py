@@ -11,7 +11,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, InputError
@@ -120,15 +119,11 @@ class Rule:
             raise Bug(f"the rule {name!r} needs a pattern with an op, a name of its own, and a reason")
         self.name, self.pattern, self.when, self.why, self.inexact = name, pattern, when, why, inexact
         self.replacement = replacement if callable(replacement) else _pattern(replacement)
+        self.variants = [variant for variant in _orders(pattern) if isinstance(variant, NodePattern)]
         self._constants = {h.name for h in holes_of(pattern) if h.constant}
         self._when_names = _names_of(when) if when else ()
         self._replacement_names = _names_of(replacement) if callable(replacement) else ()
         Rule.known[name] = self
-
-    @cached_property
-    def variants(self) -> list[NodePattern]:
-        """The pattern with the operands of commutative ops in every order."""
-        return [variant for variant in _orders(self.pattern) if isinstance(variant, NodePattern)]
 
     def __repr__(self) -> str:
         return f"Rule({self.name}: {self.pattern!r})"
@@ -175,15 +170,11 @@ def _orders(pattern: Pattern) -> Iterator[Pattern]:
     if not isinstance(pattern, NodePattern):
         yield pattern
         return
-    seen = set()
+    commutative = pattern.quantity == "list" and all(x.commutative for x in pattern.ops)
     for sources in itertools.product(*map(_orders, pattern.sources)):
-        orders = [sources, sources[::-1]] if pattern.quantity == "list" and all(x.commutative for x in pattern.ops) \
-            else [sources]
-        for order in orders:
-            variant = NodePattern(pattern.ops, tuple(order), pattern.quantity, pattern.name)
-            if repr(variant) not in seen:
-                seen.add(repr(variant))
-                yield variant
+        yield NodePattern(pattern.ops, sources, pattern.quantity, pattern.name)
+        if commutative and repr(sources) != repr(sources[::-1]):
+            yield NodePattern(pattern.ops, sources[::-1], pattern.quantity, pattern.name)
 
 
 def _match(pattern: Pattern, candidate: UOp, found: dict[str, UOp]) -> bool:
