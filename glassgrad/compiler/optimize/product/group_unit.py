@@ -397,6 +397,7 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
     before = _in_rows(memory, used, (lines.size, inner.size), rows, piece, copy)
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
+    k = FlatAxis(k.parts, k.size)                                 # a padded one is stored with its padding
     return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)
 
 
