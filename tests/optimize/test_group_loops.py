@@ -41,6 +41,8 @@ def pooled_gradient(x: Tensor) -> Tensor:
 EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "sums for each channel": (lambda x: x.sum((0, 2, 3)), (40, 3, 5, 7)),
     "products of rows": (lambda x: (x * x).max((0, 2)), (30, 5, 22)),
+    "sums of pixels in pieces": (lambda x: (x * (x - x[:1, :, :1, :1])).sum((0, 2, 3)), (19, 3, 6, 8)),
+    "a map of short rows in pieces": (lambda x: (x - x[:1, :, :1, :1]).cast("float16"), (3, 5, 6, 4)),
     "a sum whose length is prime": (lambda x: x.sum((0, 2, 3)), (37, 2, 11, 13)),
     "two sums for each channel": (lambda x: x.sum((0, 2)) / (x * x).sum((0, 2)), (60, 3, 21)),
     "a sum of a sum": (lambda x: x.var((0, 2)), (60, 3, 21)),
@@ -85,6 +87,23 @@ def test_a_long_sum_for_each_of_few_channels_is_cut_and_folded() -> None:
     assert made.moves == ["group(loop=k0, chunk=6400)", "fold(loop=k0, tile=4, lanes=256)",
                           "fold(loop=k0g, tile=4, lanes=256)"]
     assert groups(made) == [1024, 32]
+
+
+def test_sums_over_images_of_pixels_read_neighbours_at_once() -> None:
+    """A part is never the whole sum, whatever divides that; and pieces divide an image."""
+    x, g = (Tensor.zeros(64, 512, 14, 14, dtype="bfloat16").contiguous().realize() for _ in range(2))
+    mean, scale = (Tensor.zeros(1, 512, 1, 1).contiguous().realize() for _ in range(2))
+    [item] = (g.cast("float32") * ((x.cast("float32") - mean) * scale)).sum((0, 2, 3)).schedule()
+    made = tree(item.ast, HOPPER)
+    assert groups(made)[0] == 1024 and made.moves[1] == "fold(loop=k0, tile=4, lanes=256)"
+
+
+def test_short_rows_of_a_map_share_a_group() -> None:
+    image, scale = Tensor.zeros(8, 64, 14, 14, dtype="bfloat16"), Tensor.zeros(1, 64, 1, 1)
+    image, scale = image.contiguous().realize(), scale.contiguous().realize()
+    [item] = (image.cast("float32") * scale).cast("bfloat16").schedule()
+    made = tree(item.ast, HOPPER)
+    assert made.moves[0] == "lanes(loop=i0, tile=4, lanes=256)" and groups(made) == [8 * 64 * 14 * 14 // 1024]
 
 
 def test_a_pooling_window_belongs_to_one_thread() -> None:

@@ -175,6 +175,22 @@ def test_a_sum_over_images_of_pixels_reads_both_factors_in_place(pixels: tuple[i
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_factor_in_place_beside_one_that_is_stored(batch: int) -> None:
+    """The weights' gradient of few channels: rows of the result's gradient are lines of K, windows are stored so too."""
+    x, w, g = numbers((batch, 3, 6, 48), (64, 3, 3, 3), (batch, 64, 6, 48))
+    leaf = Tensor(w).realize()
+    product = Tensor(x).realize().conv2d(leaf, padding=1).cast("float32") * Tensor(g).realize().cast("float32")
+    kernel = tree(product.sum().gradient(leaf)[0])
+    assert not copies_windows(kernel) and ("left=shared" in kernel.moves[0]) != ("right=shared" in kernel.moves[0])
+    wanted = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64))
+                       for part in taps(x, (3, 3), 1).values()], -1).reshape(w.shape)
+    given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
+    out = np.full(w.size, np.nan, np.float16)
+    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
 def test_a_gate_on_what_is_done_with_a_sum_cuts_no_loop() -> None:
     """A product to which every second row and column of something else is added stays one product."""
     x, w, y = numbers((1, 64, 16, 24), (64, 64, 1, 1), (1, 64, 8, 12))

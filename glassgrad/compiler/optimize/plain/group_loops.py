@@ -232,7 +232,7 @@ def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> t
     """r = 0; for k: r += ..; S  ->  TASK parts: r = 0; for k of one: r += ..; part = r     and     sum of parts; S"""
     [sums] = found.sums
     least = -(-sums.depth // (parts * step)) * step
-    chunk = next((c for c in range(least, 2 * least, step) if sums.depth % c == 0), least)
+    chunk = next((c for c in range(least, min(2 * least, sums.depth), step) if sums.depth % c == 0), least)
     cut = sum_moves.group(found.inner, found.loops, chunk)
     assert cut is not None
     decisions.ask(PartialSums(sums.loop.range.arg.name, chunk), lambda c: None)

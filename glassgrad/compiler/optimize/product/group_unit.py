@@ -395,14 +395,15 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     at_line, at = counter("pl", lines.size), counter("pk", inner.size)
     blocks = CopyAcross.of(loops_around([*used, at_line, at], [Store(memory, *copy(at_line, at, None))], TASK))
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
+    stored_k = FlatAxis(k.parts, k.size)                          # a padded one is stored with its padding
     if blocks is not None:
-        return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), blocks.blocks())
+        return Factor(memory, 0, axis, stored_k, along_k, pitch, list(zip(used, strides)), blocks.blocks())
     plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one
     most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
     piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
     rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
     before = _in_rows(memory, used, (lines.size, inner.size), rows, piece, copy)
-    return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)
+    return Factor(memory, 0, axis, stored_k, along_k, pitch, list(zip(used, strides)), before)
 
 
 def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: int, piece: int,
