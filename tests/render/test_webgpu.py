@@ -65,6 +65,15 @@ def test_webgpu_gives_what_the_interpreter_gives(name: str) -> None:
 
 
 @needs_webgpu
+def test_negative_constants_and_loops_over_nothing() -> None:
+    """u32(-1) is no constant of WGSL; an empty axis leaves no lane idle: both were found by the op suite."""
+    assert Tensor.full((4,), -1, dtype="int32", device="WEBGPU").contiguous().tolist() == [-1] * 4
+    assert held([-3, 1], "int8", "WEBGPU").cast("uint16").tolist() == [65533, 1]
+    assert held(np.zeros((3, 0)), device="WEBGPU").topk(0)[1].shape == (3, 0)
+    assert held([[2.0, 1.0], [0.0, 3.0]], device="WEBGPU")[held(np.zeros((2, 0)), "int32", "WEBGPU")].shape == (2, 0, 2)
+
+
+@needs_webgpu
 @pytest.mark.parametrize("noopt", [0, 1])
 def test_padding_around_nothing(noopt: int) -> None:
     """An empty tensor that no kernel computes is bound nevertheless: found by random graphs."""

@@ -254,7 +254,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
 def columns_cost(loops: list[For], inner: list[Statement], lanes: int) -> float:
     lane = loops[_lane_loop(loops, inner)].range
     n = lane.arg.size
-    return access_cost(inner, lane, lanes) / (n / (-(-n // lanes) * lanes))
+    return access_cost(inner, lane, lanes) / _share(n, lanes)
 
 
 def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
@@ -268,7 +268,7 @@ def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
         if any(isinstance(s, For) for s in f.body):
             cost += rows_cost(f.body, lanes, times * n)
         else:
-            used = n / (-(-n // lanes) * lanes)
+            used = _share(n, lanes)
             folds = FOLD_COST if moves.accumulated(f.body) else 0.0
             cost += times * (n * access_cost(f.body, f.range, lanes) / used + folds)
     return cost
@@ -293,6 +293,11 @@ def lanes_used(body: list[Statement], lanes: int) -> float:
         n, nested = min((_innermost(s) for s in inner if isinstance(s, For)), default=(1, False))
         if nested and n < 4 * lanes:
             return 0.0
+    return _share(n, lanes)
+
+
+def _share(n: int, lanes: int) -> float:
+    """The share of lanes with work, of as many vectors as a loop of this size needs. Of no vector, none is idle."""
     return float(n / (-(-n // lanes) * lanes)) if n else 1.0
 
 

@@ -222,8 +222,11 @@ class WgslArithmetic(CArithmetic):
             return self.long(self.cast(x, dtypes.int64), dtype)
         if self.type(source) == self.type(dtype) and source.bits <= dtype.bits:
             return x._replace(dtype=dtype)
-        text = x.text if self.type(source) == self.type(dtype) else f"{self.type(dtype)}({x.text})"
-        return CValue(self.cut(dtype, text), dtype)
+        if self.type(source) == self.type(dtype):
+            return CValue(self.cut(dtype, x.text), dtype)
+        both_integers = "b" not in source.kind and "f" not in dtype.kind         # as constants, u32(-1) is an error
+        convert = f"bitcast<{self.type(dtype)}>" if both_integers else self.type(dtype)
+        return CValue(self.cut(dtype, f"{convert}({x.text})"), dtype)
 
     def _to_integer(self, x: CValue, dtype: DType) -> CValue:
         if dtype is dtypes.int64:
