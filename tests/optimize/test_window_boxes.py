@@ -177,7 +177,7 @@ def test_a_sum_over_images_of_pixels_reads_both_factors_in_place(pixels: tuple[i
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_factor_in_place_beside_one_that_is_stored(batch: int) -> None:
-    """The weights' gradient of few channels: rows of the result's gradient are lines of K, windows are stored so too."""
+    """The weights' gradient of few channels: rows of the result's gradient are lines of K, windows are stored so."""
     x, w, g = numbers((batch, 3, 6, 48), (64, 3, 3, 3), (batch, 64, 6, 48))
     leaf = Tensor(w).realize()
     product = Tensor(x).realize().conv2d(leaf, padding=1).cast("float32") * Tensor(g).realize().cast("float32")
