@@ -71,16 +71,11 @@ def widens(node: UOp) -> bool:
     return node.op is o.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
 
-def narrows(node: UOp) -> bool:
-    """Whether a node is a conversion to a type of fewer bytes."""
-    return node.op is o.CAST and node.src[0].dtype.itemsize > node.dtype.itemsize
-
-
 class FusionLimits(NamedTuple):
     """What pays on a device. These are a CPU's; each target has its own (optimize/targets/target.py)."""
     costly: int = 12               # vector instructions above which a value is stored rather than computed twice
     costly_with_rows: int = 0      # the same for what is made of reductions, where those are stored in its place
-    stores_factors: bool = False   # of sums of products, rounded to 16 bits, that several of them read
+    stores_factors: bool = False   # of sums of products, of 16 bits, that other kernels read too
     small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
     few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
     long_rows: int = 1 << 17       # into parts
