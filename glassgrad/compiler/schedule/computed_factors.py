@@ -113,28 +113,38 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
          stores_scores: StoresScores | None, least_masked: int = 0) -> Passes:
     """Those of a graph that are worth one pass, and why others are not. Where `least_masked` is given, a gradient's
     scores are computed again only where a mask of positions leaves some out, and there are at least so many keys."""
-    passes = Passes()
     if not any(n.op is o.EXP2 for n in order):
-        return passes
+        return Passes()
     results = {n: result_of(n, readers, sinks) for n in order if n.op is o.SUM}
-    softmaxes = [chain for n in results if (chain := softmax_product(n, varies, results[n])) is not None]
-    scores, totals = {p for chain in softmaxes for p in chain.products}, {chain.total for chain in softmaxes}
-    if not softmaxes:
-        return passes
-    factors = [factor for n in results if n not in totals
-               and (factor := factor_product(n, varies, results[n])) is not None
-               and not scores.isdisjoint(factor.products)]
-    found: list[WeightedSum] = []
-    for each in (*softmaxes, *factors):
+    candidates = _candidates(results, varies)
+    apart: dict[UOp, str] = {}
+    for each in candidates:
         shared = isinstance(each, SoftmaxProduct) and any(
-            other is not each and other.products == each.products for other in softmaxes)
+            other is not each and isinstance(other, SoftmaxProduct) and other.products == each.products
+            for other in candidates)
         why = READ_BY_OTHERS if shared else why_apart(each, device, stores_scores)
         if why is None and least_masked and settings.ONLINE_SOFTMAX == 1 and isinstance(each, FactorProduct):
             why = None if each.weights.shape[each.axis] >= least_masked and _masked(each) else READING_IS_FASTER
-        if why is None:
-            found.append(each)
-        else:
-            passes.apart[each.total] = why
+        if why is not None:
+            apart[each.total] = why
+    return _kept([each for each in candidates if each.total not in apart], apart, readers, sinks)
+
+
+def _candidates(results: dict[UOp, UOp], varies: dict[UOp, AxisSet]) -> list[WeightedSum]:
+    """The sums of products with a softmax for a factor, and those with a factor that is computed from their scores."""
+    softmaxes = [chain for n in results if (chain := softmax_product(n, varies, results[n])) is not None]
+    scores, totals = {p for chain in softmaxes for p in chain.products}, {chain.total for chain in softmaxes}
+    if not softmaxes:
+        return []
+    factors = [factor for n in results if n not in totals
+               and (factor := factor_product(n, varies, results[n])) is not None
+               and not scores.isdisjoint(factor.products)]
+    return [*softmaxes, *factors]
+
+
+def _kept(found: list[WeightedSum], apart: dict[UOp, str], readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> Passes:
+    """Those whose scores nothing else reads, and what is stored beside them; `apart` says why others are not."""
+    passes = Passes(apart=apart)
     while True:                        # one that has to store its scores may be a reader of another's
         taken = {n for chain in found for n in (*chain.inside, *chain.above)}
         stored = {n for chain in found if isinstance(chain, SoftmaxProduct)

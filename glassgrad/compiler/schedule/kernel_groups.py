@@ -30,10 +30,10 @@ class KernelGroup:
     needs: int                   # bit set of the groups it depends on, itself included
     reduces: bool
     bit: int
-    rows: Rows | None = None     # that its reductions go along; None: others, or none
+    rows: ReducedRows | None = None     # that its reductions go along; None: others, or none
 
 
-class Rows(NamedTuple):
+class ReducedRows(NamedTuple):
     """Rows of values in memory: what is reduced, and its last axes, along which it is."""
     shape: Shape
     axes: tuple[int, ...]
@@ -139,9 +139,9 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
     return reads, reduces
 
 
-def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> Rows | None:
+def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> ReducedRows | None:
     """The rows of memory that all reductions of a result go along; None where there are none of that form."""
-    found = {Rows(n.src[0].shape, tuple(n.arg.axes)) for n in _inside(root, reasons) if n.op in o.REDUCE}
+    found = {ReducedRows(n.src[0].shape, tuple(n.arg.axes)) for n in _inside(root, reasons) if n.op in o.REDUCE}
     if len(found) != 1:
         return None
     [rows] = found
