@@ -92,7 +92,7 @@ class TensorBase:
             self.uop = self.uop.cast(wanted)
         if file is not None:
             self.uop = stored(self.uop, self.device, file)
-        if isinstance(data, TensorBase) and holders((self.uop,)):
+        if isinstance(data, TensorBase) and requires_grad is not False and holders((self.uop,)):
             self.uop = distinct(self.uop)            # its gradient is its own, not that of the tensor it was made of
         hold(self)
         if no_gradient.open_blocks:

@@ -17,13 +17,14 @@ Limits = tuple[int, int]
 _SAME = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.SHRINK, o.FLIP, o.WINDOW, o.CONTIGUOUS, o.DETACH, o.COPY, o.AMAX,
                    o.AMIN))
 _WITH_ZERO = frozenset((o.PAD, o.UNWINDOW))
+_ANYTHING: Limits = (-(1 << 62), 1 << 62)
 # of BUFFERs, with the version of their contents
 _stored_limits: NodeTable[tuple[int, Limits | None]] = NodeTable()
 
 
 def limits(node: UOp, stored: bool = True) -> Limits:
     """The least and greatest a node of integers can be, as far as its formula tells; else those of its type. Without
-    `stored`, whatever is in the buffers.
+    `stored`, whatever is in the buffers. A node of another type has none: `_ANYTHING`.
 
     >>> from glassgrad.tensor.formulas.movement import counting
     >>> limits(counting(5) % 3)
@@ -37,7 +38,7 @@ def limits(node: UOp, stored: bool = True) -> Limits:
             low, high = _of_elements(n, found, stored) or bounds_by(n, found.__getitem__)
             wraps = low < dtype.min or high > dtype.max
             found[n] = (int(dtype.min), int(dtype.max)) if wraps else (low, high)
-    return found[node]
+    return found.get(node, _ANYTHING)
 
 
 def version_of(node: UOp) -> int:

@@ -206,7 +206,7 @@ NOT_FROM_PYTORCH: dict[str, str] = {
     "`CrossEntropyLoss` after `Linear`": "LinearCrossEntropyLoss", "`float_power`": "float_power_",
     "`scatter_reduce`": "index_reduce index_reduce_", "`histc`": "histogram", "`nonzero`": "nonzero_static",
     "not there yet": """FractionalMaxPool2d FractionalMaxPool3d diagonal_scatter frexp i0 i0_ igamma igamma_ igammac
-        igammac_ mvlgamma mvlgamma_ nextafter nextafter_ polygamma polygamma_""",
+        igammac_ mvlgamma mvlgamma_ nextafter_ polygamma polygamma_""",
 }
 
 # -- modules: names that tinygrad has too, what PyTorch calls the others, and what differs ---------------------

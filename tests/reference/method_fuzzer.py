@@ -66,7 +66,6 @@ DECIDED = {
     r"median\(dim": "PyTorch reads expanded tensors wrongly",
     r"unfold": "a number has no axis to unfold",
     r"%|remainder|fmod": "a quotient with more digits than the dtype holds gives another remainder",
-    r"nextafter": "is not here",
     r"\.(any|all)\(": "of uint8 PyTorch gives uint8",
     r"x\.square": "of bools PyTorch gives int64",
 }
