@@ -43,6 +43,7 @@ def bytecodes_by_file(function: Callable[[], Any]) -> Counter[str]:
         return step
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True           # Python 3.12 asks, when a trace begins, whether a frame wants them
     sys.settrace(step)
     try:
         function()
