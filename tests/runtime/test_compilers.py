@@ -245,7 +245,7 @@ def test_a_first_small_result_loads_and_opens_little(tmp_path: Path) -> None:
 
 
 def test_where_no_thread_starts_kernels_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassgrad.runtime.cpu import toolchain
+    from glassgrad.runtime.cpu import kernel_compiler as toolchain
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -259,7 +259,7 @@ def test_where_no_thread_starts_kernels_are_compiled_all_the_same(monkeypatch: p
 
 
 def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
-    from glassgrad.runtime.cpu import toolchain
+    from glassgrad.runtime.cpu import kernel_compiler as toolchain
 
     def wrong() -> toolchain.Made:
         raise ValueError("no")
@@ -274,7 +274,7 @@ def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
 
 
 def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:
-    from glassgrad.runtime.cpu import toolchain
+    from glassgrad.runtime.cpu import kernel_compiler as toolchain
     usual, seen = sys.getswitchinterval(), []
 
     def work() -> toolchain.Made:

@@ -11,7 +11,7 @@ import pytest
 
 from glassgrad import FormatError, InputError, Tensor
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.runtime.cpu import toolchain
+from glassgrad.runtime.cpu import kernel_compiler as toolchain
 from glassgrad.runtime.search import tuning_results as tuning
 
 
