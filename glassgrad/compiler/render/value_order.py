@@ -263,22 +263,16 @@ class Walker:
         return constant, *known[1:]
 
     def evaluate(self, root: UOp) -> None:
-        """Computes a node and everything under it that is not there yet; iterative, so depth is no limit."""
-        stack = [root]
+        """Computes a node and everything under it that is not there yet."""
         resume = self.scope
-        while stack:
-            top = stack[-1]
-            if top.op in SETTLED or top in self.scope_of(top).values:
-                stack.pop()
-                continue
-            waiting = [s for s in self.needs(top) if s.op not in SETTLED and s not in self.scope_of(s).values]
-            if waiting:
-                stack.extend(reversed(waiting))
-                continue
-            stack.pop()
-            self.scope = self.scope_of(top)
-            self.keep(self.scope, top, self.reads[top], self.make(top))
+        for top in toposort([root], lambda n: [s for s in self.needs(n) if self._is_missing(s)]):
+            if self._is_missing(top):
+                self.scope = self.scope_of(top)
+                self.keep(self.scope, top, self.reads[top], self.make(top))
         self.scope = resume
+
+    def _is_missing(self, node: UOp) -> bool:
+        return node.op not in SETTLED and node not in self.scope_of(node).values
 
     def keep(self, scope: Scope, key: Any, reads: frozenset[Any], value: Any) -> Any:
         """Remembers a value in its scope until something it reads is written."""

@@ -513,11 +513,5 @@ class _Plan:
 
     def _memory_read(self, node: UOp) -> int:
         """How many values as large as a node are read from memory for it, each counted once."""
-        stack, seen = [*node.src], set()
-        while stack:
-            n = stack.pop()
-            if n not in seen:
-                seen.add(n)
-                if n not in self.reasons and n.op not in LEAVES:
-                    stack.extend(n.src)
+        seen = toposort(node.src, lambda n: () if n in self.reasons or n.op in LEAVES else n.src)
         return sum(1 for n in seen if n.size * FEWER > node.size and (n in self.reasons or n.op in (o.BUFFER, o.PARAM)))
