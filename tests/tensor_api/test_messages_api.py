@@ -80,11 +80,11 @@ cutoffs part the classes
   given:    cutoffs=[5, 3] of 10 classes
   expected: integers from 1 to 9, each larger than the one before
   fix:      write cutoffs=[100, 1000], for example"""),
-    'interpolate does not smooth': (lambda: F.interpolate(Tensor.ones(1, 1, 4), 2, antialias=True), """\
-interpolate does not smooth
-  given:    antialias=True
-  expected: antialias=False
-  fix:      average first: avg_pool2d"""),
+    'interpolate cannot smooth here': (lambda: F.interpolate(Tensor.ones(1, 1, 4), 2, antialias=True), """\
+interpolate cannot smooth here
+  given:    antialias=True, mode='nearest', 1 axes of float32
+  expected: "bilinear" or "bicubic" on two axes of floats
+  fix:      leave antialias out"""),
     'there is no such padding': (lambda: F.conv1d(Tensor.ones(1, 1, 5), Tensor.ones(1, 1, 3), padding="half"), """\
 there is no such padding
   given:    padding='half' with stride=1
