@@ -299,14 +299,8 @@ class _Plan:
 
     def exact_cost(self, node: UOp) -> int:
         """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
-        total, stack, seen = 0, [node], set()
-        while stack and total <= LARGEST:
-            n = stack.pop()
-            if n not in seen and n not in self.reasons and n.op not in LEAVES:
-                seen.add(n)
-                total += n.op.cost
-                stack.extend(n.src)
-        return total
+        inside = toposort([node], lambda n: [s for s in n.src if s not in self.reasons and s.op not in LEAVES])
+        return sum(n.op.cost for n in inside)
 
     def movement(self, node: UOp) -> Inlined:
         source = node.src[0]
