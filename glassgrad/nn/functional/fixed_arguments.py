@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,6 @@ def in_place(function: Any) -> Callable[..., Tensor]:
 
 def for_each_rank(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """A function of `rank` axes of space as three, for one axis, two and three: "pool" as pool1d, pool2d and pool3d."""
-    says = str(function.__doc__).partition(">>>")[0].strip()
+    first, rest = re.split("(?=[;:.])", str(function.__doc__).partition(">>>")[0].strip(), maxsplit=1)
     for rank, axes in ((1, "one axis"), (2, "two axes"), (3, "three axes")):
-        yield with_fixed(function, f"{name}{rank}d", f"{says} Here space has {axes}.", rank=rank)
+        yield with_fixed(function, f"{name}{rank}d", f"{first}, along {axes} of space{rest}", rank=rank)
