@@ -151,8 +151,8 @@ def _dropped(input: Tensor, p: float, drawn: Sequence[int], training: bool, low:
 
 def _dropout_channels(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
                       rank: int) -> Tensor:
-    """Whole channels dropped: one draw for all axes of space. As in PyTorch, three axes are (batch, channels, length) for
-    every rank; else the batch may be left out."""
+    """Whole channels dropped: one draw for all axes of space. As in PyTorch, three axes are (batch, channels, length)
+    for every rank; else the batch may be left out."""
     alone = input.ndim == rank + 1 and input.ndim != 3
     return _given(input, _dropped(input, p, input.shape[:1 if alone else 2], training, 0.0), inplace)
 
