@@ -14,10 +14,11 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 import guide_diagrams  # noqa: E402 - runs as a script, from any folder
 import stage_diagrams  # noqa: E402
+from draw_steps import grids  # noqa: E402
 
 from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402
-from glassgrad.base.draw import graph, grids, nests  # noqa: E402
+from glassgrad.base.draw import graph, nests  # noqa: E402
 from glassgrad.compiler.graph.picture import KINDS, graph_svg, node_box  # noqa: E402
 from glassgrad.compiler.lower.expression_text import LOOPS, loop_boxes  # noqa: E402
 from glassgrad.compiler.optimize.targets.target import Target  # noqa: E402

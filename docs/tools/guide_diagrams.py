@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from draw_steps import Rung, ladder
+from draw_steps import Rung, grids, ladder
 
 from glassgrad import GlobalCounters, Tensor, TinyJit
-from glassgrad.base.draw import DrawnBox, graph, grids
+from glassgrad.base.draw import DrawnBox, graph
 from glassgrad.compiler.graph.picture import KINDS
 from glassgrad.engine.realize import forgotten_schedules
 
