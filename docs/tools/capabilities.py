@@ -21,7 +21,7 @@ CAPABILITIES = {
         "compiler/render/gpu/wide_access.py", "compiler/render/gpu/rounded_values.py",
         "compiler/render/gpu/counter_width.py", "compiler/lower/one_term.py"),
     "WebAssembly": ("compiler/render/wasm", "runtime/wasm"),
-    "WebGPU": ("compiler/render/wgsl", "runtime/gpu/webgpu.py", "runtime/gpu/handle_memory.py"),
+    "WebGPU": ("compiler/render/wgsl", "runtime/gpu/webgpu.py"),
     "AMD and Metal": ("runtime/gpu/hip.py", "runtime/gpu/metal.py"),
     "sizes that change": ("engine/changing_sizes",),
     "schedules on disk": ("runtime/schedule_cache.py",),

@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 11_760, "check": 950, "engine and runtime": 5_460, "tensor": 9_030, "nn": 5_820, "jit": 1_990,
-         "package": 37_790, "new capabilities": 10_690, "package with them": 48_470}
+LINES = {"compiler": 11_770, "check": 930, "engine and runtime": 5_545, "tensor": 9_015, "nn": 5_815, "jit": 1_990,
+         "package": 37_840, "new capabilities": 10_600, "package with them": 48_420}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 6_000, 104      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_990, 103      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
