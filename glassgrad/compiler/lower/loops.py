@@ -201,7 +201,9 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
     known = _known_ranges(node)
     if known is not None:
         return known
-    for top in toposort([node], lambda n: [s for s in n.src if _known_ranges(s) is None]):
+    unknown = [s for s in node.src if _known_ranges(s) is None]
+    below = toposort(unknown, lambda n: [s for s in n.src if _known_ranges(s) is None]) if unknown else ()
+    for top in (*below, node):
         result = frozenset((top,)) if top.op is o.RANGE else frozenset().union(*[ranges_of(s) for s in top.src])
         if top.op is o.FOLD:
             result -= frozenset(top.src[1:])

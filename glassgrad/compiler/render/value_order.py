@@ -264,15 +264,16 @@ class Walker:
 
     def evaluate(self, root: UOp) -> None:
         """Computes a node and everything under it that is not there yet."""
-        resume = self.scope
-        for top in toposort([root], lambda n: [s for s in self.needs(n) if self._is_missing(s)]):
-            if self._is_missing(top):
-                self.scope = self.scope_of(top)
-                self.keep(self.scope, top, self.reads[top], self.make(top))
-        self.scope = resume
+        resume, scope_of = self.scope, self.scope_of
 
-    def _is_missing(self, node: UOp) -> bool:
-        return node.op not in SETTLED and node not in self.scope_of(node).values
+        def missing(node: UOp) -> list[UOp]:
+            return [s for s in self.needs(node) if s.op not in SETTLED and s not in scope_of(s).values]
+
+        for top in toposort([root], missing):
+            scope = self.scope = scope_of(top)
+            if top not in scope.values:           # what came before it may have computed it
+                self.keep(scope, top, self.reads[top], self.make(top))
+        self.scope = resume
 
     def keep(self, scope: Scope, key: Any, reads: frozenset[Any], value: Any) -> Any:
         """Remembers a value in its scope until something it reads is written."""
