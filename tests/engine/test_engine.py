@@ -15,7 +15,6 @@ from scripts import run_script
 
 from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor, dtypes
 from glassgrad.compiler.graph import ops as o
-
 from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets, stack_of, stacked
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.engine.schedule_key import normalize
