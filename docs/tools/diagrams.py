@@ -14,6 +14,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 import guide_diagrams  # noqa: E402 - runs as a script, from any folder
 import stage_diagrams  # noqa: E402
+from draw_steps import grids  # noqa: E402
 
 from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402

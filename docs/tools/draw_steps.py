@@ -1,11 +1,11 @@
-"""Draw steps as SVG: a ladder of passes with their text, and memory over time. In: texts, spans of bytes. Out: text."""
+"""Draw steps as SVG: a ladder of passes with their text, memory over time; and grids. In: texts, numbers. Out: text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from glassgrad.base.svg import GAP_Y, INK, LINE, PAD, PAPER, WIDTH_OF_LETTER, svg_curve, svg_document, svg_text
+from glassgrad.base.svg import GAP_X, GAP_Y, INK, LINE, PAD, PAPER, WIDTH_OF_LETTER, svg_curve, svg_document, svg_text
 
 
 @dataclass
@@ -76,3 +76,20 @@ def arena(spans: Sequence[Span], steps: Sequence[str], total: int, unit: str, he
         if tall > LINE * 0.8:
             parts.append(svg_text(span.label, x + width / 2, y + tall / 2 + 4, "middle"))
     return svg_document(0, 0, left + wide * len(steps) + PAD, bottom + LINE + PAD, parts)
+
+
+def grids(named: Mapping[str, Sequence[Sequence[str]]], shade: Mapping[str, str], cell: int = 30) -> str:
+    """Tables of numbers side by side, each number on its own shade."""
+    parts: list[str] = []
+    x, bottom = float(PAD), 0.0
+    for title, rows in named.items():
+        parts.append(svg_text(title, x, 18))
+        for i, row in enumerate(rows):
+            for j, word in enumerate(row):
+                left, top = x + j * cell, 28 + i * cell
+                parts.append(f'<rect x="{left:.1f}" y="{top}" width="{cell}" height="{cell}" '
+                             f'fill="{shade.get(word, PAPER)}" stroke="{INK}"/>')
+                parts.append(svg_text(word, left + cell / 2, top + cell / 2 + 5, "middle"))
+        bottom = max(bottom, 28 + cell * len(rows))
+        x += max(cell * len(rows[0]), len(title) * WIDTH_OF_LETTER) + GAP_X
+    return svg_document(0, 0, x, bottom + PAD, parts)

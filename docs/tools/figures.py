@@ -1,12 +1,13 @@
 """Measure the source: size of each part, class chains, folders, import circles, names used twice, private names.
 
-In: the repository. Out: a dictionary of figures; `python docs/tools/figures.py` prints them, and
-tests/project/test_figures.py compares them with their limits.
+In: the repository. Out: a dictionary of figures; `python docs/tools/figures.py` prints them, `--write` writes the sizes
+into docs/sizes.md, and tests/project/test_figures.py compares them with their limits.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import subprocess
 import sys
@@ -14,6 +15,9 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from capabilities import CAPABILITIES  # noqa: E402  (beside this file)
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "glassgrad"
@@ -26,8 +30,8 @@ PARTS = {
     "nn": ("nn",),
     "jit": ("jit",),
 }
-# Devices other than the processor and the interpreter: counted apart
-DEVICES = ("compiler/render/wasm", "compiler/render/wgsl", "compiler/render/gpu", "runtime/wasm", "runtime/gpu")
+AIMS = {"compiler": 9_000, "engine and runtime": 4_300, "tensor": 6_000, "nn": 5_000, "jit": 1_400, "package": 27_000}
+SIZE_MARKS = ("<!-- sizes: written by docs/tools/figures.py --write -->", "<!-- end of sizes -->")
 JIT_IN_ENGINE = ("engine/capture.py", "engine/replay.py")        # counted with the jit, which they serve alone
 
 
@@ -52,16 +56,56 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
+def within(file: str, paths: tuple[str, ...]) -> bool:
+    """Whether a file is one of these paths, or in a folder that is."""
+    return any(file == path or file.startswith(path + "/") for path in paths)
+
+
+@functools.cache
+def line_counts() -> dict[str, int]:
+    """Lines of code of every file of the package."""
+    return {path.relative_to(PACKAGE).as_posix(): code_lines(path) for path in sources()}
+
+
 def sizes() -> dict[str, int]:
-    """Lines of code of each part and of the whole package."""
-    count = {path.relative_to(PACKAGE).as_posix(): code_lines(path) for path in sources()}
-    found = {part: sum(n for file, n in count.items() if file.startswith(folders) and not file.startswith(DEVICES)
-                       and file not in JIT_IN_ENGINE)
+    """Lines of code of each part's core, of everything new, and of the whole package."""
+    count = line_counts()
+    new = {file for paths in CAPABILITIES.values() for file in count if within(file, paths)}
+    core = {file: n for file, n in count.items() if file not in new}
+    found = {part: sum(n for file, n in core.items() if within(file, folders) and file not in JIT_IN_ENGINE)
              for part, folders in PARTS.items()}
-    found["devices"] = sum(n for file, n in count.items() if file.startswith(DEVICES))
-    found["jit"] += sum(count.get(file, 0) for file in JIT_IN_ENGINE)
-    found["package"] = sum(count.values())
+    found["jit"] += sum(core.get(file, 0) for file in JIT_IN_ENGINE)
+    found["package"] = sum(core.values())
+    found["new capabilities"] = sum(count[file] for file in new)
+    found["package with them"] = sum(count.values())
     return found
+
+
+def capability_sizes() -> dict[str, int]:
+    """Lines of code of each new capability."""
+    count = line_counts()
+    return {name: sum(n for file, n in count.items() if within(file, paths)) for name, paths in CAPABILITIES.items()}
+
+
+def missing_capability_files() -> list[str]:
+    """What the table of capabilities lists and the package does not have."""
+    return [path for paths in CAPABILITIES.values() for path in paths if not (PACKAGE / path).exists()]
+
+
+def size_tables() -> str:
+    """The sizes as tables of Markdown: each part with its aim, then each new capability with its files."""
+    parts = [f"| {part} | {n:,} | {f'{AIMS[part]:,}' if part in AIMS else ''} |" for part, n in sizes().items()]
+    new = [f"| {name} | {n:,} | {', '.join(f'`{path}`' for path in CAPABILITIES[name])} |"
+           for name, n in capability_sizes().items()]
+    return "\n".join(["| part | lines of code | aim |", "|---|---|---|", *parts, "",
+                      "| new capability | lines of code | where |", "|---|---|---|", *new])
+
+
+def write_size_page() -> None:
+    """Put the tables between the marks of docs/sizes.md."""
+    page = ROOT / "docs" / "sizes.md"
+    before, rest = page.read_text().split(SIZE_MARKS[0])
+    page.write_text(f"{before}{SIZE_MARKS[0]}\n{size_tables()}\n{SIZE_MARKS[1]}{rest.split(SIZE_MARKS[1])[1]}")
 
 
 def class_chains() -> tuple[int, str]:
@@ -218,6 +262,8 @@ def figures() -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    if "--write" in sys.argv:
+        write_size_page()
     for name, value in figures().items():
         print(f"{name:<75} {value}")
     if "-v" in sys.argv:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from draw_steps import Rung, ladder
+from draw_steps import Rung, grids, ladder
 
 from glassgrad import GlobalCounters, Tensor, TinyJit
 from glassgrad.base.svg import DrawnBox, graph, grids

@@ -1,4 +1,4 @@
-"""Draw graphs, loop nests and grids as SVG. In: nodes and edges, nested loops, numbers. Out: text. Knows no glassgrad.
+"""Draw graphs, loop nests and bars as SVG. In: nodes and edges, nested loops, numbers. Out: text. Knows no glassgrad.
 
 The same input gives the same text, byte for byte, so that a test can compare the committed drawing with a fresh one.
 """
@@ -204,24 +204,6 @@ def _nest(nest: Nest | str, x: float, y: float, width: float, parts: list[str]) 
     parts.insert(at, f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{bottom - y:.1f}" rx="3" '
                      f'fill="{nest.color}" stroke="{INK}"/>')
     return bottom
-
-
-# -- grids ---------------------------------------------------------------------------------------------------
-def grids(named: Mapping[str, Sequence[Sequence[str]]], shade: Mapping[str, str], cell: int = 30) -> str:
-    """Tables of numbers side by side, each number on its own shade."""
-    parts: list[str] = []
-    x, bottom = float(PAD), 0.0
-    for title, rows in named.items():
-        parts.append(svg_text(title, x, 18))
-        for i, row in enumerate(rows):
-            for j, word in enumerate(row):
-                left, top = x + j * cell, 28 + i * cell
-                parts.append(f'<rect x="{left:.1f}" y="{top}" width="{cell}" height="{cell}" '
-                             f'fill="{shade.get(word, PAPER)}" stroke="{INK}"/>')
-                parts.append(svg_text(word, left + cell / 2, top + cell / 2 + 5, "middle"))
-        bottom = max(bottom, 28 + cell * len(rows))
-        x += max(cell * len(rows[0]), len(title) * WIDTH_OF_LETTER) + GAP_X
-    return svg_document(0, 0, x, bottom + PAD, parts)
 
 
 # -- bars ----------------------------------------------------------------------------------------------------

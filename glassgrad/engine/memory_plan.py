@@ -1,21 +1,19 @@
 """Where intermediate values lie, and how much memory that takes. In: how long each lives, its size. Out: offsets.
 
 Values whose lives do not overlap share memory. Placing the largest first, each at the lowest offset that is free for
-all of its life, comes close to the least possible in practice, and takes time that grows with the square of their
-number; very many are placed in the order they begin, into the gaps that ended values leave.
+all of its life, comes close to the least possible in practice. It takes time that grows with the square of their
+number: 20 ms for 1,000 values, 3 s for 10,000, which is less than it takes to schedule so many.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 from glassgrad.runtime.host_memory import readable
 
 ALIGNMENT = 64
-MANY = 1000
 
 
 class MemoryUse(NamedTuple):
@@ -53,7 +51,23 @@ def assign_offsets(lives: Sequence[Lifetime]) -> tuple[list[int], int]:
     >>> assign_offsets([Lifetime(0, 1, 64), Lifetime(1, 2, 64), Lifetime(2, 3, 64)])
     ([0, 64, 0], 128)
     """
-    return _largest_first(lives) if len(lives) <= MANY else _in_order(lives)
+    offsets = [0] * len(lives)
+    placed: list[tuple[int, int, int, int]] = []     # (offset, end, first, last), by offset
+    total = 0
+    for i in sorted(range(len(lives)), key=lambda i: (-lives[i].nbytes, lives[i].first)):
+        first, last, nbytes = lives[i]
+        size = _rounded(nbytes)
+        at = 0
+        for start, end, begins, ends in placed:
+            if ends < first or last < begins:
+                continue
+            if at + size <= start:
+                break
+            at = max(at, end)
+        offsets[i] = at
+        total = max(total, at + size)
+        insort(placed, (at, at + size, first, last))
+    return offsets, total
 
 
 def _rounded(nbytes: int) -> int:
@@ -98,54 +112,3 @@ def stacked(stack: Stack, sizes: Sequence[int]) -> tuple[list[int], int]:
         offsets[i] = at
         ends[i] = at + _rounded(sizes[i])
     return offsets, max(ends, default=0)
-
-
-def _largest_first(lives: Sequence[Lifetime]) -> tuple[list[int], int]:
-    offsets = [0] * len(lives)
-    placed: list[tuple[int, int, int, int]] = []     # (offset, end, first, last), by offset
-    total = 0
-    for i in sorted(range(len(lives)), key=lambda i: (-lives[i].nbytes, lives[i].first)):
-        first, last, nbytes = lives[i]
-        size = _rounded(nbytes)
-        at = 0
-        for start, end, begins, ends in placed:
-            if ends < first or last < begins:
-                continue
-            if at + size <= start:
-                break
-            at = max(at, end)
-        offsets[i] = at
-        total = max(total, at + size)
-        insort(placed, (at, at + size, first, last))
-    return offsets, total
-
-
-def _in_order(lives: Sequence[Lifetime]) -> tuple[list[int], int]:
-    offsets = [0] * len(lives)
-    gaps: list[tuple[int, int]] = []                 # (offset, end) of free memory, by offset
-    alive: list[tuple[int, int, int]] = []           # (last, offset, end), the first to end first
-    total = 0
-    for i in sorted(range(len(lives)), key=lambda i: lives[i].first):
-        first, last, nbytes = lives[i]
-        size = _rounded(nbytes)
-        while alive and alive[0][0] < first:
-            _, start, end = heappop(alive)
-            place = bisect_left(gaps, (start, end))
-            if place < len(gaps) and gaps[place][0] == end:          # joined with its neighbours
-                end = gaps.pop(place)[1]
-            if place and gaps[place - 1][1] == start:
-                start = gaps.pop(place - 1)[0]
-            insort(gaps, (start, end))
-        fitting = [gap for gap in gaps if gap[1] - gap[0] >= size]
-        start, end = min(fitting, key=lambda gap: gap[1] - gap[0], default=(total, total + size))
-        if fitting:
-            gaps.remove((start, end))
-            if end > start + size:
-                insort(gaps, (start + size, end))
-        elif gaps and gaps[-1][1] == total:                           # grow the last gap
-            start = gaps.pop()[0]
-        offsets[i] = start
-        total = max(total, start + size)
-        if size:
-            heappush(alive, (last, start, start + size))
-    return offsets, total

@@ -88,10 +88,12 @@ def prepare(normal: NormalizedGraph, make_schedule: Callable[[], Schedule], comp
     """Schedule and compile a graph, and tell how long each took."""
     if settings.VIZ and _start_recording is not None:
         _start_recording()
-    observers = _observers
-    if not observers:
-        return compile(make_schedule())
+    return _prepare_observed(normal, make_schedule, compile) if _observers else compile(make_schedule())
 
+
+def _prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Schedule],
+                      compile: Callable[[Schedule], Any]) -> Any:
+    observers = _observers
     told = 0                                # time that observers took: it is no part of scheduling
 
     def passed(each: Pass, work: Any) -> None:

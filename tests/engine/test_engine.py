@@ -15,7 +15,6 @@ from scripts import run_script
 
 from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor, dtypes
 from glassgrad.compiler.graph import ops as o
-from glassgrad.engine import memory_plan
 from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets, stack_of, stacked
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.engine.schedule_key import normalize
@@ -245,12 +244,9 @@ lives = st.lists(st.builds(lambda first, length, nbytes: Lifetime(first, first +
 
 
 @hypothesis_settings(max_examples=200, deadline=None, derandomize=True)
-@given(lives, st.sampled_from([0, 1000]))
-def test_values_alive_together_never_overlap(rows: list[Lifetime], many: int) -> None:
-    """Placed the largest first, or, where they are very many, in the order they begin."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_plan, "MANY", many)
-        offsets, total = assign_offsets(rows)
+@given(lives)
+def test_values_alive_together_never_overlap(rows: list[Lifetime]) -> None:
+    offsets, total = assign_offsets(rows)
     _check_apart(rows, offsets, total)
     padded = [-(-r.nbytes // ALIGNMENT) * ALIGNMENT for r in rows]
     needed = max(sum(size for size, r in zip(padded, rows) if r.first <= t <= r.last) for t in range(45))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import DTypeError, GradientError, InputError, Tensor, TinyJit, dtypes
+from glassgrad import GradientError, InputError, Tensor, TinyJit, dtypes
 from glassgrad.base.errors import GlassgradError
 from glassgrad.compat.tinygrad.kernel_nodes import AddrSpace, AxisType, KernelInfo, UOp
 from glassgrad.runtime.cpu.c_compiler import find_compiler
@@ -103,8 +103,16 @@ def test_mistakes_are_named():
                             (lambda m: m.reshape(3), "do not fit")):
         with pytest.raises(InputError, match=words):
             x.custom_kernel(fxn=describe)
-    with pytest.raises(DTypeError, match="no word"):
-        x.half().custom_kernel(fxn=lambda m: m[i].store(1.0).end(i).sink())
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64, dtypes.int8, dtypes.bool],
+                         ids=lambda dtype: dtype.name)
+def test_a_described_kernel_of_any_type(dtype):
+    i, x = loop(3), Tensor([0.0, 1.0, 2.5]).cast(dtype)
+    found, _ = Tensor.empty(3).custom_kernel(x, fxn=lambda out, m: out[i].store(m[i] * 3).end(i).sink())
+    assert found.tolist() == (x.float() * 3 if dtype is not dtypes.bool else x.float()).tolist()
+    changed, = x.custom_kernel(fxn=lambda m: m[i].store(m[2 - i]).end(i).sink())
+    assert changed.dtype is dtype and changed.tolist() == [x.tolist()[k] for k in (2, 1, 2)]
 
 
 def test_a_described_kernel_under_the_jit():

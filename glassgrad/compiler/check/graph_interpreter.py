@@ -177,7 +177,24 @@ def _settle(np: Any, x: Array, dtype: DType) -> Array:
     return from_storage(to_storage(x, dtype), dtype) if dtype in _NOT_IN_NUMPY else x
 
 
-_EVALUATE: dict[Op, Callable[..., Array]] = {}
+_EVALUATE: dict[Op, Callable[..., Array]] = {
+    o.CONST: lambda np, node: np.asarray(node.arg, array_type(node.dtype)),
+    o.SCALAR: lambda np, node: np.asarray(convert(node.arg.value, node.dtype), array_type(node.dtype)),
+    o.LENGTH: lambda np, node: np.asarray(node.arg.length, array_type(node.dtype)),
+    o.IOTA: lambda np, node: np.arange(node.size).astype(array_type(node.dtype)),
+    o.CONTIGUOUS: lambda np, node, x: x,
+    o.COPY: lambda np, node, x: x,
+    o.DETACH: lambda np, node, x, *others: x,          # the others matter to gradients only
+    o.CAST: lambda np, node, x: cast_array(x, node.dtype),
+    o.BITCAST: lambda np, node, x: from_storage(
+        to_storage(x, node.src[0].dtype).view(storage_type(node.dtype)), node.dtype),
+    o.RESHAPE: lambda np, node, x: x.reshape(node.arg.shape),
+    o.PERMUTE: lambda np, node, x: x.transpose(node.arg.order),
+    o.EXPAND: lambda np, node, x: np.broadcast_to(x, node.arg.shape),
+    o.PAD: lambda np, node, x: np.pad(x, node.arg.padding),
+    o.SHRINK: lambda np, node, x: x[tuple(slice(start, stop) for start, stop in node.arg.bounds)],
+    o.FLIP: lambda np, node, x: np.flip(x, node.arg.axes),
+}
 
 
 def _means(*ops: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
@@ -187,38 +204,7 @@ def _means(*ops: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     return declare
 
 
-# -- leaves and memory ---------------------------------------------------------------------------------------
-@_means(o.CONST)
-def _(np: Any, node: UOp) -> Array:
-    return np.asarray(node.arg, array_type(node.dtype))
-
-
-@_means(o.SCALAR)
-def _(np: Any, node: UOp) -> Array:
-    return np.asarray(convert(node.arg.value, node.dtype), array_type(node.dtype))
-
-
-@_means(o.LENGTH)
-def _(np: Any, node: UOp) -> Array:
-    return np.asarray(node.arg.length, array_type(node.dtype))
-
-
-@_means(o.CONTIGUOUS, o.COPY, o.DETACH)
-def _(np: Any, node: UOp, x: Array, *inputs: Array) -> Array:
-    return x    # a DETACH may have more sources: they matter to gradients only
-
-
 # -- conversion ----------------------------------------------------------------------------------------------
-@_means(o.CAST)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return cast_array(x, node.dtype)
-
-
-@_means(o.BITCAST)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return from_storage(to_storage(x, node.src[0].dtype).view(storage_type(node.dtype)), node.dtype)
-
-
 def array_type(dtype: DType) -> Any:
     """The NumPy type of arrays that hold values of `dtype`."""
     import numpy as np
@@ -329,36 +315,6 @@ def _(np: Any, node: UOp, x: Array) -> Array:
 
 
 # -- movement ------------------------------------------------------------------------------------------------
-@_means(o.RESHAPE)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return x.reshape(node.arg.shape)
-
-
-@_means(o.PERMUTE)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return x.transpose(node.arg.order)
-
-
-@_means(o.EXPAND)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return np.broadcast_to(x, node.arg.shape)
-
-
-@_means(o.PAD)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return np.pad(x, node.arg.padding)
-
-
-@_means(o.SHRINK)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return x[tuple(slice(start, stop) for start, stop in node.arg.bounds)]
-
-
-@_means(o.FLIP)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return np.flip(x, node.arg.axes)
-
-
 @_means(o.WINDOW)
 def _(np: Any, node: UOp, x: Array) -> Array:
     axis, size, stride, dilation = node.arg
@@ -402,11 +358,6 @@ def _(np: Any, node: UOp, base: Array, index: Array, value: Array) -> Array:
     else:
         {"add": np.add, "max": np.maximum}[node.arg.mode].at(out, index, value)
     return _settle(np, out, node.dtype)
-
-
-@_means(o.IOTA)
-def _(np: Any, node: UOp) -> Array:
-    return np.arange(node.size).astype(array_type(node.dtype))
 
 
 @_means(o.RANDOM)

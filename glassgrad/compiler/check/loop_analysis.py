@@ -59,16 +59,8 @@ def is_pure(node: UOp) -> bool:
     known = _known_pure(node)
     if known is not None:
         return known
-    stack = [node]
-    while stack:
-        top = stack[-1]
-        waiting = [s for s in top.src if _known_pure(s) is None]
-        if waiting:
-            stack.extend(waiting)
-            continue
-        stack.pop()
-        pure = top.op not in (o.LOAD, o.REGISTER, o.FOLD, o.LOCAL) and all(_known_pure(s) for s in top.src)
-        top.pure = pure
+    for top in toposort([node], lambda n: [s for s in n.src if _known_pure(s) is None]):
+        top.pure = top.op not in (o.LOAD, o.REGISTER, o.FOLD, o.LOCAL) and all(_known_pure(s) for s in top.src)
     return bool(_known_pure(node))
 
 

@@ -74,6 +74,24 @@ def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
     return axes
 
 
+def moved_behind(move: UOp, x: UOp, lead: int) -> UOp:
+    """What a movement node does, done to x behind `lead` axes that it does not see."""
+    op, arg, front = move.op, move.arg, x.shape[:lead]
+    if op is o.RESHAPE:
+        return x.reshape((*front, *arg.shape))
+    if op is o.PERMUTE:
+        return x.permute((*range(lead), *[lead + a for a in arg.order]))
+    if op is o.EXPAND:
+        return x.expand((*front, *arg.shape))
+    if op is o.PAD:
+        return x.pad((*[(0, 0)] * lead, *arg.padding))
+    if op is o.SHRINK:
+        return x.shrink((*[(0, n) for n in front], *arg.bounds))
+    if op is o.FLIP:
+        return x.flip([lead + a for a in arg.axes])
+    return UOp(op, x.dtype, (x,), arg._replace(axis=lead + arg.axis))        # WINDOW, UNWINDOW
+
+
 def start_of_piece(node: UOp) -> int | None:
     """Which element of its source a SHRINK begins with, if what it takes is contiguous there; else None.
 

@@ -37,6 +37,7 @@ from typing import NamedTuple, TypeVar, Union
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import FoldOver, Local, Range
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
@@ -200,14 +201,9 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
     known = _known_ranges(node)
     if known is not None:
         return known
-    stack = [node]
-    while stack:
-        top = stack[-1]
-        waiting = [s for s in top.src if _known_ranges(s) is None]
-        if waiting:
-            stack.extend(waiting)
-            continue
-        stack.pop()
+    unknown = [s for s in node.src if _known_ranges(s) is None]
+    below = toposort(unknown, lambda n: [s for s in n.src if _known_ranges(s) is None]) if unknown else ()
+    for top in (*below, node):
         result = frozenset((top,)) if top.op is o.RANGE else frozenset().union(*[ranges_of(s) for s in top.src])
         if top.op is o.FOLD:
             result -= frozenset(top.src[1:])

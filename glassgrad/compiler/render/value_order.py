@@ -263,21 +263,16 @@ class Walker:
         return constant, *known[1:]
 
     def evaluate(self, root: UOp) -> None:
-        """Computes a node and everything under it that is not there yet; iterative, so depth is no limit."""
-        stack = [root]
-        resume = self.scope
-        while stack:
-            top = stack[-1]
-            if top.op in SETTLED or top in self.scope_of(top).values:
-                stack.pop()
-                continue
-            waiting = [s for s in self.needs(top) if s.op not in SETTLED and s not in self.scope_of(s).values]
-            if waiting:
-                stack.extend(reversed(waiting))
-                continue
-            stack.pop()
-            self.scope = self.scope_of(top)
-            self.keep(self.scope, top, self.reads[top], self.make(top))
+        """Computes a node and everything under it that is not there yet."""
+        resume, scope_of = self.scope, self.scope_of
+
+        def missing(node: UOp) -> list[UOp]:
+            return [s for s in self.needs(node) if s.op not in SETTLED and s not in scope_of(s).values]
+
+        for top in toposort([root], missing):
+            scope = self.scope = scope_of(top)
+            if top not in scope.values:           # what came before it may have computed it
+                self.keep(scope, top, self.reads[top], self.make(top))
         self.scope = resume
 
     def keep(self, scope: Scope, key: Any, reads: frozenset[Any], value: Any) -> Any:

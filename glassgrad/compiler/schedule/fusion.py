@@ -299,14 +299,8 @@ class _Plan:
 
     def exact_cost(self, node: UOp) -> int:
         """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
-        total, stack, seen = 0, [node], set()
-        while stack and total <= LARGEST:
-            n = stack.pop()
-            if n not in seen and n not in self.reasons and n.op not in LEAVES:
-                seen.add(n)
-                total += n.op.cost
-                stack.extend(n.src)
-        return total
+        inside = toposort([node], lambda n: [s for s in n.src if s not in self.reasons and s.op not in LEAVES])
+        return sum(n.op.cost for n in inside)
 
     def movement(self, node: UOp) -> Inlined:
         source = node.src[0]
@@ -513,11 +507,5 @@ class _Plan:
 
     def _memory_read(self, node: UOp) -> int:
         """How many values as large as a node are read from memory for it, each counted once."""
-        stack, seen = [*node.src], set()
-        while stack:
-            n = stack.pop()
-            if n not in seen:
-                seen.add(n)
-                if n not in self.reasons and n.op not in LEAVES:
-                    stack.extend(n.src)
+        seen = toposort(node.src, lambda n: () if n in self.reasons or n.op in LEAVES else n.src)
         return sum(1 for n in seen if n.size * FEWER > node.size and (n in self.reasons or n.op in (o.BUFFER, o.PARAM)))

@@ -186,17 +186,6 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
         slots.append(memory.slot(node, whole))
         return UOp(o.PARAM, node.dtype, (), Param(len(slots) - 1, node.shape, node.op is o.PARAM and node.arg.scalar))
 
-    measured: dict[Symbol, Symbol] = {}      # variables of this kernel, and what they are called in it
-    measures: list[UOp] = []
-
-    def measure(symbol: Symbol) -> Symbol:
-        """A variable under the name of its slot, so that equal kernels are equal."""
-        if symbol not in measured:
-            slots.append(place[sizes[symbol]])
-            name = measured[symbol] = symbol._replace(name=f"n{len(slots) - 1}")
-            measures.append(UOp(o.PARAM, dtypes.index, (), Measure(len(slots) - 1, name)))
-        return measured[symbol]
-
     for root in roots:
         for node in _toposort_within(root, roots, memory, new):
             if memory.holds(node, roots):
@@ -213,11 +202,26 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
     stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r, shape in zip(targets, stored, shapes))
     sink = UOp(o.SINK, stored[0].dtype, stores)
     if sink.symbolic:
-        named: dict[UOp, UOp] = {}
-        for node in toposort(stores):
-            named[node] = node.named(tuple([named[s] for s in node.src]), measure)
-        sink = UOp(o.SINK, sink.dtype, (*[named[s] for s in stores], *measures))
+        sink = _with_variables(sink, slots, {symbol: place[size] for symbol, size in sizes.items()})
     return Item(sink, tuple(slots), len(stored), roots[0].device, why, lines)
+
+
+def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) -> UOp:
+    """A kernel with its variables, which join `slots`, under the names of these: equal kernels are equal."""
+    measured: dict[Symbol, Symbol] = {}      # variables, and what they are called in the kernel
+    measures: list[UOp] = []
+
+    def measure(symbol: Symbol) -> Symbol:
+        if symbol not in measured:
+            slots.append(size_slots[symbol])
+            name = measured[symbol] = symbol._replace(name=f"n{len(slots) - 1}")
+            measures.append(UOp(o.PARAM, dtypes.index, (), Measure(len(slots) - 1, name)))
+        return measured[symbol]
+
+    named: dict[UOp, UOp] = {}
+    for node in toposort(sink.src):
+        named[node] = node.named(tuple([named[s] for s in node.src]), measure)
+    return UOp(o.SINK, sink.dtype, (*[named[s] for s in sink.src], *measures))
 
 
 def _toposort_within(root: UOp, roots: list[UOp], memory: _Memory, known: dict[UOp, UOp]) -> list[UOp]:

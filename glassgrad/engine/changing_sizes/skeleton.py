@@ -7,6 +7,7 @@ kernel.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
@@ -21,8 +22,6 @@ class SizesOf(NamedTuple):
     least: tuple[int | None, ...]
 
 
-_parts: dict[tuple[o.Op, Any], SizesOf] = {}
-_MOST_PARTS = 8192
 _EVERY = 16             # a row in so many says enough of a graph to look for others of its skeleton
 
 
@@ -31,7 +30,9 @@ def _shape_part(shape: tuple[int, ...]) -> SizesOf:
                    tuple([2 for n in shape if n >= 2]))
 
 
-def _part(op: o.Op, arg: Any) -> SizesOf:
+@lru_cache(maxsize=8192, typed=True)        # True and 1 are equal, and only one of them is a size
+def sizes_in(op: o.Op, arg: Any) -> SizesOf:
+    """The sizes in the argument of a row, which `apart` gives."""
     if op is o.BUFFER:
         return _shape_part(arg)
     if op is o.CONST:
@@ -47,18 +48,6 @@ def _part(op: o.Op, arg: Any) -> SizesOf:
     if op is o.UNWINDOW:
         return SizesOf(arg._replace(length=0), (arg.length,), (2,))
     return SizesOf(arg, (), ())
-
-
-def sizes_in(op: o.Op, arg: Any) -> SizesOf:
-    """The sizes in the argument of a row, which `apart` gives."""
-    if op is o.CONST:                   # True and 1 are one key of a dict, and only one of them is a size
-        return _part(op, arg)
-    known = _parts.get((op, arg))
-    if known is None:
-        if len(_parts) >= _MOST_PARTS:
-            _parts.clear()
-        known = _parts[op, arg] = _part(op, arg)
-    return known
 
 
 def apart(row: Any) -> tuple[tuple[Any, ...], Any]:

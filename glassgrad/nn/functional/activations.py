@@ -5,12 +5,11 @@ The formulas are in the tensor's methods of the same names.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.nn.functional.fixed_arguments import for_each_rank, in_place
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["alpha_dropout", "celu", "celu_", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "elu_",
@@ -136,13 +135,6 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         return _given(input, input.dropout(p), inplace)
 
 
-def _channels(input: Tensor, p: float, training: bool, inplace: bool, space: int) -> Tensor:
-    """Whole channels dropped: one draw for all axes of space. As in PyTorch, three axes are (batch, channels, length);
-    otherwise the batch may be left out."""
-    alone = input.ndim == space + 1 and input.ndim != 3
-    return _given(input, _dropped(input, p, input.shape[:1 if alone else 2], training, 0.0), inplace)
-
-
 def _dropped(input: Tensor, p: float, drawn: Sequence[int], training: bool, low: float) -> Tensor:
     """Each value `low` with probability p, one draw for each index of the first axes; then all are scaled so that the
     mean stays, or, where low is not 0, shifted and scaled so that mean 0 and variance 1 stay."""
@@ -157,19 +149,15 @@ def _dropped(input: Tensor, p: float, drawn: Sequence[int], training: bool, low:
     return kept.where(input, low) * scale - scale * low * p
 
 
-def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (batch, channels, length) dropped."""
-    return _channels(input, p, training, inplace, 1)
+def _dropout_channels(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
+                      rank: int) -> Tensor:
+    """Whole channels dropped: one draw for all axes of space. As in PyTorch, three axes are (batch, channels, length)
+    for every rank; else the batch may be left out."""
+    alone = input.ndim == rank + 1 and input.ndim != 3
+    return _given(input, _dropped(input, p, input.shape[:1 if alone else 2], training, 0.0), inplace)
 
 
-def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (batch, channels, height, width) dropped."""
-    return _channels(input, p, training, inplace, 2)
-
-
-def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (batch, channels, depth, height, width) dropped."""
-    return _channels(input, p, training, inplace, 3)
+dropout1d, dropout2d, dropout3d = for_each_rank("dropout", _dropout_channels)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -192,19 +180,5 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
 
 
 # -- in place, by names of their own -------------------------------------------------------------------------
-def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function with the same parameters but `inplace`, which it sets."""
-    signature = inspect.signature(function)
-
-    def changed(*args: Any, **kwargs: Any) -> Tensor:
-        return function(*args, **kwargs, inplace=True)
-    changed.__name__ = changed.__qualname__ = f"{function.__name__}_"
-    changed.__doc__ = f"`{function.__name__}`, and the result is the input's new value."
-    changed.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[p for p in signature.parameters.values() if p.name != "inplace"])
-    return changed
-
-
-relu_, selu_, elu_, celu_ = _in_place(relu), _in_place(selu), _in_place(elu), _in_place(celu)
-leaky_relu_, hardtanh_ = _in_place(leaky_relu), _in_place(hardtanh)
-threshold_, rrelu_ = _in_place(threshold), _in_place(rrelu)
+relu_, selu_, elu_, celu_, leaky_relu_, hardtanh_, threshold_, rrelu_ = map(
+    in_place, (relu, selu, elu, celu, leaky_relu, hardtanh, threshold, rrelu))

@@ -8,6 +8,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context
+from glassgrad.nn.functional.fixed_arguments import with_fixed
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
@@ -19,6 +20,7 @@ __all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d",
 
 Sizes = int | Sequence[int]
 Maybe = Tensor | None
+_OTHER_RANKS = ((1, "one axis"), (3, "three"))
 
 
 # -- products ------------------------------------------------------------------------------------------------
@@ -77,18 +79,6 @@ def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1,
     return found.squeeze(0) if single else found
 
 
-def conv1d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
-           groups: int = 1) -> Tensor:
-    """The same along one axis."""
-    return conv2d(input, weight, bias, stride, padding, dilation, groups)
-
-
-def conv3d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
-           groups: int = 1) -> Tensor:
-    """The same along three."""
-    return conv2d(input, weight, bias, stride, padding, dilation, groups)
-
-
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
                      output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
     """The gradient of a convolution as a layer; the weight is (in, out / groups, ...)."""
@@ -98,16 +88,10 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: 
     return found.squeeze(0) if single else found
 
 
-def conv_transpose1d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
-                     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
-    """The same along one axis."""
-    return conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def conv_transpose3d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
-                     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
-    """The same along three."""
-    return conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
+# the weight says how many axes of space there are
+conv1d, conv3d = (with_fixed(conv2d, f"conv{rank}d", f"The same along {axes}.") for rank, axes in _OTHER_RANKS)
+conv_transpose1d, conv_transpose3d = (with_fixed(conv_transpose2d, f"conv_transpose{rank}d", f"The same along {axes}.")
+                                      for rank, axes in _OTHER_RANKS)
 
 
 # -- normalizations ------------------------------------------------------------------------------------------
@@ -208,13 +192,10 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Tensor:
     """Space resized."""
-    if antialias:
-        raise InputError("interpolate does not smooth", given="antialias=True", expected="antialias=False",
-                         fix="average first: avg_pool2d")
     if recompute_scale_factor and scale_factor is not None:       # places are counted by the size, not the factor
         each = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
         size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], each)), None
-    return input.interpolate(size, mode, bool(align_corners), scale_factor)
+    return input.interpolate(size, mode, bool(align_corners), scale_factor, antialias)
 
 
 def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from glassgrad.nn.functional.fixed_arguments import for_each_rank, with_fixed
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -24,99 +25,52 @@ def _each(size: Sizes | None, rank: int) -> Any:
 
 
 # -- means ---------------------------------------------------------------------------------------------------
-def _average(input: Tensor, rank: int, kernel_size: Sizes, stride: Sizes | None, padding: Sizes, ceil_mode: bool,
-             count_include_pad: bool, divisor_override: int | None) -> Tensor:
-    return input.avg_pool2d(_each(kernel_size, rank), stride, 1, padding, ceil_mode, count_include_pad,
-                            divisor_override)
-
-
-def avg_pool1d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-               ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
-    """The mean of each window.
+def _average(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+             ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None, *,
+             rank: int) -> Tensor:
+    """The mean of each window; `divisor_override` divides the sum instead of the window's size.
 
     >>> avg_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2).tolist()
     [[[2.0, 6.0]]]
     """
-    return _average(input, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+    return input.avg_pool2d(_each(kernel_size, rank), stride, 1, padding, ceil_mode, count_include_pad,
+                            divisor_override)
 
 
-def avg_pool2d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-               ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
-    """The same along two axes; `divisor_override` divides the sum instead of the window's size."""
-    return _average(input, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+avg_pool1d, avg_pool2d, avg_pool3d = for_each_rank("avg_pool", _average)
+avg_pool1d = with_fixed(avg_pool1d, "avg_pool1d", "The mean of each window.", divisor_override=None)
 
 
-def avg_pool3d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-               ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
-    """The same along three."""
-    return _average(input, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-def p_norm_pool(input: Tensor, rank: int, norm_type: float, kernel_size: Sizes, stride: Sizes | None,
-                ceil_mode: bool) -> Tensor:
-    """The p-norm of windows over the last `rank` axes."""
+def p_norm_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+                ceil_mode: bool = False, *, rank: int) -> Tensor:
+    """The p-norm of each window."""
     window = _each(kernel_size, rank)
     mean = input.pow(norm_type).avg_pool2d(window, stride, 1, 0, ceil_mode)
     return (mean.sign() * mean.abs().relu() * math.prod(window)).pow(1 / norm_type)
 
 
-def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
-              ceil_mode: bool = False) -> Tensor:
-    """The p-norm of each window."""
-    return p_norm_pool(input, 1, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
-              ceil_mode: bool = False) -> Tensor:
-    """The same along two axes."""
-    return p_norm_pool(input, 2, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
-              ceil_mode: bool = False) -> Tensor:
-    """The same along three."""
-    return p_norm_pool(input, 3, norm_type, kernel_size, stride, ceil_mode)
+lp_pool1d, lp_pool2d, lp_pool3d = for_each_rank("lp_pool", p_norm_pool)
 
 
 # -- greatest values -----------------------------------------------------------------------------------------
-def max_pool1d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+def _largest(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+             ceil_mode: bool = False, return_indices: bool = False, *, rank: int) -> Any:
     """The greatest of each window; with return_indices also where it was.
 
     >>> max_pool1d(Tensor([[[1.0, 3.0, 5.0, 2.0]]]), 2).tolist()
     [[[3.0, 5.0]]]
     """
-    return input.max_pool2d(_each(kernel_size, 1), stride, dilation, padding, ceil_mode, return_indices)
+    return input.max_pool2d(_each(kernel_size, rank), stride, dilation, padding, ceil_mode, return_indices)
 
 
-def max_pool2d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-               ceil_mode: bool = False, return_indices: bool = False) -> Any:
-    """The same along two axes."""
-    return input.max_pool2d(_each(kernel_size, 2), stride, dilation, padding, ceil_mode, return_indices)
-
-
-def max_pool3d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-               ceil_mode: bool = False, return_indices: bool = False) -> Any:
-    """The same along three."""
-    return input.max_pool2d(_each(kernel_size, 3), stride, dilation, padding, ceil_mode, return_indices)
-
-
-def max_unpool1d(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                 output_size: Sequence[int] | None = None) -> Tensor:
+def _put_back(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+              output_size: Sequence[int] | None = None, *, rank: int) -> Tensor:
     """Greatest values back to where they were, zeros elsewhere."""
-    return input.max_unpool2d(indices, _each(kernel_size, 1), stride, 1, padding, output_size)
+    return input.max_unpool2d(indices, _each(kernel_size, rank), stride, 1, padding, output_size)
 
 
-def max_unpool2d(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                 output_size: Sequence[int] | None = None) -> Tensor:
-    """The same along two axes."""
-    return input.max_unpool2d(indices, _each(kernel_size, 2), stride, 1, padding, output_size)
-
-
-def max_unpool3d(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                 output_size: Sequence[int] | None = None) -> Tensor:
-    """The same along three."""
-    return input.max_unpool2d(indices, _each(kernel_size, 3), stride, 1, padding, output_size)
+max_pool1d, max_pool2d, max_pool3d = for_each_rank("max_pool", _largest)
+max_unpool1d, max_unpool2d, max_unpool3d = for_each_rank("max_unpool", _put_back)
 
 
 # -- to a given size -----------------------------------------------------------------------------------------

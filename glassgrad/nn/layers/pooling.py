@@ -196,7 +196,7 @@ class _LPPool(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_space(x)
-        return p_norm_pool(x, self.rank, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+        return p_norm_pool(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode, rank=self.rank)
 
 
 class LPPool2d(_LPPool, rank=2):

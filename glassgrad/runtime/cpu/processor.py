@@ -22,8 +22,8 @@ class HostTarget:
     """A processor: `features` are spelled as LLVM spells them (`avx512f`, `amx-bf16`, `neon`).
 
     >>> target = HostTarget("x86_64", "a cpu", frozenset({"avx", "avx2", "fma"}), "x86_64-unknown-linux-gnu")
-    >>> target.vector_bytes, target.vector_registers, target.has_fma, target.has_amx_bf16
-    (32, 16, True, False)
+    >>> target.vector_bytes, target.vector_registers
+    (32, 16)
     """
     arch: str                       # "x86_64" or "aarch64"
     cpu: str                        # a name for people and for cache keys
@@ -41,26 +41,6 @@ class HostTarget:
     def vector_registers(self) -> int:
         """How many vector registers there are."""
         return 32 if self.arch == "aarch64" or "avx512f" in self.features else 16
-
-    @property
-    def has_fma(self) -> bool:
-        """Whether a multiply and an add are one instruction."""
-        return self.arch == "aarch64" or "fma" in self.features
-
-    @property
-    def has_amx_bf16(self) -> bool:
-        """Whether there are tile registers that multiply bfloat16, and we may use them."""
-        return "amx-bf16" in self.features and "amx-tile" in self.features
-
-    @property
-    def has_avx512_bf16(self) -> bool:
-        """Whether vectors of float32 can be rounded to bfloat16 in one instruction."""
-        return "avx512bf16" in self.features
-
-    @property
-    def has_f16c(self) -> bool:
-        """Whether float16 converts to and from float32 in one instruction."""
-        return self.arch == "aarch64" or "f16c" in self.features
 
     @property
     def key(self) -> str:

@@ -1,8 +1,7 @@
 """Write the worker pool's program as LLVM IR or as C. In: `PROGRAM`. Out: text for a compiler.
 
 llvmlite compiles IR, where there is no C compiler; a C compiler compiles C, where there is no llvmlite. Both writers go
-through the same syntax tree, statement by statement. The IR is written in static single assignment, without stack
-slots, because it is compiled without optimization passes.
+through the same syntax tree, statement by statement; in IR each variable has a place on the stack.
 """
 
 from __future__ import annotations
@@ -128,19 +127,21 @@ def ir_text(arch: str) -> str:
 
 
 class _IrFunction:
-    """One function as IR in static single assignment: `names` maps each variable to its value at this point."""
+    """One function as IR. The variable x is kept at %x.at; control never falls from one block into the next."""
 
     def __init__(self, function: ast.FunctionDef, pause: str):
+        parameters = _parameters(function)
         self.pause, self.lines, self.count = pause, ["entry:"], 0
-        self.names = {name: f"%{name}" for name in _parameters(function)}
-        self.label = "entry"                    # of the block that lines are added to; empty after a return
+        for name in dict.fromkeys((*parameters, *_assigned(function))):
+            self.put(f"%{name}.at = alloca i64")
+        for name in parameters:
+            self.put(f"store i64 %{name}, ptr %{name}.at")
         self.block(function.body)
-        if self.label:
-            self.lines.append("unreachable")
+        self.put("unreachable")
         linkage = "" if function.name.startswith("glassgrad_") else "internal "
-        parameters = ", ".join(f"i64 %{name}" for name in _parameters(function))
         body = "".join(line + "\n" if line.endswith(":") else f"  {line}\n" for line in self.lines)
-        self.text = f"define {linkage}i64 @{function.name}({parameters}) nounwind {{\n{body}}}\n"
+        given = ", ".join(f"i64 %{name}" for name in parameters)
+        self.text = f"define {linkage}i64 @{function.name}({given}) nounwind {{\n{body}}}\n"
 
     def put(self, line: str) -> str:
         """Add a line; where it begins with @, the name of the value that it makes."""
@@ -149,71 +150,36 @@ class _IrFunction:
         self.lines.append(line.replace("@", name, 1) if line.startswith("@") else line)
         return name
 
-    def start(self, label: str) -> None:
-        """Begin a block."""
-        self.label = label
-        self.lines.append(f"{label}:")
-
-    def block(self, statements: list[ast.stmt]) -> None:
+    def block(self, statements: list[ast.stmt], label: str = "", then: str = "") -> None:
+        """Statements, as a block of this name, after which `then` comes."""
+        self.lines += [f"{label}:"] if label else []
         for statement in statements:
             self.statement(statement)
+        if then:
+            self.put(f"br label %{then}")
 
     def statement(self, s: ast.stmt) -> None:
+        self.count += 1
+        test, body, other, out = (f"{name}{self.count}" for name in ("test", "body", "else", "out"))
         if isinstance(s, ast.Assign):
-            self.names[ast.unparse(s.targets[0])] = self.value(s.value)
+            self.put(f"store i64 {self.value(s.value)}, ptr %{ast.unparse(s.targets[0])}.at")
         elif isinstance(s, ast.Expr):
             self.value(s.value)
         elif isinstance(s, ast.Return) and s.value is not None:
             self.put(f"ret i64 {self.value(s.value)}")
-            self.label = ""
+            self.block([], out)                  # nothing leads to what is written behind a return
         elif isinstance(s, ast.While):
-            self.loop(s)
+            self.block([], "", test)
+            self.block([], test)
+            self.put(f"br i1 {self.condition(s.test)}, label %{body}, label %{out}")
+            self.block(s.body, body, test)
+            self.block([], out)
         else:
             assert isinstance(s, ast.If)
-            self.choice(s)
-
-    def loop(self, s: ast.While) -> None:
-        """Variables that the body assigns are phis at the test: of their value before, and after a round."""
-        self.count += 1
-        test, body, out = (f"{name}{self.count}" for name in ("test", "body", "out"))
-        before, came_from = dict(self.names), self.label
-        self.put(f"br label %{test}")
-        self.start(test)
-        at, changed = len(self.lines), [name for name in _assigned(s) if name in before]
-        for name in changed:
-            self.names[name] = self.put("@ = phi i64")
-        self.put(f"br i1 {self.condition(s.test)}, label %{body}, label %{out}")
-        at_test = dict(self.names)
-        self.start(body)
-        self.block(s.body)
-        for number, name in enumerate(changed):
-            again = f", [ {self.names[name]}, %{self.label} ]" if self.label else ""
-            self.lines[at + number] += f" [ {before[name]}, %{came_from} ]{again}"
-        if self.label:
-            self.put(f"br label %{test}")
-        self.names = at_test
-        self.start(out)
-
-    def choice(self, s: ast.If) -> None:
-        """Variables that the two ways leave different are phis afterwards."""
-        self.count += 1
-        then, other, out = (f"{name}{self.count}" for name in ("then", "else", "end"))
-        self.put(f"br i1 {self.condition(s.test)}, label %{then}, label %{other}")
-        before, ends = dict(self.names), list[tuple[str, dict[str, str]]]()
-        for label, statements in ((then, s.body), (other, s.orelse)):
-            self.names = dict(before)
-            self.start(label)
-            self.block(statements)
-            if self.label:
-                self.put(f"br label %{out}")
-                ends.append((self.label, self.names))
-        if not ends:
-            return
-        self.start(out)
-        (first, ours), (last, theirs) = ends[0], ends[-1]
-        self.names = {name: ours[name] if ours[name] == theirs[name] else
-                      self.put(f"@ = phi i64 [ {ours[name]}, %{first} ], [ {theirs[name]}, %{last} ]")
-                      for name in ours if name in theirs}
+            self.put(f"br i1 {self.condition(s.test)}, label %{body}, label %{other}")
+            self.block(s.body, body, out)
+            self.block(s.orelse, other, out)
+            self.block([], out)
 
     def condition(self, node: ast.expr) -> str:
         if isinstance(node, ast.Compare):
@@ -232,7 +198,7 @@ class _IrFunction:
         if isinstance(node, ast.Constant):
             return str(node.value)
         if isinstance(node, ast.Name):
-            return str(CONSTANTS[node.id]) if node.id in CONSTANTS else self.names[node.id]
+            return str(CONSTANTS[node.id]) if node.id in CONSTANTS else self.put(f"@ = load i64, ptr %{node.id}.at")
         assert isinstance(node, ast.Call)
         name, arguments = ast.unparse(node.func), [self.value(argument) for argument in node.args]
         if name == "pause":

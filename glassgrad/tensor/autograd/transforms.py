@@ -11,6 +11,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes_through_views import moved_behind
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.op_arguments import Axes, Param, Scan, Unwindow, Window
@@ -212,7 +213,7 @@ class _Batch:
         if kind == o.Kind.REDUCE:
             return UOp(op, node.dtype, (x,), Axes(tuple(a + 1 for a in arg.axes)))
         if kind == o.Kind.MOVEMENT:
-            return self._moved(op, arg, x)
+            return moved_behind(node, x, 1)
         if op in (o.CONTIGUOUS, o.COPY):
             return UOp(op, node.dtype, (x,), arg)
         if op is o.SCAN:
@@ -222,23 +223,6 @@ class _Batch:
         if op is o.SCATTER:
             return self._scattered(node)
         raise Bug(f"vmap does not know {op.name}")
-
-    def _moved(self, op: Any, arg: Any, x: UOp) -> UOp:
-        if op is o.RESHAPE:
-            return x.reshape((self.size, *arg.shape))
-        if op is o.PERMUTE:
-            return x.permute((0, *[a + 1 for a in arg.order]))
-        if op is o.EXPAND:
-            return x.expand((self.size, *arg.shape))
-        if op is o.PAD:
-            return x.pad(((0, 0), *arg.padding))
-        if op is o.SHRINK:
-            return x.shrink(((0, self.size), *arg.bounds))
-        if op is o.FLIP:
-            return x.flip(a + 1 for a in arg.axes)
-        if op is o.WINDOW:
-            return UOp(op, x.dtype, (x,), Window(arg.axis + 1, arg.size, arg.stride, arg.dilation))
-        return UOp(op, x.dtype, (x,), Unwindow(arg.axis + 1, arg.stride, arg.dilation, arg.length))
 
     def _linear(self, index: UOp, n: int) -> UOp:
         """Each example's indices, moved to its part of all rows; -1 for those outside, where they are checked."""

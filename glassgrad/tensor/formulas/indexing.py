@@ -171,9 +171,7 @@ def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp) -> UOp:
 
 def put(x: UOp, linear: UOp, value: UOp, mode: str = "set") -> UOp:
     """x with values written to indices that count its elements row by row."""
-    n = math.prod(linear.shape)
-    flat = (x.reshape((math.prod(x.shape),)), linear.reshape((n,)), value.reshape((n,)))
-    return UOp(o.SCATTER, x.dtype, flat, Scatter(mode)).reshape(x.shape)
+    return scatter(x, linear.reshape((math.prod(linear.shape),)), value, mode)
 
 
 def is_plain_part(x: UOp, view: UOp) -> bool:

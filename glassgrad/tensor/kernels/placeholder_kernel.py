@@ -5,117 +5,98 @@
         return out[i].store(x[i] + 1).end(i).sink()
 
 The function is called once with a placeholder for each tensor. Elements are read and written by index; `end` closes a
-loop around all that was said so far, and `set` is `store` that can be read again. What comes back is written as C and
-run as `c_kernel` runs it: at once, and fused with nothing.
+loop around all that was said so far, and `set` is `store` that can be read again. What comes back is a loop tree
+(compiler/lower/loops.py), which is written as C and run as `c_kernel` runs it: at once, and fused with nothing.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
-import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from glassgrad.base.errors import DeviceError, DTypeError, InputError
+from glassgrad.base.errors import DeviceError, InputError
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.index_algebra import rebuild, substitute_index
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Param
+from glassgrad.compiler.graph.operators import Operators
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.expression_text import statement_text
+from glassgrad.compiler.lower.loops import (LOOP, For, Kernel, Phase, Statement, Store, counter, expressions, load,
+                                            local, ranges_of, rewritten, walk)
+from glassgrad.compiler.lower.transcendental import expand
+from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.c.plain_c import PLAIN, plain_function, plain_launch
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import TensorBase
-from glassgrad.tensor.kernels.c_kernel import launch_on, load, without_gradient
-from glassgrad.tensor.kernels.c_signature import C_NAMES
+from glassgrad.tensor.kernels.c_kernel import launch_on, load as load_c, without_gradient
 
-
-def _word(dtype: DType) -> str:
-    if dtype not in C_NAMES:
-        raise DTypeError("C has no word for this type", given=dtype.name,
-                         expected=", ".join(d.name for d in C_NAMES), fix="cast the tensor first: x.float()")
-    return C_NAMES[dtype]
+_OF_FLOATS = (o.DIV, o.RECIP, o.SQRT, o.EXP2, o.LOG2, o.SIN)
+_names = itertools.count(1)            # of loops
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
-class Value:
-    """A number inside the kernel: how it is written, and which steps must come before it."""
+class Value(Operators["Value"]):
+    """A number inside the kernel: an expression over counters and elements, and the steps that come before it."""
 
-    def __init__(self, text: str, dtype: DType, steps: tuple[Any, ...] = (), loops: frozenset[str] = frozenset()):
-        self.text, self.dtype, self.steps, self.loops = text, dtype, steps, loops
+    def __init__(self, node: UOp, steps: tuple[Statement, ...] = ()):
+        self.node, self.steps = node, steps
 
-    def _of(self, other: Any) -> Value:
-        if isinstance(other, Value):
-            return other
-        kind = self.dtype if isinstance(other, int) or self.dtype.is_float else dtypes.float32
-        return Value(f"(({_word(kind)}){float(other) if kind.is_float else int(other)!r})", kind)
+    @property
+    def dtype(self) -> DType:
+        return self.node.dtype
 
-    def _with(self, form: str, *others: Any, dtype: DType | None = None) -> Value:
-        """A form such as "({} + {})" of values that meet in one type."""
-        values = [self, *[self._of(other) for other in others]]
+    def _wrap(self, value: Any) -> Value:
+        if isinstance(value, Value):
+            return value
+        kind = self.dtype if isinstance(value, int) or self.dtype.is_float else dtypes.float32
+        return Value(const(value, kind))
+
+    def alu(self, op: o.Op, *others: Any) -> Value:
+        """An op on values, in the type that holds them all; floats of 16 bits are computed in float32."""
+        values = [self, *others]
         kind = functools.reduce(promote, [value.dtype for value in values])
-        texts = [f"(({_word(kind)}){v.text})" if v.dtype is not kind else v.text for v in values]
-        return Value(form.format(*texts), dtype or kind, _merged(*[v.steps for v in values]),
-                     frozenset().union(*[v.loops for v in values]))
+        if op in _OF_FLOATS and not kind.is_float or kind.is_float and kind.bits < 32:
+            kind = dtypes.float32
+        node = UOp(op, dtypes.bool if op.compares else kind, tuple(value.node.cast(kind) for value in values))
+        if op.approximate:
+            node = expand(node)
+        elif not any(n.op is o.LOAD for n in toposort([node])):      # of counters alone
+            node = rebuild(node, node.src)
+        return Value(node, _merged(*[value.steps for value in values]))
 
-    def __add__(self, other: Any) -> Value: return self._with("({} + {})", other)
-    def __radd__(self, other: Any) -> Value: return self._with("({1} + {0})", other)
-    def __sub__(self, other: Any) -> Value: return self._with("({} - {})", other)
-    def __rsub__(self, other: Any) -> Value: return self._with("({1} - {0})", other)
-    def __mul__(self, other: Any) -> Value: return self._with("({} * {})", other)
-    def __rmul__(self, other: Any) -> Value: return self._with("({1} * {0})", other)
-    def __neg__(self) -> Value: return self._with("(-{})")
-    def __lt__(self, other: Any) -> Value: return self._with("({} < {})", other, dtype=dtypes.bool)
-    def __gt__(self, other: Any) -> Value: return self._with("({} > {})", other, dtype=dtypes.bool)
-    def __le__(self, other: Any) -> Value: return self._with("({} <= {})", other, dtype=dtypes.bool)
-    def __ge__(self, other: Any) -> Value: return self._with("({} >= {})", other, dtype=dtypes.bool)
-    def eq(self, other: Any) -> Value: return self._with("({} == {})", other, dtype=dtypes.bool)
-    def ne(self, other: Any) -> Value: return self._with("({} != {})", other, dtype=dtypes.bool)
-    def maximum(self, other: Any) -> Value: return self._with("({0} > {1} ? {0} : {1})", other)
-    def minimum(self, other: Any) -> Value: return self._with("({0} < {1} ? {0} : {1})", other)
-    def exp2(self) -> Value: return self._floating("exp2")
-    def log2(self) -> Value: return self._floating("log2")
-    def exp(self) -> Value: return self._floating("exp")
-    def log(self) -> Value: return self._floating("log")
-    def sin(self) -> Value: return self._floating("sin")
-    def sqrt(self) -> Value: return self._floating("sqrt")
-    def reciprocal(self) -> Value: return 1.0 / self
-
-    def __truediv__(self, other: Any) -> Value:
-        return self._as_float()._with("({} / {})", other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return self._as_float()._with("({1} / {0})", other)
-
-    def __floordiv__(self, other: Any) -> Value:      # rounded down, as Python does
-        return self._with("(({0} - (({0} % {1}) + {1}) % {1}) / {1})", other)
-
-    def __mod__(self, other: Any) -> Value:
-        return self._with("((({0} % {1}) + {1}) % {1})", other)
+    def __le__(self, other: Any) -> Value: return (self < other) | self.eq(other)
+    def __ge__(self, other: Any) -> Value: return (self > other) | self.eq(other)
+    def exp(self) -> Value: return (self * math.log2(math.e)).exp2()
+    def log(self) -> Value: return self.log2() * math.log(2.0)
+    def reciprocal(self) -> Value: return self.recip()
 
     def where(self, yes: Any, no: Any) -> Value:
         """One of two values, by this truth value."""
-        first = yes if isinstance(yes, Value) else no._of(yes) if isinstance(no, Value) else \
-            Value("0", dtypes.float32)._of(yes)
-        chosen = first._with(f"({self.text} ? {{}} : {{}})", no)
-        return Value(chosen.text, chosen.dtype, _merged(self.steps, chosen.steps), self.loops | chosen.loops)
+        first = yes if isinstance(yes, Value) else no._wrap(yes) if isinstance(no, Value) else Value(const(float(yes)))
+        other = first._wrap(no)
+        kind = promote(first.dtype, other.dtype)
+        node = UOp(o.WHERE, kind, (self.node.cast(dtypes.bool), first.node.cast(kind), other.node.cast(kind)))
+        return Value(node, _merged(self.steps, first.steps, other.steps))
 
     def cast(self, dtype: DType) -> Value:
         """The value in another type."""
-        return Value(f"(({_word(dtype)}){self.text})", dtype, self.steps, self.loops)
+        return Value(self.node.cast(dtype), self.steps)
 
     def load(self) -> Value:
         """The value itself."""
         return self
 
-    def _as_float(self) -> Value:
-        return self if self.dtype.is_float else self.cast(dtypes.float32)
 
-    def _floating(self, function: str) -> Value:
-        x = self._as_float()
-        return x._with(f"{function}{'f' if x.dtype is dtypes.float32 else ''}({{}})")
-
-
-def _merged(*several: tuple[Any, ...]) -> tuple[Any, ...]:
+def _merged(*several: tuple[Statement, ...]) -> tuple[Statement, ...]:
     return tuple({id(step): step for steps in several for step in steps}.values())
 
 
@@ -123,8 +104,7 @@ class Element(Value):
     """One element of a memory: a value that can be written."""
 
     def __init__(self, memory: Memory, position: Value):
-        super().__init__(f"{memory.name}[{position.text}]", memory.dtype, _merged(memory.steps, position.steps),
-                         memory.loops | position.loops)
+        super().__init__(load(memory.node, position.node), _merged(memory.steps, position.steps))
         self.memory, self.position = memory, position
 
     def store(self, value: Any) -> Program:
@@ -133,56 +113,29 @@ class Element(Value):
 
     def set(self, value: Any, end: Any = ()) -> Memory:
         """Write, inside loops that end here; the memory, to be read afterwards."""
-        ended = end if isinstance(end, (tuple, list)) else (end,)
-        return self.memory._after(self._written(value, ended))
+        return self.memory._after(self._written(value, end if isinstance(end, (tuple, list)) else (end,)))
 
-    def _written(self, value: Any, ended: Sequence[Loop]) -> tuple[Any, ...]:
-        found = self._of(value)
-        before = self.memory.steps
-        inside = tuple(s for s in _merged(found.steps, self.position.steps) if all(s is not b for b in before))
-        store = StoreStatement(self.memory.name, f"{self.text} = {found.cast(self.dtype).text};",
-                               found.loops | self.position.loops)
+    def _written(self, value: Any, ended: Sequence[Value]) -> tuple[Statement, ...]:
+        found, before = self._wrap(value), self.memory.steps
+        inside = [s for s in _merged(found.steps, self.position.steps) if all(s is not b for b in before)]
+        store = Store(self.memory.node, self.position.node, found.node.cast(self.dtype))
         return (*before, *_closed((*inside, store), ended))
 
 
 # -- programs --------------------------------------------------------------------------------------------------------
-class StoreStatement:
-    """One writing of one element."""
-
-    def __init__(self, memory: str, text: str, loops: frozenset[str]):
-        self.memory, self.text, self.loops = memory, text, loops
-
-
-class Loop(Value):
-    """A variable that counts from 0."""
-    made = 0
-
-    def __init__(self, count: int):
-        Loop.made += 1
-        self.name, self.count = f"i{Loop.made}", count
-        super().__init__(self.name, dtypes.int64, (), frozenset((self.name,)))
-
-
-class Repeated:
-    """Steps inside a loop."""
-
-    def __init__(self, loop: Loop, steps: tuple[Any, ...]):
-        self.loop, self.steps = loop, steps
-
-
-def _closed(steps: tuple[Any, ...], loops: Sequence[Loop]) -> tuple[Any, ...]:
+def _closed(steps: tuple[Statement, ...], loops: Sequence[Value]) -> tuple[Statement, ...]:
     for closing in reversed(loops):
-        steps = (Repeated(closing, steps),)
+        steps = (For(closing.node, LOOP, list(steps)),)
     return steps
 
 
 class Program:
     """Steps in order."""
 
-    def __init__(self, steps: tuple[Any, ...] = ()):
+    def __init__(self, steps: tuple[Statement, ...] = ()):
         self.steps = steps
 
-    def end(self, *loops: Loop) -> Program:
+    def end(self, *loops: Value) -> Program:
         """All of it inside loops, the first outermost."""
         return Program(_closed(self.steps, loops))
 
@@ -191,26 +144,25 @@ class Program:
         return group(self, *others)
 
     def simplify(self) -> Program:
-        """The same: the C compiler simplifies."""
+        """The same: the compiler simplifies."""
         return self
 
 
 class Memory(Program):
-    """A tensor's elements, or a few of the kernel's own."""
+    """A tensor's elements, or a few of the kernel's own (`node`: a PARAM or a LOCAL)."""
 
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: DType, steps: tuple[Any, ...] = (),
-                 offset: Value | None = None, loops: frozenset[str] = frozenset()):
+    def __init__(self, node: UOp, shape: tuple[int, ...], steps: tuple[Statement, ...] = (),
+                 offset: Value | None = None):
         super().__init__(steps)
-        self.name, self.shape, self.dtype, self.offset, self.loops = name, shape, dtype, offset, loops
+        self.node, self.shape, self.dtype, self.offset = node, shape, node.dtype, offset
         self.ndim, self.size = len(shape), math.prod(shape)
-        _word(dtype)
 
     def numel(self) -> int:
         """How many elements."""
         return self.size
 
-    def _after(self, steps: tuple[Any, ...]) -> Memory:
-        return Memory(self.name, self.shape, self.dtype, steps, self.offset, self.loops)
+    def _after(self, steps: tuple[Statement, ...]) -> Memory:
+        return Memory(self.node, self.shape, steps, self.offset)
 
     def after(self, *_: Any) -> Memory:
         """The same memory, read after what is named: here reading is always after what was set."""
@@ -224,7 +176,7 @@ class Memory(Program):
         if math.prod(sizes) != self.size:
             raise InputError("the elements do not fit this shape", given=f"{self.shape} as {tuple(sizes)}",
                              expected=f"{self.size} elements", fix="check the sizes")
-        return Memory(self.name, tuple(sizes), self.dtype, self.steps, self.offset, self.loops)
+        return Memory(self.node, tuple(sizes), self.steps, self.offset)
 
     def flatten(self) -> Memory:
         """The elements in a row."""
@@ -236,18 +188,17 @@ class Memory(Program):
         if len(indices) > self.ndim:
             raise InputError("too many indices", given=f"{len(indices)} for shape {self.shape}",
                              expected=f"at most {self.ndim}", fix="check the placeholder's shape")
-        position: Any = self.offset if self.offset is not None else Value("0", dtypes.int64)
+        position: Any = self.offset if self.offset is not None else Value(const(0, dtypes.index))
         for axis, i in enumerate(indices):
-            position = (i if isinstance(i, Value) else Value(str(int(i)), dtypes.int64)) * math.prod(
-                self.shape[axis + 1:]) + position
+            position = position + (i if isinstance(i, Value) else int(i)) * math.prod(self.shape[axis + 1:])
         if len(indices) == self.ndim:
             return Element(self, position)
-        return Memory(self.name, self.shape[len(indices):], self.dtype, self.steps, position, self.loops)
+        return Memory(self.node, self.shape[len(indices):], self.steps, position)
 
 
-def loop(count: int, *_: Any, **__: Any) -> Loop:
+def loop(count: int, *_: Any, **__: Any) -> Value:
     """A loop over 0 .. count - 1. (An axis' number and type are tinygrad's, and change nothing.)"""
-    return Loop(int(count))
+    return Value(counter(f"i{next(_names)}", int(count)))
 
 
 def group(*programs: Any) -> Program:
@@ -257,7 +208,7 @@ def group(*programs: Any) -> Program:
 
 def register(shape: Sequence[int], dtype: DType, slot: int = 0, **_: Any) -> Memory:
     """Elements of the kernel's own."""
-    return Memory(f"own{slot}_{math.prod(shape)}_{dtype.name}", tuple(shape), dtype)
+    return Memory(local(f"own{slot}_{math.prod(shape)}_{dtype.name}", dtype, math.prod(shape)), tuple(shape))
 
 
 # -- running ---------------------------------------------------------------------------------------------------------
@@ -268,24 +219,25 @@ def run_kernel(tensors: Sequence[TensorBase], describe: Callable[..., Any],
     if not Device[device].memory.on_host:
         raise DeviceError("a kernel of your own runs on the processor", given=f"a tensor on {device}",
                           expected="a device that shares the host's memory", fix='move it: x.to("CPU")')
-    memories = [Memory(f"b{i}", t.shape, t.dtype) for i, t in enumerate(tensors)]
-    program = describe(*memories)
+    params = [UOp(o.PARAM, t.dtype, (), Param(i, t.shape)) for i, t in enumerate(tensors)]
+    program = describe(*[Memory(param, param.shape) for param in params])
     if not isinstance(program, Program):
         raise InputError("the function describes no kernel", given=repr(program),
                          expected="what sink() gives", fix="return out[i].store(value).end(i).sink()")
-    names = _stores(program.steps)
-    written = [i for i, memory in enumerate(memories) if memory.name in names]
+    stored = {s.memory for s in walk(program.steps) if isinstance(s, Store)}
+    written = [i for i, param in enumerate(params) if param in stored]
     if not written:
         return list(tensors)
-    source = _source(memories, program)
-    function = load(source, "kernel")
+    kernel = Kernel("kernel", params, [Phase(_statements(program.steps, {}, frozenset()))], tuple(written))
+    source = plain_function(kernel, make_source(kernel, PLAIN, "plain c"))
+    function, own = load_c(source, "kernel"), plain_launch(kernel).shared
 
     def launch(addresses: Sequence[int]) -> None:
         used = list(addresses[len(written):])
         for address, number in zip(addresses, written):       # what is not written stays as it was
-            ctypes.memmove(address, used[number], memories[number].size * memories[number].dtype.itemsize)
+            ctypes.memmove(address, used[number], params[number].size * params[number].dtype.itemsize)
             used[number] = address
-        function(*map(ctypes.c_void_p, used))
+        function(*map(ctypes.c_void_p, used), *[ctypes.create_string_buffer(nbytes) for nbytes in own])
 
     results = list(tensors)
     sizes = [(tensors[i].shape, tensors[i].dtype) for i in written]
@@ -300,34 +252,17 @@ def run_kernel(tensors: Sequence[TensorBase], describe: Callable[..., Any],
     return results
 
 
-def _stores(steps: tuple[Any, ...]) -> set[str]:
-    return {name for step in steps for name in (_stores(step.steps) if isinstance(step, Repeated) else {step.memory})}
-
-
-def _source(memories: Sequence[Memory], program: Program) -> str:
-    """The program as C."""
-    own: dict[str, str] = {}
-    lines: list[str] = []
-
-    def write(steps: tuple[Any, ...], open_loops: frozenset[str], indent: str) -> None:
-        for step in steps:
-            if isinstance(step, Repeated):
-                name = step.loop.name
-                lines.append(f"{indent}for (long long {name} = 0; {name} < {step.loop.count}; {name}++) {{")
-                write(step.steps, open_loops | {name}, indent + "    ")
-                lines.append(indent + "}")
-                continue
-            if not step.loops <= open_loops:
-                raise InputError("a loop is never ended", given=step.text,
-                                 expected="an end for every loop whose variable is used",
-                                 fix="write .end(i) after the store")
-            if step.memory.startswith("own"):
-                _, size, kind = step.memory.split("_", 2)
-                own[step.memory] = f"    {_word(next(d for d in C_NAMES if d.name == kind))} {step.memory}[{size}];"
-            lines.append(indent + step.text)
-    write(program.steps, frozenset(), "    ")
-    seen: dict[str, str] = {}                               # loops by their order: the same kernel is the same text
-    text = "\n".join([*own.values(), *lines])
-    text = re.sub(r"\bi\d+\b", lambda name: seen.setdefault(name[0], f"n{len(seen)}"), text)
-    parameters = ", ".join(f"{_word(p.dtype)} *{p.name}" for p in memories)
-    return f"#include <math.h>\nvoid kernel({parameters}) {{\n{text}\n}}\n"
+def _statements(steps: Sequence[Statement], names: dict[UOp, UOp], inside: frozenset[UOp]) -> list[Statement]:
+    """The steps, with loops named by their order: the same kernel is the same text. `inside` are the loops around."""
+    out: list[Statement] = []
+    for step in steps:
+        if isinstance(step, For):
+            range_ = names.setdefault(step.range, counter(f"n{len(names)}", step.range.arg.size))
+            out.append(For(range_, LOOP, _statements(step.body, names, inside | {step.range})))
+            continue
+        if not frozenset().union(*map(ranges_of, expressions(step))) <= inside:
+            raise InputError("a loop is never ended", given=statement_text(step),
+                             expected="an end for every loop whose variable is used",
+                             fix="write .end(i) after the store")
+        out.append(rewritten(step, lambda e: substitute_index(e, names, {})))
+    return out

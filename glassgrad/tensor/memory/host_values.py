@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.compiler.graph.axes_through_views import coordinates
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
 # fp8 and bfloat16 have no name in NumPy or in Python's own formats
@@ -153,11 +154,7 @@ def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def _place(position: int, shape: list[int]) -> str:
-    steps = []
-    for n in reversed(shape):
-        position, i = divmod(position, n)
-        steps.append(i)
-    return "".join(f"[{i}]" for i in reversed(steps))
+    return "".join(f"[{i}]" for i in coordinates(position, shape))
 
 
 def _ragged(rows: list[Any], shape: list[int]) -> ShapeError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes_through_views import AxisSet, runs, varies
+from glassgrad.compiler.graph.axes_through_views import AxisSet, moved_behind, runs, varies
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Unwindow
 from glassgrad.compiler.graph.uop import UOp
@@ -82,18 +82,10 @@ def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
 
 def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) -> list[UOp]:
     """A movement applied to both factors of a product, behind `lead` axes that it does not see."""
-    op, arg = move.op, move.arg
-    front = tuple(factors[0].shape[:lead])
-    if op is o.RESHAPE:
-        return [f.reshaped((*front, *arg.shape)) for f in factors]
-    if op is o.PERMUTE:
-        return [f.permute((*range(lead), *[lead + a for a in arg.order])) for f in factors]
-    if op is o.SHRINK:
-        return [f.shrink((*[(0, n) for n in front], *arg.bounds)) for f in factors]
-    if op is o.FLIP:
-        return [f.flip([lead + a for a in arg.axes]) for f in factors]
-    if op is o.PAD:
-        return [f.pad((*[(0, 0)] * lead, *arg.padding)) for f in factors]
+    if move.op is not o.UNWINDOW:
+        moved = [moved_behind(move, f, lead) for f in factors]
+        return [f.reshaped(f.shape) for f in moved]              # of several reshapes, the last
+    arg = move.arg
     axis, last = lead + arg.axis, len(factors[0].shape) - 1
     out: list[UOp] = []
     masked = False
@@ -107,7 +99,7 @@ def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) 
             out.append(spread(f, axis, arg))
             masked = True
         else:
-            out.append(f.unwindow(axis, arg.stride, arg.dilation, arg.length))
+            out.append(moved_behind(move, f, lead))
             masked = True
     return out
 

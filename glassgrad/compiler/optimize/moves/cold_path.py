@@ -49,14 +49,7 @@ def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] |
 
 def usual_nodes(root: UOp) -> list[UOp]:
     """Every node under the root that is not needed only rarely."""
-    found: dict[UOp, None] = {}
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found[node] = None
-            stack.extend(node.src[:2] if _is_rare(node) else node.src)
-    return list(found)
+    return toposort([root], lambda node: node.src[:2] if _is_rare(node) else node.src)
 
 
 def _is_rare(node: UOp) -> bool:

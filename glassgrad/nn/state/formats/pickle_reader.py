@@ -3,21 +3,20 @@
 A pickle is a program for a small stack machine whose dangerous instruction is "call this Python object". Here no name
 is ever looked up in Python: GLOBAL finds its name in the table that the caller brought or the file is refused, and
 REDUCE can call nothing else. Every instruction eats at least one byte and pays from a budget, so neither time nor
-memory can run away.
+memory can run away. Python's `pickletools` takes the bytes apart into instructions and their arguments.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping
+import pickletools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from glassgrad.base.errors import FormatError
 from glassgrad.nn.state.formats.source import Source
 
 MOST_INSTRUCTIONS = 10_000_000
-MOST_DIGITS = 1000               # of a number written as text; longer ones take long to read
-MOST_NAME, MOST_LINE = 500, 100_000
+MOST_LINE = 100_000              # bytes of a number or a text that a line feed ends
 LARGEST_KEY = (1 << 61) - 1      # larger integers can be chosen so that all of them collide in a dict
 
 
@@ -72,30 +71,31 @@ class PickleReader:
 
     def read(self) -> Any:
         """The value that the pickle describes."""
-        data, end = self.source.data, self.end
+        instructions = pickletools.genops(_Bytes(self))  # type: ignore[arg-type]    # all that it needs of a file
         while True:
             start = self.position
             try:
-                if start >= end:
-                    raise _Damaged("it ends too early")
-                code = data[start]
-                self.position = start + 1
-                if code == _STOP:
+                instruction, argument, _ = next(instructions)
+                if instruction.name == "STOP":
                     return self._pop()
-                self.budget -= 1
-                if self.budget < 0:
-                    self.pay(0)
-                run = _INSTRUCTIONS.get(code)
-                if run is None:
-                    raise _Damaged(f"there is no instruction {bytes([code])!r}")
-                run(self)
-            except (_Damaged, KeyError, IndexError, TypeError, ValueError, struct.error) as problem:
+                self.pay(1)
+                self._run(instruction.name, argument)
+            except (_Damaged, KeyError, IndexError, TypeError, ValueError) as problem:
                 if isinstance(problem, FormatError):
                     raise
-                known = isinstance(problem, _Damaged)
-                why = str(problem) if known else _UNREADABLE.get(type(problem), "it makes no sense")
-                raise self.source.wrong("the pickle in it is damaged", given=f"at byte {start:,}: {why}",
+                why = "it asks for a value that was never remembered" if isinstance(problem, KeyError) else str(problem)
+                raise self.source.wrong("the pickle in it is damaged", given=f"at byte {start:,}: {why[:200]}",
                                         expected="instructions that describe data") from None
+
+    def _run(self, name: str, argument: Any) -> None:
+        if name in _PUSHED:
+            self._push(argument)
+        elif name in _PLAIN:
+            self._push(_PLAIN[name])
+        elif name in _INSTRUCTIONS:
+            _INSTRUCTIONS[name](self, argument)
+        else:
+            raise _Damaged(f"{name} is no instruction that describes data")
 
     def pay(self, amount: int) -> None:
         """Count work that the file makes us do; too much of it is an attack."""
@@ -103,36 +103,6 @@ class PickleReader:
         if self.budget < 0:
             raise self.source.wrong("the pickle in it is too large", given=f"over {MOST_INSTRUCTIONS:,} instructions",
                                     expected="a checkpoint", fix="save tensors as tensors, not as lists of numbers")
-
-    # -- bytes -------------------------------------------------------------------------------------------------------
-    def _take(self, count: int) -> bytes:
-        begin = self.position
-        if count < 0 or begin + count > self.end:
-            raise _Damaged("it ends too early")
-        self.position = begin + count
-        return bytes(self.source.data[begin:begin + count])
-
-    def _number(self, form: str) -> Any:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
-
-    def _line(self, most: int) -> bytes:
-        """The bytes up to the next line feed, which must come soon."""
-        piece = 128
-        while True:                      # looked for in growing pieces, so that a short line costs little
-            found = bytes(self.source.data[self.position:min(self.position + piece, self.end)])
-            length = found.find(b"\n")
-            if length >= 0:
-                self.position += length + 1
-                return found[:length]
-            if piece >= most or len(found) < piece:
-                raise _Damaged(f"a line does not end, or has more than {most} characters")
-            piece *= 4
-
-    def _digits(self) -> str:
-        return self._line(MOST_DIGITS).decode("ascii")
-
-    def _name(self) -> str:
-        return self._line(MOST_NAME).decode("utf-8")
 
     # -- the stack ---------------------------------------------------------------------------------------------------
     def _push(self, value: Any) -> None:
@@ -142,6 +112,10 @@ class PickleReader:
         if not self.stack:
             raise _Damaged("it takes more values than there are")
         return self.stack.pop()
+
+    def _taken(self, count: int) -> tuple[Any, ...]:
+        """The last values, off the stack."""
+        return tuple([self._pop() for _ in range(count)][::-1])
 
     def _mark(self) -> None:
         self.below.append(self.stack)
@@ -168,7 +142,7 @@ class PickleReader:
     def _extend(self, items: list[Any]) -> None:
         self._top(list).extend(items)
 
-    def _set_items(self, items: list[Any]) -> None:
+    def _set_items(self, items: Sequence[Any]) -> None:
         target = self._top(dict)
         if len(items) % 2:
             raise _Damaged("a key has no value")
@@ -247,111 +221,74 @@ class PickleReader:
             raise _Damaged(why)
 
 
-_UNREADABLE: dict[type, str] = {KeyError: "it asks for a value that was never remembered",
-                                UnicodeDecodeError: "a text is not UTF-8"}
-_STOP = ord(".")
+class _Bytes:
+    """The bytes of a reader's pickle, as `pickletools` asks for them."""
+    __slots__ = ("reader",)
 
-Run = Callable[[PickleReader], None]
+    def __init__(self, reader: PickleReader):
+        self.reader = reader
 
+    def read(self, count: int) -> bytes:
+        """So many bytes, or as many as there are."""
+        begin = self.reader.position
+        self.reader.position = min(begin + count, self.reader.end)
+        return bytes(self.reader.source.data[begin:self.reader.position])
 
-def _pushes(read: Callable[[PickleReader], Any]) -> Run:
-    return lambda r: r._push(read(r))
-
-
-def _text(form: str) -> Run:
-    return _pushes(lambda r: str(r._take(r._number(form)), "utf-8", "surrogatepass"))
-
-
-def _old_text(form: str) -> Run:
-    """A Python 2 string: text if it can be, else bytes."""
-    return _pushes(lambda r: _decoded(r._take(r._number(form))))
-
-
-def _decoded(data: bytes) -> str | bytes:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
-
-
-def _bytes(form: str) -> Run:
-    return _pushes(lambda r: r._take(r._number(form)))
+    def readline(self) -> bytes:
+        """The bytes up to the next line feed, looked for in growing pieces: most lines are short. Nothing if it does
+        not come soon."""
+        begin, piece = self.reader.position, 128
+        while True:
+            found = self.read(piece)
+            length = found.find(b"\n") + 1
+            self.reader.position = begin + length
+            if length or len(found) < piece or piece > MOST_LINE:
+                return found[:length]
+            piece *= 4
 
 
-def _long(form: str) -> Run:
-    return _pushes(lambda r: int.from_bytes(r._take(r._number(form)), "little", signed=True))
-
-
-def _tuple(count: int) -> Run:
-    def run(r: PickleReader) -> None:
-        items = [r._pop() for _ in range(count)]
-        r._push(tuple(reversed(items)))
-    return run
-
-
-def _protocol(r: PickleReader) -> None:
-    if r._take(1)[0] > 5:
+# -- instructions ------------------------------------------------------------------------------------------------------
+def _check_protocol(reader: PickleReader, protocol: int) -> None:
+    if protocol > 5:
         raise _Damaged("it is of a later protocol than 5")
 
 
-def _small_integer(r: PickleReader) -> Any:
-    text = r._digits()
-    return {"00": False, "01": True}.get(text) if text in ("00", "01") else int(text)
+def _old_text(reader: PickleReader, text: str) -> None:
+    """A Python 2 string, which `pickletools` reads as latin-1: text if it can be, else bytes."""
+    data = text.encode("latin-1")
+    try:
+        reader._push(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        reader._push(data)
 
 
-def _duplicate(r: PickleReader) -> None:
-    r._push(r.stack[-1])
+def _dict(reader: PickleReader, _: Any) -> None:
+    items = reader._since_mark()
+    reader._push({})
+    reader._set_items(items)
 
 
-def _global_by_stack(r: PickleReader) -> None:
-    name, module = r._pop(), r._pop()
-    r._global(module, name)
-
-
-def _append(r: PickleReader) -> None:
-    value = r._pop()
-    r._extend([value])
-
-
-def _set_item(r: PickleReader) -> None:
-    value, key = r._pop(), r._pop()
-    r._set_items([key, value])
-
-
-def _dict(r: PickleReader) -> None:
-    items = r._since_mark()
-    r._push({})
-    r._set_items(items)
-
-
-_BY_CHARACTER: dict[bytes, Run] = {
-    b"(": PickleReader._mark, b"0": PickleReader._pop_or_unmark, b"1": lambda r: (r._since_mark(), None)[1],
-    b"2": _duplicate,
-    b"N": _pushes(lambda r: None), b"\x88": _pushes(lambda r: True), b"\x89": _pushes(lambda r: False),
-    b"I": _pushes(_small_integer), b"L": _pushes(lambda r: int(r._digits().rstrip("L"))),
-    b"J": _pushes(lambda r: r._number("<i")), b"K": _pushes(lambda r: r._number("<B")),
-    b"M": _pushes(lambda r: r._number("<H")),
-    b"\x8a": _long("<B"), b"\x8b": _long("<i"),
-    b"F": _pushes(lambda r: float(r._digits())), b"G": _pushes(lambda r: r._number(">d")),
-    b"V": _pushes(lambda r: r._line(MOST_LINE).decode("raw-unicode-escape")),
-    b"X": _text("<I"), b"\x8c": _text("<B"), b"\x8d": _text("<Q"), b"T": _old_text("<i"), b"U": _old_text("<B"),
-    b"B": _bytes("<I"), b"C": _bytes("<B"), b"\x8e": _bytes("<Q"),
-    b"\x96": _pushes(lambda r: bytearray(r._take(r._number("<Q")))),
-    b")": _pushes(lambda r: ()), b"\x85": _tuple(1), b"\x86": _tuple(2), b"\x87": _tuple(3),
-    b"t": _pushes(lambda r: tuple(r._since_mark())),
-    b"]": _pushes(lambda r: []), b"l": _pushes(lambda r: r._since_mark()), b"a": _append,
-    b"e": lambda r: r._extend(r._since_mark()),
-    b"}": _pushes(lambda r: {}), b"d": _dict, b"s": _set_item, b"u": lambda r: r._set_items(r._since_mark()),
-    b"\x8f": _pushes(lambda r: set()), b"\x90": PickleReader._add_items,
-    b"\x91": _pushes(lambda r: frozenset([r.key(item) for item in r._since_mark()])),
-    b"g": _pushes(lambda r: r.memo[int(r._digits())]), b"h": _pushes(lambda r: r.memo[r._number("<B")]),
-    b"j": _pushes(lambda r: r.memo[r._number("<I")]),
-    b"p": lambda r: r._remember(int(r._digits())), b"q": lambda r: r._remember(r._number("<B")),
-    b"r": lambda r: r._remember(r._number("<I")), b"\x94": lambda r: r._remember(len(r.memo)),
-    b"c": lambda r: r._global(r._name(), r._name()), b"\x93": _global_by_stack,
-    b"R": PickleReader._reduce, b"b": PickleReader._build,
-    b"\x81": PickleReader._reduce,               # cls.__new__(cls, *args): a Maker serves both ways of making
-    b"P": lambda r: r._persistent(r._name()), b"Q": lambda r: r._persistent(r._pop()),
-    b"\x80": _protocol, b"\x95": lambda r: (r._number("<Q"), None)[1],
+# those whose argument is the value, and those that are one
+_PUSHED = frozenset("""INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE
+    BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8""".split())
+_PLAIN = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_INSTRUCTIONS: dict[str, Callable[[PickleReader, Any], Any]] = {
+    "PROTO": _check_protocol, "FRAME": lambda r, _: None, "BINSTRING": _old_text, "SHORT_BINSTRING": _old_text,
+    "MARK": lambda r, _: r._mark(), "POP": lambda r, _: r._pop_or_unmark(), "POP_MARK": lambda r, _: r._since_mark(),
+    "DUP": lambda r, _: r._push(r._top(object)),
+    "TUPLE1": lambda r, _: r._push(r._taken(1)), "TUPLE2": lambda r, _: r._push(r._taken(2)),
+    "TUPLE3": lambda r, _: r._push(r._taken(3)), "TUPLE": lambda r, _: r._push(tuple(r._since_mark())),
+    "EMPTY_LIST": lambda r, _: r._push([]), "LIST": lambda r, _: r._push(r._since_mark()),
+    "APPEND": lambda r, _: r._extend([r._pop()]), "APPENDS": lambda r, _: r._extend(r._since_mark()),
+    "EMPTY_DICT": lambda r, _: r._push({}), "DICT": _dict,
+    "SETITEM": lambda r, _: r._set_items(r._taken(2)), "SETITEMS": lambda r, _: r._set_items(r._since_mark()),
+    "EMPTY_SET": lambda r, _: r._push(set()), "ADDITEMS": lambda r, _: r._add_items(),
+    "FROZENSET": lambda r, _: r._push(frozenset(map(r.key, r._since_mark()))),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda r, place: r._push(r.memo[place])),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda r, place: r._remember(place)),
+    "MEMOIZE": lambda r, _: r._remember(len(r.memo)),
+    "GLOBAL": lambda r, names: r._global(*names.split(" ", 1)), "STACK_GLOBAL": lambda r, _: r._global(*r._taken(2)),
+    "REDUCE": lambda r, _: r._reduce(), "BUILD": lambda r, _: r._build(),
+    "NEWOBJ": lambda r, _: r._reduce(),          # cls.__new__(cls, *args): a Maker serves both ways of making
+    "PERSID": lambda r, name: r._persistent(name), "BINPERSID": lambda r, _: r._persistent(r._pop()),
 }
-_INSTRUCTIONS: dict[int, Run] = {code[0]: run for code, run in _BY_CHARACTER.items()}

@@ -155,12 +155,20 @@ def _places(flat: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int,
 
 
 # -- plain Python things ---------------------------------------------------------------------------------------------
-def _ordered_dict(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
-    rows = arguments[0] if arguments else []
-    reader.expect(len(arguments) <= 1 and isinstance(rows, list)
-                  and all(isinstance(row, (list, tuple)) and len(row) == 2 for row in rows),
+def _container(what: str, kind: type | tuple[type, ...], make: Callable[[PickleReader, Any], Any]) \
+        -> Callable[[PickleReader, tuple[Any, ...]], Any]:
+    """What makes a container of (items[, the most that it holds]): each item is paid for."""
+    def maker(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
+        items = arguments[0] if arguments else ()
+        reader.expect(not arguments or isinstance(items, kind), f"a {what} is described wrongly")
+        reader.pay(len(items))
+        return make(reader, items)
+    return maker
+
+
+def _from_rows(reader: PickleReader, rows: Any) -> dict[Any, Any]:
+    reader.expect(all(isinstance(row, (list, tuple)) and len(row) == 2 for row in rows),
                   "an OrderedDict is described wrongly")
-    reader.pay(len(rows))
     return {reader.key(key): value for key, value in rows}
 
 
@@ -170,31 +178,6 @@ def _default_dict(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any,
 
 def _builtin(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
     return None             # `list`, `dict`: only ever named, as the factory of a defaultdict
-
-
-def _set(reader: PickleReader, arguments: tuple[Any, ...]) -> set[Any]:
-    reader.expect(len(arguments) == 1 and isinstance(arguments[0], list), "a set is described wrongly")
-    reader.pay(len(arguments[0]))
-    return {reader.key(item) for item in arguments[0]}
-
-
-def _frozen_set(reader: PickleReader, arguments: tuple[Any, ...]) -> frozenset[Any]:
-    return frozenset(_set(reader, arguments))
-
-
-def _list(reader: PickleReader, arguments: tuple[Any, ...]) -> list[Any]:
-    """A deque as a list: (items[, the most it holds])"""
-    items = arguments[0] if arguments else []
-    reader.expect(isinstance(items, (list, tuple)), "a deque is described wrongly")
-    reader.pay(len(items))
-    return list(items)
-
-
-def _counter(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
-    counts = arguments[0] if arguments else {}
-    reader.expect(len(arguments) <= 1 and isinstance(counts, dict), "a Counter is described wrongly")
-    reader.pay(len(counts))
-    return dict(counts)
 
 
 def _complex(reader: PickleReader, arguments: tuple[Any, ...]) -> complex:
@@ -244,12 +227,15 @@ _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
     "torch.Size": _size, "torch.device": _device,
-    "collections.OrderedDict": _ordered_dict, "collections.defaultdict": _default_dict,
-    "collections.Counter": _counter, "collections.deque": _list,
+    "collections.OrderedDict": _container("OrderedDict", list, _from_rows), "collections.defaultdict": _default_dict,
+    "collections.Counter": _container("Counter", dict, lambda _, counts: dict(counts)),
+    "collections.deque": _container("deque", (list, tuple), lambda _, items: list(items)),      # as a list
     "_codecs.encode": _encode,
 }
 _BUILTINS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
-    "set": _set, "frozenset": _frozen_set, "complex": _complex, "bytes": _no_bytes, "bytearray": _byte_array,
+    "set": _container("set", list, lambda reader, items: set(map(reader.key, items))),
+    "frozenset": _container("frozenset", list, lambda reader, items: frozenset(map(reader.key, items))),
+    "complex": _complex, "bytes": _no_bytes, "bytearray": _byte_array,
     **dict.fromkeys(("list", "dict", "int", "float"), _builtin)}
 STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
             "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8,

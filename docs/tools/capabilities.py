@@ -1,0 +1,42 @@
+"""What came after the first stage, each in files of its own: capability -> folders and files of the package.
+
+Sizes to aim at were set for what the first stage could do: the compiler on CPUs, CUDA and OpenCL; the jit; tensors,
+layers, optimizers and model files; adapters; searches; the interpreters. figures.py counts what is listed here apart.
+A capability that is spread over files of the core (a method of `Tensor`, a keyword of a layer) counts as core.
+"""
+
+CAPABILITIES = {
+    "attention in one pass": (
+        "compiler/lower/one_pass", "compiler/schedule/online_softmax.py", "compiler/schedule/computed_factors.py",
+        "compiler/optimize/several_nests.py"),
+    "matrix units of GPUs": (
+        "compiler/optimize/product/group_unit.py", "compiler/optimize/product/warp_tile.py",
+        "compiler/optimize/product/window_boxes.py", "compiler/optimize/register_nests.py",
+        "compiler/optimize/pipelined_nests.py", "compiler/optimize/box_copies.py", "compiler/render/gpu/asynchronous.py",
+        "compiler/render/gpu/fragments.py", "compiler/render/gpu/register_mma.py", "compiler/check/in_flight.py"),
+    "rows, scans, scatters and copies by groups of GPU threads": (
+        "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/held_rows.py",
+        "compiler/optimize/plain/scans.py", "compiler/optimize/plain/scatters.py",
+        "compiler/optimize/plain/transposed_copies.py", "compiler/optimize/moves/read_ahead.py",
+        "compiler/render/gpu/wide_access.py", "compiler/render/gpu/skipped_rounding.py",
+        "compiler/render/gpu/counter_width.py", "compiler/lower/one_term.py"),
+    "WebAssembly": ("compiler/render/wasm", "runtime/wasm"),
+    "WebGPU": ("compiler/render/wgsl", "runtime/gpu/webgpu.py"),
+    "AMD and Metal": ("runtime/gpu/hip.py", "runtime/gpu/metal.py"),
+    "sizes that change": ("engine/changing_sizes",),
+    "schedules on disk": ("runtime/schedule_cache.py",),
+    "the visualizer, explain and pictures": (
+        "viz", "cli/viz.py", "cli/explain.py", "base/call_tree.py", "base/svg.py", "compiler/graph/picture.py",
+        "compiler/schedule/picture.py", "compiler/lower/expression_text.py", "engine/observer.py",
+        "runtime/cpu/stopwatch.py", "compiler/optimize/moves/move_limit.py"),
+    "the sanitizer and guard pages": (
+        "tensor/sanitizer.py", "compiler/check/non_finite.py", "compiler/check/needed_elements.py",
+        "compiler/lower/access_bounds.py", "runtime/guarded_memory.py"),
+    "CHECK finds the rule or move, and writes a script": (
+        "engine/check/bisect.py", "engine/check/reproduce.py", "engine/check/one_kernel.py"),
+    "conformance of devices": ("conformance", "cli/conformance.py", "cli/devices.py"),
+    "data loaders with processes, files for PyTorch": ("compat/torch/utils/workers.py", "compat/torch/file_writer.py"),
+    "kernels in C with checked types, under the jit": ("tensor/kernels/c_signature.py", "engine/user_calls.py"),
+    "forks and Ctrl-C while kernels run": ("base/fork_locks.py", "base/interrupts.py"),
+    "arrays as text without NumPy": ("tensor/array_text.py",),
+}

@@ -1,0 +1,41 @@
+"""Functions under names of their own, with some arguments fixed. In: a function. Out: functions."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["for_each_rank", "in_place", "with_fixed"]
+
+
+def with_fixed(function: Callable[..., Any], name: str, says: str, **fixed: Any) -> Callable[..., Any]:
+    """The function with these arguments, which are no parameters of it any more.
+
+    >>> with_fixed(sorted, "by_length", "In order of their length.", key=len)(["abc", "d", "ef"])
+    ['d', 'ef', 'abc']
+    """
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs, **fixed)
+    changed.__name__ = changed.__qualname__ = name
+    changed.__doc__ = says
+    signature = inspect.signature(function)
+    changed.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[p for p in signature.parameters.values() if p.name not in fixed])
+    return changed
+
+
+def in_place(function: Any) -> Callable[..., Tensor]:
+    """A function with the same parameters but `inplace`, which it sets."""
+    name = function.__name__
+    return with_fixed(function, f"{name}_", f"`{name}`, and the result is the input's new value.", inplace=True)
+
+
+def for_each_rank(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """A function of `rank` axes of space as three, for one axis, two and three: "pool" as pool1d, pool2d and pool3d."""
+    first, rest = re.split("(?=[;:.])", str(function.__doc__).partition(">>>")[0].strip(), maxsplit=1)
+    for rank, axes in ((1, "one axis"), (2, "two axes"), (3, "three axes")):
+        yield with_fixed(function, f"{name}{rank}d", f"{first}, along {axes} of space{rest}", rank=rank)
