@@ -38,7 +38,7 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
     if isinstance(chain, SoftmaxProduct):
         return OnlineSoftmax(sink, chain, blocks).kernel()
     if isinstance(chain, FactorProduct):
-        return ComputedFactor(sink, chain, blocks).kernel()
+        return ComputedFactor(sink, [chain], blocks).kernel()
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)
