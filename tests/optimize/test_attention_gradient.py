@@ -107,7 +107,7 @@ def test_trees_are_right(name: str) -> None:
     chip, shape, is_causal = CASES[name]
     training = Training(shape, is_causal, CHIPS[chip])
     passes = [kernel for kernel in training.kernels if kernel.name.startswith("online")]
-    assert len(passes) == 4 and all(move.startswith("held(") for kernel in passes for move in kernel.moves)
+    assert len(passes) == 3 and all(move.startswith("held(") for kernel in passes for move in kernel.moves)
     assert all(any(isinstance(s, AwaitSteps) for s in walk(kernel.phases[-1].body)) == (chip == "sm_90a")
                for kernel in passes)
     for got, wanted in zip(training.run(), exactly(*training.given, is_causal)):
