@@ -110,6 +110,7 @@ class BoxedNests(HeldNests):
         super().__init__(plan, ahead=False)
         self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
         self.backwards: list[BoxedTile] = []
+        self.holds = False                            # whether left factors are in registers
         self.left: list[BoxedTile] = []
         self.right: list[BoxedTile] = []
         self.left_begin: dict[UOp, int] = {}          # where left factors begin in memory, by the LOCAL they stand for
@@ -128,9 +129,20 @@ class BoxedNests(HeldNests):
             same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
             self.lasts.append((same[0] if same else len(self.right), again))
             self.right += [] if same else [again]
+        depths = [self.right[i].depth for i in range(firsts)]
+        limit = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
+        self.holds = self.registers(sum(depths)) <= limit and not any(t.before for t in self.left)
+        self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
+                          for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
         self.of_sums = list(dict.fromkeys(which for which, _ in self.lasts))
         self.of_scores = [i for i in range(firsts) if i not in self.of_sums]
         self.blocks = BLOCKS + any(which < firsts for which in self.of_sums)
+
+    def registers(self, more: int) -> int:
+        """Of a thread, for all matrices, and so many more columns in the unit's type."""
+        small = self.unit.total.itemsize // self.unit.left.itemsize
+        columns = [self.column[m].arg.size * (small + (m in self.rounded)) for m in self.plan.matrices]
+        return (sum(columns) + more) * self.unit.rows // (self.unit.threads * small)
 
     def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
         """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the
@@ -158,6 +170,7 @@ class BoxedNests(HeldNests):
 
     def tiling(self) -> Tiling:
         left, right = ("packed" if any(t.before for t in tiles) else "shared" for tiles in (self.left, self.right))
+        left = "in_place" if self.holds else left
         return Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
                       left=left, right=right, stages=self.stages)
 
@@ -173,7 +186,7 @@ class BoxedNests(HeldNests):
 
     @property
     def left_size(self) -> int:
-        return sum(tile.size for tile in self.left)
+        return 0 if self.holds else sum(tile.size for tile in self.left)
 
     @property
     def memory(self) -> UOp:
@@ -187,7 +200,7 @@ class BoxedNests(HeldNests):
         round_, tile = self.round(which, block), self.right[which]
         replace = self.at_block(backward(self.parts.block, block) if tile in self.backwards else block)
         boxes = tile.boxes(self.stage_at(round_), replace)
-        if which < len(self.left) and block.op is o.CONST and block.arg == 0:
+        if not self.holds and which < len(self.left) and block.op is o.CONST and block.arg == 0:
             begin = sum(left.size for left in self.left[:which])
             boxes = [*self.left[which].boxes(index(begin), {}), *boxes]
         return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
@@ -200,6 +213,22 @@ class BoxedNests(HeldNests):
 
     def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
         return PlacedTile(tile or self.right[which], self.memory, self.stage_at(self.round(which, block)))
+
+    def held_factors(self) -> list[Statement]:
+        """The left factors of the first products, into registers where these suffice: steps read memory less then."""
+        out: list[Statement] = []
+        for memory, to in self.held_left.items():
+            store, (_, k) = self.plan.copied[memory], to.src
+            steps = FlatAxis.of([r for r in ranges_of(store.index) if r is not self.plan.row])
+            small = narrowed(store.value, self.unit.left)
+            assert small is not None
+            value = substitute_index(small, {self.plan.row: self.row, **steps.apart(k)}, {})
+            out += self.over([self.row, k], Assign(to, moves.zero_outside(value, moves.below(k, steps.size))))
+        return out
+
+    def left_at(self, memory: UOp, depth: UOp) -> UOp:
+        held = self.held_left.get(memory)
+        return super().left_at(memory, depth) if held is None else held
 
     def left_tile(self, memory: UOp) -> FactorTile:
         number = list(self.left_begin).index(memory)
@@ -215,7 +244,7 @@ class BoxedNests(HeldNests):
         out: list[Statement] = [self.copies(which, zero) for which in every]
         for block in range(1, self.blocks):
             out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
-        out += [s for nest in parts.before for s in self.nest(nest)]
+        out += [*self.held_factors(), *[s for nest in parts.before for s in self.nest(nest)]]
         scores = self.scores(zero)
         reads, made = read_first(scores.made)
         early, late = self.weights(zero)

@@ -197,7 +197,7 @@ class HeldNests:
         left_memory = product.left.src[0]
         if left_memory in self.plan.copied:
             depth = counter("k", tile.depth)
-            left = self.left_tile(left_memory).at(self.row, depth)
+            left = self.left_at(left_memory, depth)
         else:
             depth, left = self.column[left_memory], self.rounded[left_memory]
         step = Accumulate(sums, o.ADD, left.cast(sums.dtype) * tile.at(column, depth).cast(sums.dtype))
@@ -210,6 +210,10 @@ class HeldNests:
         self.now[memory] = sums
         return ProductSteps(self.over([self.row, column], Assign(sums, begins)),
                             self.over([self.row, column, depth], step), made)
+
+    def left_at(self, memory: UOp, depth: UOp) -> UOp:
+        """A left factor that was copied."""
+        return self.left_tile(memory).at(self.row, depth)
 
     def left_tile(self, memory: UOp) -> FactorTile:
         return self.lefts[memory]

@@ -14,8 +14,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (Accumulate, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Kernel,
-                                            ranges_of, walk)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
+                                            For, Kernel, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units_here
@@ -244,12 +244,16 @@ class Asynchronous:
         self.f.line("}")
 
     def held_words(self, matrix: UOp, unit: MatrixUnit) -> list[str]:
-        """The words of a left factor in registers, two elements each; they are made before the steps begin."""
+        """The words of a left factor in registers, two elements each; they are made before the steps begin. One that no
+        loop assigns to stays as it is."""
+        changes = any(isinstance(s, Assign) and s.register.arg == matrix.arg for loop in walk(self.f.body)
+                      if isinstance(loop, For) and loop.kind == LOOP for s in walk(loop.body))
         elements = [self.f.register(r).text for r in registers_of(matrix, unit, self.f.units)]
         words, kind = [f"left{i}" for i in range(len(elements) // 2)], self.f.type(WORD)
         for word, low, high in zip(words, elements[::2], elements[1::2]):
             self.f.line(f"  {kind} {word} = ({kind}){low} | ({kind}){high} << 16;")
-            self.f.line(f'  asm volatile("" : "+r"({word}) :: "memory");')
+            if changes:
+                self.f.line(f'  asm volatile("" : "+r"({word}) :: "memory");')
         return words
 
     def descriptor(self, matrix: SharedMatrix, lines: Swizzled, further: str = "") -> str:
