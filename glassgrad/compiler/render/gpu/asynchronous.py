@@ -221,7 +221,9 @@ class Asynchronous:
         if left.op is o.LOAD:
             left_matrix = SharedMatrix.of(left, row, depth, lines)
             above = f" + warps * {unit.rows * lines.line_bytes}"
-            described.append(f"  const u64 left = {self.descriptor(left_matrix, lines, above)};")
+            described.append(f"  u64 left = {self.descriptor(left_matrix, lines, above)};")
+            if len(self.f.sums()) > 1:              # or a loop keeps one for each of its steps, in registers
+                described.append('  asm volatile("" : "+l"(left));')
         self.f.line("{")
         for line in described:
             self.f.line(line)
