@@ -264,7 +264,8 @@ def _of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
         for s in node.src:
             while s.op in (o.EXPAND, o.RESHAPE, o.DETACH) and s not in numbers:
                 s = s.src[0]
-            leaves = {n for n in toposort([s], lambda n: () if n in numbers else n.src) if not n.src or n in numbers}
+            leaves = {n for n in toposort([s], lambda n: () if n.op in o.REDUCE else n.src)
+                      if not n.src or n.op in o.REDUCE}
             if s not in factor.inside and not leaves.isdisjoint(numbers):
                 alone = all(n in numbers or n.op is o.CONST for n in leaves)
                 found.update(dict.fromkeys([s] if alone else leaves & numbers))

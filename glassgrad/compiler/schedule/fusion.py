@@ -120,8 +120,8 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     if plan.few:
         plan.again()
         plan.walk(order, set(sinks))
-    together = {plan.memory_of(node): plan.memory_of(main) for node, main in plan.together.items()}
-    return Stored({node: plan.reasons[node] for node in order if node in plan.reasons}, {**plan.beside, **together})
+    beside = {plan.memory_of(node): plan.memory_of(main) for node, main in (*plan.beside.items(), *plan.together.items())}
+    return Stored({node: plan.reasons[node] for node in order if node in plan.reasons}, beside)
 
 
 class _Plan:

@@ -60,7 +60,8 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
                 needs |= group_of[r].needs
         rows = _rows(node, reads, reasons) if reduces and few_rows and node.size >= few_rows else None
         fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
-        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None)
+        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None) or \
+            any(r.size == node.size for r in roots[:-1])         # sums of several chains: what reads two has its own
         joined = None
         if not alone:
             joined = _join(fresh, by_shape.get(squeezed(node), [])[-MOST_RESULTS:], group_of, groups, reasons)
