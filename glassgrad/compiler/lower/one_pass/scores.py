@@ -176,6 +176,8 @@ def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
             new[node] = sources[0].cast(dtype)
         elif node.op in o.ELEMENTWISE and node.op is not o.BITCAST:
             wide = tuple([s.cast(dtype) if s.dtype.is_float else s for s in sources])
+            if node.op is o.WHERE and wide[1].op is o.CONST and wide[1].arg in (0, -math.inf):     # a mask comes last
+                wide = UOp(o.NOT, dtypes.bool, (wide[0],)), wide[2], wide[1]
             new[node] = UOp(node.op, dtype if is_float else node.dtype, wide, node.arg, node.place)
         elif node.op in o.MOVEMENT:
             new[node] = UOp(node.op, sources[0].dtype, sources, node.arg, node.place)
