@@ -9,10 +9,11 @@ nests between them, a block at a time. Out: the same for one thread group, or No
                                                         wait for out; copy values[j + 2]; weights; out *= shrink
                                                  out += weights values[last]
 
-There may be several products before the weights are made, and several that take weights. All right factors, and the left ones of those products, are
-matrices in memory that copies bring as they lie; what lies past their edges comes as zeros. The weights stay in
-registers, where the unit takes them as its left factor. The results go to memory of the group, so that neighbouring
-threads store neighbouring pieces of a line. Does not know what nests compute, nor which unit it is.
+There may be several products before the weights are made, and several that take weights. All right factors, and the
+left ones of the first products, are matrices in memory that copies bring as they lie; what lies past their edges comes
+as zeros. The weights stay in registers, where the unit takes them as its left factor; so do the left factors of the
+first products, where there are registers for them. The results go to memory of the group, so that neighbouring threads
+store neighbouring pieces of a line. Does not know what nests compute, nor which unit it is.
 """
 
 from __future__ import annotations
@@ -274,8 +275,8 @@ class BoxedNests(HeldNests):
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
             *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads, *more,
-            AwaitSteps(len(self.lasts), registers_of(scores.steps)), *self.refill(self.of_scores, add(later, index(blocks))), *made,
-            *early,
+            AwaitSteps(len(self.lasts), registers_of(scores.steps)),
+            *self.refill(self.of_scores, add(later, index(blocks))), *made, *early,
             *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
             AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))), *late,
             *sums.begins]

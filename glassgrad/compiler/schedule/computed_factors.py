@@ -15,6 +15,8 @@ reader is there for all of them. Does not know loops.
 from __future__ import annotations
 
 import math
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from glassgrad.base.settings import settings
@@ -127,29 +129,33 @@ def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores |
     factors = {chain.total: chain for chain in passes.factors if stored_type(chain.keys[0]).itemsize == 2}
     new: dict[UOp, UOp] = {}
     for node in order:
-        inner = new
-        if node in factors:                # its own weights: the first pass keeps those that it has
-            inner = dict(new)
-            for n in toposort([node], lambda n: n.src if n in factors[node].inside or n is node else ()):
-                if n in factors[node].inside:
-                    inner[n] = _shifted(n, passes.softmaxes, inner) or _over(n, inner)
-        new[node] = _over(node, inner)
+        new[node] = _with_shift(factors[node], passes.softmaxes, new) if node in factors else _over(node, new)
     return [new[s] for s in sinks]
 
 
-def _over(node: UOp, new: dict[UOp, UOp]) -> UOp:
+def _with_shift(chain: FactorProduct, softmaxes: list[SoftmaxProduct], new: dict[UOp, UOp]) -> UOp:
+    """The total of a chain, with such weights: the first pass keeps those that it has."""
+    own: dict[UOp, UOp] = {}
+    known = ChainMap(own, new)
+    mine = {*chain.inside, chain.total}
+    for n in toposort([chain.total], lambda n: n.src if n in mine else ()):
+        if n in mine:
+            own[n] = _shifted(n, softmaxes, known) or _over(n, known)
+    return own[chain.total]
+
+
+def _over(node: UOp, new: Mapping[UOp, UOp]) -> UOp:
     src = tuple([new[s] for s in node.src])
     return node if src == node.src else node.over(src)
 
 
-def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: dict[UOp, UOp]) -> UOp | None:
+def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: Mapping[UOp, UOp]) -> UOp | None:
     """exps / row sums as one exponential; None for other nodes."""
     if node.op not in (o.MUL, o.DIV):
         return None
-    exps, divisor = node.src
-    while divisor.op in (o.EXPAND, o.DETACH) or node.op is o.MUL and divisor.op is o.RECIP:
-        divisor = divisor.src[0]
-    inverse = node.op is o.DIV or any(n.op is o.RECIP for n in toposort([node.src[1]], lambda n: n.src[:n.op is not o.SUM]))
+    (exps, divisor), inverse = node.src, node.op is o.DIV
+    while divisor.op in (o.EXPAND, o.DETACH, o.RECIP):
+        divisor, inverse = divisor.src[0], inverse != (divisor.op is o.RECIP)
     for chain in softmaxes:
         if exps is chain.exps and divisor in chain.row_sums and inverse:
             rate = const(1.0, exps.dtype) if chain.rate is None else chain.rate

@@ -120,7 +120,7 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     if plan.few:
         plan.again()
         plan.walk(order, set(sinks))
-    beside = {plan.memory_of(node): plan.memory_of(main) for node, main in (*plan.beside.items(), *plan.together.items())}
+    beside = {plan.memory_of(node): plan.memory_of(main) for node, main in {**plan.beside, **plan.together}.items()}
     return Stored({node: plan.reasons[node] for node in order if node in plan.reasons}, beside)
 
 

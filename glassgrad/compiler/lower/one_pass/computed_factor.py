@@ -103,7 +103,8 @@ class ComputedFactor(BlockLoops):
         parts = [*self.sharing, self]
         for part in parts:                    # what the products are asked for, and how they are scaled
             part.known = {top: part.loaded(p, spot) for p, top in part.tops.items()}
-            self.nest([key, self.row], lambda part=part: [Assign(register("e", self.dtype), part.made(first, key))])
+            part.nest([key, self.row], list)
+            part.made(first, key)
         edge = both(self.row_gate, self.key_gate)
         wanted = [part.in_sight(part.at_key("k_at", first, key)) for part in parts]
         known, self.known = self.known, self.rows_known()

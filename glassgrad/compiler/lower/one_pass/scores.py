@@ -201,8 +201,8 @@ def without_factor(scores: UOp) -> tuple[UOp, float]:
                 inner, more = without_factor(other)
                 return inner, more * factor.arg
     if scores.op in (o.RESHAPE, o.PERMUTE, o.EXPAND):
-        inner, factor = without_factor(scores.src[0])
-        return UOp(scores.op, scores.dtype, (inner,), scores.arg, scores.place), factor
+        inner, of_inner = without_factor(scores.src[0])
+        return UOp(scores.op, scores.dtype, (inner,), scores.arg, scores.place), of_inner
     if scores.op is o.WHERE:
         condition, chosen, other = scores.src
         if _is_least(chosen):

@@ -124,6 +124,8 @@ class Asynchronous:
     def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str, threads: int):
         self.f, self.slots, self.maps, self.wait = function, slots, box_maps(kernel, slots), wait
         self.warps = threads // WARP
+        self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
+                            and function.is_matrix(s.register)}) > 1          # sums of the unit
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
 
     # -- what a function begins with ---------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class Asynchronous:
             left_matrix = SharedMatrix.of(left, row, depth, lines)
             above = f" + warps * {unit.rows * lines.line_bytes}"
             described.append(f"  u64 left = {self.descriptor(left_matrix, lines, above)};")
-            if len(self.f.sums()) > 1:              # or a loop keeps one for each of its steps, in registers
+            if self.several:                        # or a loop keeps one for each of its steps, in registers
                 described.append('  asm volatile("" : "+l"(left));')
         self.f.line("{")
         for line in described:
