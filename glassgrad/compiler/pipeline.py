@@ -173,7 +173,7 @@ def separate_results(work: GraphWork) -> None:
                   else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(work.sinks)]
 
 
-@compiler_pass(SCHEDULE, "schedule/computed_factors.py", OPTIMIZING)
+@compiler_pass(SCHEDULE, "schedule/computed_factors.py")
 def row_numbers(work: GraphWork) -> None:
     """Have the gradient of a softmax read one number of each row: exp2(x) / sum is exp2(x - log2(sum))."""
     work.sinks = with_one_number(work.sinks, work.device, work.stores_scores, work.limits.masked_keys)
