@@ -228,19 +228,22 @@ def test_a_mask_runs_in_the_blocks_that_it_changes() -> None:
 
 def test_a_mask_of_whole_rows_is_left_to_the_result() -> None:
     """Rows that see no key are 0. Neither the scores nor the weights of a block are selected for that."""
-    shapes = (*shapes_of(1, 128, 256, 16, 16), (128, 256))
+    shapes = (*shapes_of(1, 128, 256, 16, 24), (128, 256))           # all of different sizes
     tensors = [Tensor.zeros(*shape, dtype=BF16).contiguous().realize() for shape in shapes]
     q, k, v, mask = tensors
     rows, item = q.scaled_dot_product_attention(k, v, attn_mask=mask).schedule()
     kernels = [optimize(lower(each.ast, blocks=CHIP.score_blocks), CHIP) for each in (rows, item)]
     values = numbers(shapes, BF16)
     values[3][5] = -np.inf
-    memory = {slot: (x.view(np.uint32) >> 16).astype(np.uint16).ravel() for slot, x in enumerate(values)}
+    given = {x.size: (x.view(np.uint32) >> 16).astype(np.uint16).ravel() for x in values}
+    memory: dict[int, np.ndarray] = {}
     for each, kernel in zip((rows, item), kernels):
         for slot, param in zip(each.slots, kernel.params):
-            memory.setdefault(slot, np.zeros(math.prod(param.shape), np.bool_ if param.dtype.kind == "b" else np.uint16))
+            size = math.prod(param.shape)
+            empty = np.zeros(size, np.bool_ if param.dtype.kind == "b" else np.uint16)
+            memory.setdefault(slot, given[size] if slot < len(values) else empty)
         run_kernel(kernel, [memory[slot] for slot in each.slots])
-    got = (memory[item.slots[0]].astype(np.uint32) << 16).view(np.float32).reshape(128, 16)
+    got = (memory[item.slots[0]].astype(np.uint32) << 16).view(np.float32).reshape(128, 24)
     x, y, z, added = (a.astype(np.float64) for a in values)
     with np.errstate(invalid="ignore"):
         scores = x[0] @ y[0].T / 4 + added
