@@ -146,10 +146,10 @@ def test_gradients_of_keys_and_values_share_a_kernel_that_reads_one_number_of_ea
 
 def test_left_factors_are_in_registers_where_these_suffice() -> None:
     def left_factors(size: int) -> list[str]:
-        kernels = Training((1, 128, 128, size, size), False, CHIPS["sm_90a"]).kernels
+        kernels = Training((1, 2048, 2048, size, size), False, CHIPS["sm_90a"]).kernels
         return [re.findall(r"left=(\w+)", kernel.moves[0])[0] for kernel in kernels if kernel.name.startswith("online")]
 
-    assert left_factors(64) == ["in_place"] * 3
+    assert left_factors(64) == ["shared", "in_place", "in_place"]               # 16 blocks of 128 keys do not pay
     assert left_factors(128) == ["in_place", "in_place", "shared"]              # two gradients: sums take the registers
 
 

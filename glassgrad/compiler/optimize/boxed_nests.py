@@ -132,7 +132,9 @@ class BoxedNests(HeldNests):
             self.right += [] if same else [again]
         depths = [self.right[i].depth for i in range(firsts)]
         limit = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
-        self.holds = self.registers(sum(depths)) <= limit and not any(t.before for t in self.left)
+        work = self.most_blocks * max(depths)
+        self.holds = work >= gpu.HELD_WORK and self.registers(sum(depths)) <= limit and \
+            not any(t.before for t in self.left)
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
         self.of_sums = list(dict.fromkeys(which for which, _ in self.lasts))
