@@ -74,6 +74,24 @@ def causal_attention(q: Any, k: Any, v: Any) -> Any:
     return q.scaled_dot_product_attention(k, v, is_causal=True)
 
 
+def attention_gradients(q: Any, k: Any, v: Any) -> Any:
+    """The gradients of causal attention's squares, one below the other."""
+    gradients = causal_attention(q, k, v).cast("float32").square().sum().gradient(q, k, v)
+    return gradients[0].cat(*gradients[1:])
+
+
+def numpy_attention_gradients(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    scores = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    weights = softmax(np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf))
+    g = 2 * (weights @ v)
+    inner = weights * (g @ v.swapaxes(-1, -2) - (g * g).sum(-1, keepdims=True) / 2) / q.shape[-1] ** 0.5
+    return np.concatenate([inner @ k, inner.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ g])
+
+
+def masked_attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    return q.scaled_dot_product_attention(k, v, attn_mask=mask)
+
+
 def image_gradient(x: Any, w: Any) -> Any:
     return x.conv2d(w, padding=1).sum().gradient(x)[0]
 
@@ -115,6 +133,9 @@ CASES: dict[str, Case] = {
     "vector times matrix": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((1, 1024), (1024, 2048))),
     "attention": ("bfloat16", lambda q, k, v: q.scaled_dot_product_attention(k, v), attention, HEADS),
     "attention causal": ("bfloat16", causal_attention, lambda q, k, v: attention(q, k, v, causal=True), HEADS),
+    "attention, gradients": ("bfloat16", attention_gradients, numpy_attention_gradients, ((1, 2, 200, 64),) * 3),
+    "attention masked": ("bfloat16", masked_attention, lambda q, k, v, m: softmax(
+        q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5 + m) @ v, (*HEADS, (192, 192))),
     "convolution": ("float16", lambda x, w: x.conv2d(w, padding=1), convolved, (IMAGE, WEIGHTS)),
     "convolution, image's gradient": ("float16", image_gradient, numpy_image_gradient, (IMAGE, WEIGHTS)),
     "convolution, weights' gradient": ("float16", weight_gradient, numpy_weight_gradient, (IMAGE, WEIGHTS)),

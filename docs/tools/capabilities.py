@@ -12,7 +12,8 @@ CAPABILITIES = {
     "matrix units of GPUs": (
         "compiler/optimize/product/group_unit.py", "compiler/optimize/product/warp_tile.py",
         "compiler/optimize/product/window_boxes.py", "compiler/optimize/register_nests.py",
-        "compiler/optimize/pipelined_nests.py", "compiler/optimize/box_copies.py", "compiler/render/gpu/asynchronous.py",
+        "compiler/optimize/pipelined_nests.py", "compiler/optimize/box_copies.py",
+        "compiler/render/gpu/asynchronous.py",
         "compiler/render/gpu/fragments.py", "compiler/render/gpu/register_mma.py", "compiler/check/in_flight.py"),
     "rows, scans, scatters and copies by groups of GPU threads": (
         "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/held_rows.py",

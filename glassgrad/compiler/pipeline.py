@@ -30,6 +30,7 @@ from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
 from glassgrad.compiler.graph.rules.nested_sums import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.computed_factors import with_one_number
 from glassgrad.compiler.schedule.device_placement import place_on_devices
 from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits, fuse
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
@@ -170,6 +171,12 @@ def separate_results(work: GraphWork) -> None:
     """Give a result that is an input, a view or another result memory of its own."""
     work.sinks = [s if s.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT) and work.sinks.index(s) == i
                   else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(work.sinks)]
+
+
+@compiler_pass(SCHEDULE, "schedule/computed_factors.py")
+def row_numbers(work: GraphWork) -> None:
+    """Have the gradient of a softmax read one number of each row: exp2(x) / sum is exp2(x - log2(sum))."""
+    work.sinks = with_one_number(work.sinks, work.device, work.stores_scores, work.limits.masked_keys)
 
 
 @compiler_pass(SCHEDULE, "schedule/fusion.py")

@@ -271,8 +271,8 @@ def test_gradients_compute_the_scores_again(rows: int, keys: int, size: int, wid
                       lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=is_causal))
     planned = results[0].schedule(*results[1:])
     kinds = [lower(item.ast).name.split("_")[0] for item in planned]
-    assert kinds == ["online", "online", "reduce", "online", "online"]
-    assert [item.results for item in planned] == [3, 1, 1, 1, 1]
+    assert kinds == ["online", "reduce", "online", "online"]            # the gradients of k and v share a kernel
+    assert [item.results for item in planned] == [3, 1, 1, 2]
     results[0].realize(*results[1:])
     for got, wanted in zip(results, gradients_of(*given, causal(rows, keys) if is_causal else 0.0)):
         np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-4, atol=2e-5)

@@ -226,6 +226,35 @@ def test_a_mask_runs_in_the_blocks_that_it_changes() -> None:
     assert len(masked) == 2                                    # in the first block, and in the others
 
 
+def test_a_mask_of_whole_rows_is_left_to_the_result() -> None:
+    """Rows that see no key are 0. Neither the scores nor the weights of a block are selected for that."""
+    shapes = (*shapes_of(1, 128, 256, 16, 24), (128, 256))           # all of different sizes
+    tensors = [Tensor.zeros(*shape, dtype=BF16).contiguous().realize() for shape in shapes]
+    q, k, v, mask = tensors
+    rows, item = q.scaled_dot_product_attention(k, v, attn_mask=mask).schedule()
+    kernels = [optimize(lower(each.ast, blocks=CHIP.score_blocks), CHIP) for each in (rows, item)]
+    values = numbers(shapes, BF16)
+    values[3][5] = -np.inf
+    given = {x.size: (x.view(np.uint32) >> 16).astype(np.uint16).ravel() for x in values}
+    memory: dict[int, np.ndarray] = {}
+    for each, kernel in zip((rows, item), kernels):
+        for slot, param in zip(each.slots, kernel.params):
+            size = math.prod(param.shape)
+            empty = np.zeros(size, np.bool_ if param.dtype.kind == "b" else np.uint16)
+            memory.setdefault(slot, given[size] if slot < len(values) else empty)
+        run_kernel(kernel, [memory[slot] for slot in each.slots])
+    got = (memory[item.slots[0]].astype(np.uint32) << 16).view(np.float32).reshape(128, 24)
+    x, y, z, added = (a.astype(np.float64) for a in values)
+    with np.errstate(invalid="ignore"):
+        scores = x[0] @ y[0].T / 4 + added
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        wanted = np.nan_to_num(weights / weights.sum(-1, keepdims=True)) @ z[0]
+    assert (got[5] == 0).all() and distance(got, wanted) < CLOSE[BF16]
+    made_of_sums = [s.value for s in walk(kernels[1].phases[-1].body) if isinstance(s, Assign)
+                    and s.register.arg in ("tile", "tile_left") and s.value.op is not o.CONST]
+    assert {value.op for value in made_of_sums} == {o.MULACC, o.CAST}
+
+
 def test_what_is_masked_is_read_from_comparisons() -> None:
     row, column, block = counter("r", 64), counter("c", 32), counter("b", 9)
     kept, least = register("x", dtypes.float32, (row, column)), const(-math.inf, dtypes.float32)

@@ -62,6 +62,7 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "lanes": [(AVX512, lambda x, y: x * y + 1, lambda n: ((3, n), (n,))), (NEON, lambda x: x.exp(), lambda n: ((n,),))],
     "fold": [(AVX512, lambda x: x.softmax(1), lambda n: ((3, n + 1),)), (NEON, lambda x: x.sum(), lambda n: ((n, 5),))],
     "hold": [(replace(GPU, few_tasks=1), lambda x: x.softmax(1), lambda n: ((3, n + 64),))],
+    "row_pieces": [(replace(GPU, few_tasks=1), lambda x: (x * 2).sum(1), lambda n: ((64 * n, 32),))],
     "group": [(AVX512, lambda x: x.max(), lambda n: ((n + 1, 67),)), (NEON, lambda x: x.sum(0), lambda n: ((31, n),))],
     "tasks": [(AVX512, lambda x: x + 1, lambda n: ((n, 13),)), (NEON, lambda x: x.sum(1), lambda n: ((n, 13),))],
 }

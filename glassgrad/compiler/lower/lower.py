@@ -34,11 +34,11 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
 
     Each round lowers all of it and may find one more value to keep. For a matmul: one round.
     """
-    chain = in_kernel(sink)
-    if isinstance(chain, SoftmaxProduct):
-        return OnlineSoftmax(sink, chain, blocks).kernel()
-    if isinstance(chain, FactorProduct):
-        return ComputedFactor(sink, chain, blocks).kernel()
+    chains = in_kernel(sink)
+    if chains and isinstance(chains[0], SoftmaxProduct):
+        return OnlineSoftmax(sink, chains[0], blocks).kernel()
+    if chains:
+        return ComputedFactor(sink, [c for c in chains if isinstance(c, FactorProduct)], blocks).kernel()
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)

@@ -9,10 +9,11 @@ nests between them, a block at a time. Out: the same for one thread group, or No
                                                         wait for out; copy values[j + 2]; weights; out *= shrink
                                                  out += weights values[last]
 
-There may be several products before the weights are made. All right factors, and the left ones of those products, are
-matrices in memory that copies bring as they lie; what lies past their edges comes as zeros. The weights stay in
-registers, where the unit takes them as its left factor. The results go to memory of the group, so that neighbouring
-threads store neighbouring pieces of a line. Does not know what nests compute, nor which unit it is.
+There may be several products before the weights are made, and several that take weights. All right factors, and the
+left ones of the first products, are matrices in memory that copies bring as they lie; what lies past their edges comes
+as zeros. The weights stay in registers, where the unit takes them as its left factor; so do the left factors of the
+first products, where there are registers for them. The results go to memory of the group, so that neighbouring threads
+store neighbouring pieces of a line. Does not know what nests compute, nor which unit it is.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class BlockParts:
     before: list[Statement]
     firsts: list[Product]        # their left factors are copied: sums of one block
     between: list[Statement]     # what makes the weights of them
-    second: Product              # its left factor are the weights: sums of all blocks
+    seconds: list[Product]       # their left factors are weights: sums of all blocks
     after: list[Statement]
     block: UOp | None            # the counter of blocks, where there are several
     count: UOp                   # and how many there are
@@ -86,9 +87,12 @@ class BlockParts:
             return None
         begin, end = products[0], products[-1]
         before, after = (body[:at], body[at + 1:]) if loops else (body[:begin], body[end + 1:])
-        *firsts, second = (plan.products[id(inner[i])] for i in products)
-        if any(p.left.src[0] not in plan.copied for p in firsts) or second.left.src[0] not in plan.matrices or \
-                products[:-1] != list(range(begin, begin + len(firsts))):
+        every = [plan.products[id(inner[i])] for i in products]
+        firsts = [p for p in every if p.left.src[0] in plan.copied]
+        seconds = every[len(firsts):]
+        middle = begin + len(firsts), end + 1 - len(seconds)
+        if not firsts or not seconds or any(p.left.src[0] not in plan.matrices for p in seconds) or \
+                products != [*range(begin, middle[0]), *range(middle[1], end + 1)]:
             return None
         count = index(1)
         if loops:
@@ -96,8 +100,8 @@ class BlockParts:
             count = index(size) if stop is None else stop
             count = count if bounds(count)[1] <= size else count.minimum(size)
             count = count if bounds(count)[0] >= 1 else count.maximum(1)      # of no block nothing is kept
-        between = inner[begin + len(firsts):end]
-        return BlockParts(before, firsts, between, second, after, loops[0].range if loops else None, count)
+        between = inner[slice(*middle)]
+        return BlockParts(before, firsts, between, seconds, after, loops[0].range if loops else None, count)
 
 
 class BoxedNests(HeldNests):
@@ -107,6 +111,7 @@ class BoxedNests(HeldNests):
         super().__init__(plan, ahead=False)
         self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
         self.backwards: list[BoxedTile] = []
+        self.holds = False                            # whether left factors are in registers
         self.left: list[BoxedTile] = []
         self.right: list[BoxedTile] = []
         self.left_begin: dict[UOp, int] = {}          # where left factors begin in memory, by the LOCAL they stand for
@@ -118,14 +123,29 @@ class BoxedNests(HeldNests):
             self.left.append(self.boxed(f"left{number or ''}", store.value, [plan.row], steps, is_left=True))
         for number, product in enumerate(parts.firsts):
             self.right.append(self.boxed(f"right{number}", product.right, product.n, product.k))
-        number, last = len(self.right), parts.second
-        again = self.boxed(f"right{number}", last.right, last.n, last.k)
-        same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
-        self.last = same[0] if same else number       # the right factor of the second product: its stages may have two
-        self.last_tile = again                        # readers
-        self.right += [] if same else [again]
-        self.blocks = BLOCKS + len(same[:1])
-        self.of_scores = [i for i in range(number) if i != self.last]
+        self.lasts: list[tuple[int, BoxedTile]] = []  # the right factors of the second products: they may be those
+        firsts = len(self.right)                      # of the first ones, and their stages have two readers then
+        for last in parts.seconds:
+            again = self.boxed(f"right{len(self.right)}", last.right, last.n, last.k)
+            same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
+            self.lasts.append((same[0] if same else len(self.right), again))
+            self.right += [] if same else [again]
+        depths = [self.right[i].depth for i in range(firsts)]
+        limit = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
+        work = self.most_blocks * max(depths)
+        self.holds = work >= gpu.HELD_WORK and self.registers(sum(depths)) <= limit and \
+            not any(t.before for t in self.left)
+        self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
+                          for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
+        self.of_sums = list(dict.fromkeys(which for which, _ in self.lasts))
+        self.of_scores = [i for i in range(firsts) if i not in self.of_sums]
+        self.blocks = BLOCKS + any(which < firsts for which in self.of_sums)
+
+    def registers(self, more: int) -> int:
+        """Of a thread, for all matrices, and so many more columns in the unit's type."""
+        small = self.unit.total.itemsize // self.unit.left.itemsize
+        columns = [self.column[m].arg.size * (small + (m in self.rounded)) for m in self.plan.matrices]
+        return (sum(columns) + more) * self.unit.rows // (self.unit.threads * small)
 
     def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
         """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the
@@ -153,6 +173,7 @@ class BoxedNests(HeldNests):
 
     def tiling(self) -> Tiling:
         left, right = ("packed" if any(t.before for t in tiles) else "shared" for tiles in (self.left, self.right))
+        left = "in_place" if self.holds else left
         return Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
                       left=left, right=right, stages=self.stages)
 
@@ -168,7 +189,7 @@ class BoxedNests(HeldNests):
 
     @property
     def left_size(self) -> int:
-        return sum(tile.size for tile in self.left)
+        return 0 if self.holds else sum(tile.size for tile in self.left)
 
     @property
     def memory(self) -> UOp:
@@ -182,7 +203,7 @@ class BoxedNests(HeldNests):
         round_, tile = self.round(which, block), self.right[which]
         replace = self.at_block(backward(self.parts.block, block) if tile in self.backwards else block)
         boxes = tile.boxes(self.stage_at(round_), replace)
-        if which < len(self.left) and block.op is o.CONST and block.arg == 0:
+        if not self.holds and which < len(self.left) and block.op is o.CONST and block.arg == 0:
             begin = sum(left.size for left in self.left[:which])
             boxes = [*self.left[which].boxes(index(begin), {}), *boxes]
         return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
@@ -195,6 +216,22 @@ class BoxedNests(HeldNests):
 
     def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
         return PlacedTile(tile or self.right[which], self.memory, self.stage_at(self.round(which, block)))
+
+    def held_factors(self) -> list[Statement]:
+        """The left factors of the first products, into registers where these suffice: steps read memory less then."""
+        out: list[Statement] = []
+        for memory, to in self.held_left.items():
+            store, (_, k) = self.plan.copied[memory], to.src
+            steps = FlatAxis.of([r for r in ranges_of(store.index) if r is not self.plan.row])
+            small = narrowed(store.value, self.unit.left)
+            assert small is not None
+            value = substitute_index(small, {self.plan.row: self.row, **steps.apart(k)}, {})
+            out += self.over([self.row, k], Assign(to, moves.zero_outside(value, moves.below(k, steps.size))))
+        return out
+
+    def left_at(self, memory: UOp, depth: UOp) -> UOp:
+        held = self.held_left.get(memory)
+        return super().left_at(memory, depth) if held is None else held
 
     def left_tile(self, memory: UOp) -> FactorTile:
         number = list(self.left_begin).index(memory)
@@ -210,18 +247,18 @@ class BoxedNests(HeldNests):
         out: list[Statement] = [self.copies(which, zero) for which in every]
         for block in range(1, self.blocks):
             out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
-        out += [s for nest in parts.before for s in self.nest(nest)]
+        out += [*self.held_factors(), *[s for nest in parts.before for s in self.nest(nest)]]
         scores = self.scores(zero)
         reads, made = read_first(scores.made)
         early, late = self.weights(zero)
         more, early = read_first(early)
-        sums = self.second(zero)
+        sums = self.sums(zero)
         out += [*self.await_scores(zero), *scores.begins, *scores.steps, *reads, *more,
                 AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
                 *self.await_values(zero)]
         if self.most_blocks > 1:
             out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
-        last = self.second(add(parts.count, index(-1)))
+        last = self.sums(add(parts.count, index(-1)))
         out += [*last.steps, AwaitSteps(0, registers_of(last.steps)), Barrier()]
         self.block = {}
         return out + [s for nest in parts.after for s in self.nest(nest)]
@@ -231,7 +268,7 @@ class BoxedNests(HeldNests):
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
-        sums, scores = self.second(now), self.scores(later)
+        sums, scores = self.sums(now), self.scores(later)
         reads, made = read_first(scores.made)
         early, late = self.weights(later)
         more, early = read_first(early)
@@ -240,17 +277,17 @@ class BoxedNests(HeldNests):
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
             *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads, *more,
-            AwaitSteps(1, registers_of(scores.steps)), *self.refill(self.of_scores, add(later, index(blocks))), *made,
-            *early,
+            AwaitSteps(len(self.lasts), registers_of(scores.steps)),
+            *self.refill(self.of_scores, add(later, index(blocks))), *made, *early,
             *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
-            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill([self.last], add(now, index(blocks))), *late,
+            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))), *late,
             *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
     def await_values(self, block: UOp) -> list[Statement]:
-        """Wait for the right factor of the second product, unless the scores have waited for it."""
-        return [self.await_copies(self.last, block)] if self.last == len(self.parts.firsts) else []
+        """Wait for the right factors of the second products, unless the scores have waited for them."""
+        return [self.await_copies(which, block) for which in self.of_sums if which >= len(self.parts.firsts)]
 
     def await_scores(self, block: UOp) -> list[Statement]:
         """Wait for the right factors of the products that scores are made of."""
@@ -262,7 +299,8 @@ class BoxedNests(HeldNests):
 
     def refill(self, factors: Iterable[int], block: UOp) -> list[Statement]:
         """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
-        return self.where_there(block, [self.copies(which, block, by_last=True) for which in factors])
+        copies: list[Statement] = [self.copies(which, block, by_last=True) for which in factors]
+        return self.where_there(block, copies) if copies else []
 
     def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
         """Statements about a block, where there is one."""
@@ -273,12 +311,12 @@ class BoxedNests(HeldNests):
 
     def scores(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
-        found = [self.product(p, self.tile(which, block)) for which, p in enumerate(self.parts.firsts)]
-        return ProductSteps(*([s for steps in part for s in steps] for part in zip(*found)))
+        return joined([self.product(p, self.tile(which, block)) for which, p in enumerate(self.parts.firsts)])
 
-    def second(self, block: UOp) -> ProductSteps:
+    def sums(self, block: UOp) -> ProductSteps:
         self.block = self.at_block(block)
-        return self.product(self.parts.second, self.tile(self.last, block, self.last_tile))
+        return joined([self.product(p, self.tile(which, block, tile))
+                       for p, (which, tile) in zip(self.parts.seconds, self.lasts)])
 
     def weights(self, block: UOp) -> tuple[list[Statement], list[Statement]]:
         """What is made of a block's sums: what may run beside the steps that read the last weights, and the rest."""
@@ -321,6 +359,11 @@ class BoxedNests(HeldNests):
         store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
                       None, gate)
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
+
+
+def joined(products: list[ProductSteps]) -> ProductSteps:
+    """Several products: what all of them begin with, all steps, what is made of them."""
+    return ProductSteps(*([s for steps in part for s in steps] for part in zip(*products)))
 
 
 def registers_of(steps: list[Statement]) -> tuple[UOp, ...]:

@@ -25,7 +25,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, load, local, register, task_loops, walk)
-from glassgrad.compiler.lower.one_pass.scores import something_masked
+from glassgrad.compiler.lower.one_pass.scores import shifted_sum, something_masked
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
@@ -190,15 +190,14 @@ class HeldNests:
         column = self.column[memory]
         sums = self.named(memory, memory.arg.name, memory.dtype)
         replace = self.at_columns([memory], product.n)
-        begins, rest = const(0, sums.dtype), value
-        if value.op is o.ADD and total in value.src:             # the sum goes on from what it is added to
-            other = value.src[0] if value.src[1] is total else value.src[1]
-            if total not in toposort([other]):
-                begins, rest = self.new(other, replace), total
+        begins, rest, shifted = const(0, sums.dtype), value, shifted_sum(value, total)
+        if shifted is not None and shifted.begin is not None and shifted.factor == 1:
+            begins = self.new(shifted.begin, replace)            # the sum goes on from what it is added to
+            rest = shifted._replace(begin=None).over(total)
         left_memory = product.left.src[0]
         if left_memory in self.plan.copied:
             depth = counter("k", tile.depth)
-            left = self.left_tile(left_memory).at(self.row, depth)
+            left = self.left_at(left_memory, depth)
         else:
             depth, left = self.column[left_memory], self.rounded[left_memory]
         step = Accumulate(sums, o.ADD, left.cast(sums.dtype) * tile.at(column, depth).cast(sums.dtype))
@@ -211,6 +210,10 @@ class HeldNests:
         self.now[memory] = sums
         return ProductSteps(self.over([self.row, column], Assign(sums, begins)),
                             self.over([self.row, column, depth], step), made)
+
+    def left_at(self, memory: UOp, depth: UOp) -> UOp:
+        """A left factor that was copied."""
+        return self.left_tile(memory).at(self.row, depth)
 
     def left_tile(self, memory: UOp) -> FactorTile:
         return self.lefts[memory]

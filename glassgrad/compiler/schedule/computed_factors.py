@@ -15,16 +15,18 @@ reader is there for all of them. Does not know loops.
 from __future__ import annotations
 
 import math
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies as varies_of
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, below_casts,
                                                         down_to_reductions, is_contraction, result_of, softmax_product,
-                                                        why_apart)
+                                                        stored_type, why_apart)
 
 SCORES_AGAIN = "a softmax's gradient, in one pass: the scores are computed again, block by block"
 READING_IS_FASTER = "reading the scores is faster than computing them again"
@@ -35,6 +37,7 @@ READ_BY_OTHERS = "its weights are read by others too"
 class FactorProduct(WeightedSum):
     """Weights that are made of several sums of products, and of numbers that have memory."""
     reads: list[UOp]           # other reductions inside the weights
+    between: set[UOp]          # what is made of those, and of the products
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Passes:
     factors: list[FactorProduct] = field(default_factory=list)
     beside: dict[UOp, UOp] = field(default_factory=dict)    # numbers of rows that are stored -> the result beside them
     apart: dict[UOp, str] = field(default_factory=dict)     # the totals of others, and why they are not
+    together: dict[UOp, UOp] = field(default_factory=dict)  # results -> the one whose kernel computes them too
 
 
 def factor_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp) -> FactorProduct | None:
@@ -83,7 +87,7 @@ def _computed(total: UOp, factor: UOp, values: UOp, varies: dict[UOp, AxisSet], 
     reads = [n for n in down_to_reductions(factor) if n not in sides]
     return FactorProduct(total, factor, values, axis, row_axis, sorted(others), list(sides),
                          [rows for rows, _ in sides.values()], [keys for _, keys in sides.values()], inside, above,
-                         result, reads)
+                         result, reads, set(body).difference(reads))
 
 
 def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, AxisSet]) -> tuple[UOp, UOp] | None:
@@ -106,6 +110,62 @@ def _lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
             if lifted is not None and n.op not in o.REDUCE:
                 known[n] = carried(n, lifted, exact=True) if n.op in o.MOVEMENT else lifted
     return known.get(top)
+
+
+# -- one number of each row ------------------------------------------------------------------------------------------
+def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores | None, least_masked: int) -> list[UOp]:
+    """The same results, where passes over factors of 16 bits read one number of each row instead of two:
+
+        exp2((s - m) * rate) / l  ->  exp2(s * rate - (m * rate + log2(l)))
+    """
+    order = toposort(sinks)
+    shifts = any(n.op is o.EXP2 for n in order)
+    return _with_shifts(sinks, order, device, stores_scores, least_masked) if shifts else sinks
+
+
+def _with_shifts(sinks: list[UOp], order: list[UOp], device: str, stores_scores: StoresScores | None,
+                 least_masked: int) -> list[UOp]:
+    readers: dict[UOp, list[UOp]] = {}
+    for node in order:
+        for s in node.src:
+            readers.setdefault(s, []).append(node)
+    passes = find(order, varies_of(order), readers, set(sinks), device, stores_scores, least_masked)
+    factors = {chain.total: chain for chain in passes.factors if stored_type(chain.keys[0]).itemsize == 2}
+    new: dict[UOp, UOp] = {}
+    for node in order:
+        new[node] = _with_shift(factors[node], passes.softmaxes, new) if node in factors else _over(node, new)
+    return [new[s] for s in sinks]
+
+
+def _with_shift(chain: FactorProduct, softmaxes: list[SoftmaxProduct], new: dict[UOp, UOp]) -> UOp:
+    """The total of a chain, with such weights: the first pass keeps those that it has."""
+    own: dict[UOp, UOp] = {}
+    known = ChainMap(own, new)
+    mine = {*chain.inside, chain.total}
+    for n in toposort([chain.total], lambda n: n.src if n in mine else ()):
+        if n in mine:
+            own[n] = _shifted(n, softmaxes, known) or _over(n, known)
+    return own[chain.total]
+
+
+def _over(node: UOp, new: Mapping[UOp, UOp]) -> UOp:
+    src = tuple([new[s] for s in node.src])
+    return node if src == node.src else node.over(src)
+
+
+def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: Mapping[UOp, UOp]) -> UOp | None:
+    """exps / row sums as one exponential; None for other nodes."""
+    if node.op not in (o.MUL, o.DIV):
+        return None
+    (exps, divisor), inverse = node.src, node.op is o.DIV
+    while divisor.op in (o.EXPAND, o.DETACH, o.RECIP):
+        divisor, inverse = divisor.src[0], inverse != (divisor.op is o.RECIP)
+    for chain in softmaxes:
+        if exps is chain.exps and divisor in chain.row_sums and inverse:
+            rate = const(1.0, exps.dtype) if chain.rate is None else chain.rate
+            shift = new[chain.maximum] * rate + UOp(o.LOG2, exps.dtype, (new[divisor],))
+            return UOp(o.EXP2, exps.dtype, (new[chain.scores] * rate - shift.expand(exps.shape),))
+    return None
 
 
 # -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
@@ -147,6 +207,8 @@ def _kept(found: list[WeightedSum], apart: dict[UOp, str], readers: dict[UOp, li
     passes = Passes(apart=apart)
     while True:                        # one that has to store its scores may be a reader of another's
         taken = {n for chain in found for n in (*chain.inside, *chain.above)}
+        taken |= _read_within({n for chain in found if isinstance(chain, FactorProduct) for n in chain.between},
+                              taken, readers)
         stored = {n for chain in found if isinstance(chain, SoftmaxProduct)
                   for n in (chain.maximum, *chain.row_sums)}
         others = [chain for chain in found if any(n in sinks or not taken.issuperset(readers[n]) for n in chain.inside)
@@ -158,12 +220,66 @@ def _kept(found: list[WeightedSum], apart: dict[UOp, str], readers: dict[UOp, li
         found = [chain for chain in found if chain not in others]
     passes.softmaxes = [chain for chain in found if isinstance(chain, SoftmaxProduct)]
     passes.factors = [chain for chain in found if isinstance(chain, FactorProduct)]
-    read = {n for chain in passes.factors for n in chain.reads}
     for chain in passes.softmaxes:
-        for n in (chain.maximum, *chain.row_sums):
-            if n in read:
-                passes.beside[_last_of_rows(n, readers)] = chain.result
+        numbers = {chain.maximum, *chain.row_sums}
+        for factor in passes.factors:
+            passes.beside.update((n, chain.result) for n in _of_rows(factor, numbers))
+    passes.together = _together(passes.factors)
     return passes
+
+
+def _together(factors: list[FactorProduct]) -> dict[UOp, UOp]:
+    """Results that share a kernel: the products of one are among those of the other, with the same rows, so that a
+    block of them serves both. A block has a product at least for each result: its tile holds the weights."""
+    found: dict[UOp, UOp] = {}
+    for main in factors:
+        for other in factors:
+            if other is not main and main.result not in found and not {main.result, other.result} & {*found.values()} \
+                    and other.result not in found and len(main.products) >= 2 and _same_blocks(main, other) \
+                    and main.result not in toposort([other.result]) and other.result not in toposort([main.result]):
+                found[other.result] = main.result
+    return found
+
+
+def _same_blocks(main: FactorProduct, other: FactorProduct) -> bool:
+    """Whether the products of one are among those of the other, in blocks of the same rows and keys."""
+    for product, rows in zip(other.products, other.rows):
+        if product not in main.products or main.rows[main.products.index(product)] is not rows:
+            return False
+        for axis in (a for a, n in enumerate(product.shape) if n != 1):
+            mine, others = (_lifted(product, frozenset((axis,)), chain.weights) for chain in (main, other))
+            if mine is None or others is None or len(mine) != 1 or len(others) != 1 or \
+                    _role(main, *mine) != _role(other, *others):
+                return False
+    return True
+
+
+def _role(chain: FactorProduct, axis: int) -> str | int:
+    return "row" if axis == chain.row_axis else "key" if axis == chain.axis else axis
+
+
+def _read_within(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]) -> set[UOp]:
+    """Those of some nodes that only they and others read."""
+    while True:
+        kept = {n for n in some if all(r in some or r in others for r in readers[n])}
+        if kept == some:
+            return kept
+        some = kept
+
+
+def _of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
+    """What a factor reads that is made of some rows' numbers alone: the last value before it meets the products."""
+    found: dict[UOp, None] = {}
+    for node in factor.inside:
+        for s in node.src:
+            while s.op in (o.EXPAND, o.RESHAPE, o.DETACH) and s not in numbers:
+                s = s.src[0]
+            leaves = {n for n in toposort([s], lambda n: () if n.op in o.REDUCE else n.src)
+                      if not n.src or n.op in o.REDUCE}
+            if s not in factor.inside and not leaves.isdisjoint(numbers):
+                alone = all(n in numbers or n.op is o.CONST for n in leaves)
+                found.update(dict.fromkeys([s] if alone else leaves & numbers))
+    return list(found)
 
 
 def _masked(chain: FactorProduct) -> bool:
@@ -178,24 +294,26 @@ def _made_of(node: UOp, chain: FactorProduct) -> bool:
     return any(n in chain.inside for n in node.src)
 
 
-def _last_of_rows(node: UOp, readers: dict[UOp, list[UOp]]) -> UOp:
-    """What is stored of a number of each row: what is made of it alone (1 / sum), where nothing else reads it."""
-    while len(set(readers[node])) == 1 and readers[node][0].op in o.ELEMENTWISE and len(readers[node][0].src) == 1:
-        node = readers[node][0]
-    return node
-
-
-def in_kernel(sink: UOp) -> WeightedSum | None:
-    """The one that a kernel computes; None for other kernels."""
+def in_kernel(sink: UOp) -> list[WeightedSum]:
+    """Those that a kernel computes, the one with the most products first; none in other kernels."""
     order = toposort([sink])
     if not any(n.op is o.EXP2 for n in order):
-        return None
+        return []
     known = varies_of(order)
+    found: list[WeightedSum] = []
     for store in reversed([s for s in sink.src if s.op is o.STORE]):
-        for node in reversed(toposort([store.src[1]])):
-            if node.op is o.SUM:
-                value = store.src[1]
-                chain: WeightedSum | None = softmax_product(node, known, value) or factor_product(node, known, value)
-                if chain is not None:
-                    return chain
+        chain = _chain_of(store.src[1], known)
+        if isinstance(chain, SoftmaxProduct):
+            return [chain]
+        found += [] if chain is None else [chain]
+    return sorted(found, key=lambda chain: -len(chain.products))
+
+
+def _chain_of(value: UOp, known: dict[UOp, AxisSet]) -> WeightedSum | None:
+    """What is computed block by block for a value."""
+    for node in reversed(toposort([value])):
+        if node.op is o.SUM:
+            chain: WeightedSum | None = softmax_product(node, known, value) or factor_product(node, known, value)
+            if chain is not None:
+                return chain
     return None

@@ -120,7 +120,8 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     if plan.few:
         plan.again()
         plan.walk(order, set(sinks))
-    return Stored({node: plan.reasons[node] for node in order if node in plan.reasons}, plan.beside)
+    beside = {plan.memory_of(node): plan.memory_of(main) for node, main in {**plan.beside, **plan.together}.items()}
+    return Stored({node: plan.reasons[node] for node in order if node in plan.reasons}, beside)
 
 
 class _Plan:
@@ -154,6 +155,7 @@ class _Plan:
             for p, factor in zip(chain.products, chain.keys):
                 self.read_again.setdefault(p, []).append(factor)
         self.beside, self.apart = passes.beside, passes.apart       # apart: the totals of others, and why they are not
+        self.together = passes.together                  # results that share a kernel
 
     def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
         for node in order:
@@ -184,6 +186,12 @@ class _Plan:
                 self.inlined[node] = NOTHING
                 node = node.src[0]
             self.inlined[base] = NOTHING
+
+    def memory_of(self, node: UOp) -> UOp:
+        """What was given memory for a node: itself, or what it is a view of."""
+        while node not in self.reasons:
+            node = node.src[0]
+        return node
 
     def _is_piece(self, node: UOp) -> bool:
         """One of several pieces of a sum of products: it is stored whole, and they are views."""

@@ -50,6 +50,8 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
     for node in _kernels_in_order(reasons, beside) if beside else reasons:
         roots = [*[n for n, result in beside.items() if result is node], node]
         reads, reduces = _reads(node, reasons)
+        for other in roots[:-1]:
+            reads.update((r, reads.get(r, True) and plain) for r, plain in _reads(other, reasons)[0].items())
         bit = 1 << len(groups)
         needs = bit
         reads = {r: plain for r, plain in reads.items() if r not in roots}
@@ -58,15 +60,16 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
                 needs |= group_of[r].needs
         rows = _rows(node, reads, reasons) if reduces and few_rows and node.size >= few_rows else None
         fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
-        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None)
+        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None) or \
+            any(r.size == node.size for r in roots[:-1])         # sums of several chains: what reads two has its own
         joined = None
         if not alone:
-            joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], group_of, groups, reasons)
+            joined = _join(fresh, by_shape.get(squeezed(node), [])[-MOST_RESULTS:], group_of, groups, reasons)
         if joined is None:
             groups.append(fresh)
             group_of.update((root, fresh) for root in roots)
             if not alone:
-                by_shape.setdefault(_squeezed(node), []).append(fresh)
+                by_shape.setdefault(squeezed(node), []).append(fresh)
         else:
             group_of[node] = joined
     return _in_memory_order(groups, group_of, outputs)
@@ -75,7 +78,9 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
 def _kernels_in_order(reasons: dict[UOp, str], beside: dict[UOp, UOp]) -> list[UOp]:
     """The stored nodes without those that are stored beside others, each after all that its kernel reads."""
     def read(node: UOp) -> list[UOp]:
-        return [beside.get(r, r) for r in _reads(node, reasons)[0] if r in reasons and beside.get(r) is not node]
+        roots = [*[n for n, result in beside.items() if result is node], node]
+        return [beside.get(r, r) for root in roots for r in _reads(root, reasons)[0]
+                if r in reasons and beside.get(r) is not node]
 
     return toposort([node for node in reasons if node not in beside], read)
 
@@ -123,14 +128,14 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
     """What a result's kernel reads, and whether each is read element by element only; and whether it reduces."""
     reads: dict[UOp, bool] = {}
     reduces = False
-    shape = _squeezed(root)
+    shape = squeezed(root)
     plain: dict[UOp, bool] = {root: True}
     for node in _inside(root, reasons):
         reduces = reduces or node.op in o.REDUCE
         straight = plain.get(node, True) and (node.op in o.ELEMENTWISE or
                                               node.op in (o.CONTIGUOUS, o.DETACH, o.RESHAPE))
         for s in node.src:
-            through = straight and _squeezed(s) == shape
+            through = straight and squeezed(s) == shape
             if s in reasons or s.op in LEAVES:
                 if s.op not in (o.CONST, o.SCALAR):
                     reads[s] = reads.get(s, True) and through
@@ -149,7 +154,7 @@ def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> Reduced
     return rows if rows.axes == last and any(r.shape == rows.shape for r in reads) else None
 
 
-def _squeezed(node: UOp) -> Shape:
+def squeezed(node: UOp) -> Shape:
     """A shape without its axes of length 1: what differs in them only has the same elements in the same order."""
     return tuple([n for n in node.shape if n != 1])
 

@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.op_arguments import Dimension, Measure, Param, Sha
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.fusion import LEAVES
-from glassgrad.compiler.schedule.kernel_groups import KernelGroup
+from glassgrad.compiler.schedule.kernel_groups import KernelGroup, squeezed
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
 
 
@@ -174,7 +174,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
     new: dict[UOp, UOp] = {}
     slots = [place[r] for r in stored]
     last = roots[-1]                 # whatever axes of length 1 results of its size have for their readers
-    shapes = [last.shape if r.size == last.size else r.shape for r in stored]
+    shapes = [last.shape if squeezed(r) == squeezed(last) else r.shape for r in stored]
     targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, (r, shape) in enumerate(zip(stored, shapes))]
 
     if part is not None:

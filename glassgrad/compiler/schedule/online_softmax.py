@@ -261,10 +261,10 @@ def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | Non
             return f"{rows} rows are few"
     if stores_scores is None:
         return None
-    return stores_scores(chain.total.device or device, _stored_type(chain.keys[0]), max(terms, columns))
+    return stores_scores(chain.total.device or device, stored_type(chain.keys[0]), max(terms, columns))
 
 
-def _stored_type(factor: UOp) -> DType:
+def stored_type(factor: UOp) -> DType:
     """The type that a factor's elements have in memory: the smallest of those it is converted to and from."""
     found = factor.dtype
     while factor.op in (*_VIEWS, o.CAST):

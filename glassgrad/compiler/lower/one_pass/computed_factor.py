@@ -8,14 +8,20 @@
         out[d][q] = out[d][q] + sum over k of values[k][d] * tile[k][q]
 
 "Rows" are those of the result: of the gradient of the keys, these are keys, and the loop is over blocks of queries. A
-causal mask then leaves the last blocks, which are done from the last to the first.
+causal mask then leaves the last blocks, which are done from the last to the first. Several results may share the
+loops: each has a factor, values and sums of its own, and all are made of the same tiles.
+
+For groups of threads, what is added to a sum of products is what the sum begins with, a mask is part of its tile, and
+a constant factor of the weights is left to the result.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
+from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
@@ -23,71 +29,159 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import Assign, Statement, Store, load, local, register
 from glassgrad.compiler.lower.movement import Index, source_index
 from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks
-from glassgrad.compiler.lower.one_pass.scores import in_full_precision
+from glassgrad.compiler.lower.one_pass.scores import in_full_precision, shifted_sum, without_factor
 from glassgrad.compiler.lower.values import Computation
 from glassgrad.compiler.schedule.computed_factors import FactorProduct
 
 
 class ComputedFactor(BlockLoops):
-    """The loops of one kernel."""
+    """The loops of one kernel: those of its first chain, which all the products belong to, and of what shares them."""
     any_order = True
 
-    def __init__(self, sink: UOp, chain: FactorProduct, blocks: ScoreBlocks):
+    def __init__(self, sink: UOp, chains: list[FactorProduct], blocks: ScoreBlocks, number: int = 0):
+        chain, *others = chains
         rows, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
         super().__init__(sink, chain, chain.total.dtype.accumulator, blocks, blocks.rows_of(rows),
                          blocks._replace(keys=blocks.factor_keys).keys_of(keys))
-        self.tiles = [local(f"tile{i or ''}", self.dtype, self.keys * self.rows) for i in range(len(chain.products))]
-        self.factor = in_full_precision(chain.weights, chain.inside, self.dtype)
+        self.out = local(f"out{number or ''}", self.dtype, self.out.arg.size)
+        self.factor, self.scale = in_full_precision(chain.weights, chain.inside, self.dtype), 1.0
+        if self.even:
+            self.factor, self.scale = without_factor(self.factor)
         self.rounded = min([n.dtype for n in chain.inside if n.dtype.is_float], key=lambda dtype: dtype.itemsize)
         for n in toposort([self.factor]):
             if n not in self.nesting:
                 self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
+        self.tiles = {p: local(f"tile{i or ''}", self.dtype, self.keys * self.rows)
+                      for i, p in enumerate(chain.products)}
+        self.tops = {p: self.top(p) if self.even else p for p in chain.products}
+        self.factors: dict[UOp, float] = {}           # of what is in a tile, by its product
+        self.sharing = [ComputedFactor(sink, [other], blocks, i) for i, other in enumerate(others, 1)]
+        for other in self.sharing:
+            other.tiles, other.factors = self.tiles, self.factors
+            self.stands_for.update(other.stands_for)
+
+    def top(self, product: UOp) -> UOp:
+        """The last value above a product that is made of it by views, additions, constant factors and masks."""
+        readers: dict[UOp, list[UOp]] = {}
+        for n in toposort([self.factor]):
+            for s in set(n.src):
+                readers.setdefault(s, []).append(n)
+        top = node = product
+        while len(readers.get(node, [])) == 1:
+            [reader] = readers[node]
+            if reader.op in (o.ADD, o.SUB, o.MUL, o.WHERE):
+                at = 1 if reader.op is o.WHERE else 0
+                others = [s for i, s in enumerate(reader.src) if i != at]
+                if reader.src[at] is not node or not _absorbed(reader, others[-1]) or \
+                        any(p in toposort([s]) for s in others for p in self.chain.products):
+                    break
+                top = reader
+            elif reader.op not in (o.RESHAPE, o.PERMUTE) and not (reader.op is o.CAST and reader.dtype is node.dtype):
+                break
+            node = reader
+        return top
 
     def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
-        if node.op is o.EXP2 and self.even and node.dtype is self.dtype and node not in self.known:
+        if node in self.known:
+            return (yield from super().computation(node, at, gate))
+        if node.op is o.EXP2 and self.even and node.dtype is self.dtype:
             argument = yield (node.src[0], at, gate)
             return UOp(o.EXP2, node.dtype, (argument,))
+        if node.op is o.WHERE and self.even and node.src[2].op is o.CONST and node.src[2].arg == 0:
+            condition = self.value_at(node.src[0], at if node.src[0].shape else (), None)
+            if condition in self.conditions(node.src[1], at, 0):       # it is 0 there by itself
+                return (yield (node.src[1], at, gate))
         return (yield from super().computation(node, at, gate))
 
+    # -- the nests -------------------------------------------------------------------------------------------
+    def begin(self) -> list[Statement]:
+        return [*super().begin(), *[s for other in self.sharing for s in other.cleared()]]
+
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
-        chain, key = self.chain, self.key(size)
-        at, spot = self.at_key("k_at", first, key), add(multiply(key, self.rows), self.row)
+        key, out = self.key(size), list[Statement]()
+        spot = add(multiply(key, self.rows), self.row)
+        parts = [*self.sharing, self]
+        for part in parts:                    # what the products are asked for, and how they are scaled
+            part.known = {top: part.loaded(p, spot) for p, top in part.tops.items()}
+            part.nest([key, self.row], list)
+            part.made(first, key)
         edge = both(self.row_gate, self.key_gate)
-        tiles = {p: load(tile, spot) for p, tile in zip(chain.products, self.tiles)}
-        value, out = register("e", self.dtype), list[Statement]()
-
-        def loaded(tile: UOp) -> Callable[[Index], UOp]:
-            return lambda at: tile
-
-        def factor() -> list[Statement]:
-            made = self.value_at(self.factor, at, edge)
-            small = value.cast(self.rounded).cast(self.dtype) if self.even else value
-            return [Assign(value, made), Store(self.tiles[0], spot, small)]
-
-        self.known = {p: loaded(tile) for p, tile in tiles.items()}
-        last = self.nest([key, self.row], factor)
-        kept = self.in_sight(self.factor, at)
-        self.known = self.rows_known()
-        for p, tile in zip(chain.products, self.tiles):
+        wanted = [part.in_sight(part.at_key("k_at", first, key)) for part in parts]
+        known, self.known = self.known, self.rows_known()
+        for p, tile in self.tiles.items():
             out += self.nest([key, self.row], partial(self.product, p, tile, spot, edge))
-        return [*out, *last, *self.times_values(first, size, self.tiles[0])], \
-            substitute_index(kept, self.stands_for, {})
+        self.known = known
+        out += self.nest([key, self.row], partial(self.weights, parts, first, key, spot))
+        for part, tile in zip(parts, self.tiles.values()):
+            out += part.times_values(first, size, tile)
+        least, kept = identity(o.MAX, self.dtype), const(0, self.dtype)
+        for condition in wanted[0]:
+            if all(condition in others for others in wanted):
+                kept = condition.where(kept, least)
+        return out, substitute_index(kept, self.stands_for, {})
+
+    def loaded(self, product: UOp, spot: UOp) -> Callable[[Index], UOp]:
+        """What is in the tile of a product, and its factor."""
+        def value(at: Index) -> UOp:
+            tile, factor = load(self.tiles[product], spot), self.factors.get(product, 1.0)
+            return tile if factor == 1 else tile * factor
+
+        return value
+
+    def made(self, first: UOp, key: UOp) -> UOp:
+        """The factor at a key of a block."""
+        at = self.at_key("k_at", first, key)
+        return self.value_at(self.factor, at, both(self.row_gate, self.key_gate))
+
+    def weights(self, parts: list[ComputedFactor], first: UOp, key: UOp, spot: UOp) -> list[Statement]:
+        """The factors of all parts, each in a tile. What one computes is not computed again by the next."""
+        out, known = list[Statement](), dict[UOp, UOp]()
+        for number, part in enumerate(parts):
+            part.path, part.memo = self.path, {}
+            value, made = register(f"e{number or ''}", self.dtype), part.made(first, key)
+            out.append(Assign(value, substitute_index(made, known, {})))
+            known[made] = value
+        for value, part, tile in zip(known.values(), parts, self.tiles.values()):
+            out.append(Store(tile, spot, value.cast(part.rounded).cast(self.dtype) if self.even else value))
+        return out
 
     def product(self, node: UOp, tile: UOp, spot: UOp, gate: UOp | None) -> list[Statement]:
-        """A sum of products, into its tile."""
-        return [Store(tile, spot, self.value_at(node, self.asked[node], gate).cast(self.dtype))]
+        """A sum of products, into its tile, with what is added to it; keys past the end count as masked there."""
+        top = self.tops[node]
+        value = self.value_at(top, self.asked[top], gate).cast(self.dtype)
+        if not self.even:
+            return [Store(tile, spot, value)]
+        [total] = [made for (asked, _, _), made in self.memo.items() if asked is node]
+        found = shifted_sum(value, total)
+        if found is None:
+            raise Bug(f"{top.op.name} is not made of a product by additions, factors and masks alone")
+        self.factors[node] = found.factor
+        if self.key_gate is not None and self.is_exponent(top) and found.factor > 0:
+            found = found._replace(mask=both(self.key_gate, found.mask))
+        return [Store(tile, spot, found.over(total))]
+
+    def is_exponent(self, top: UOp) -> bool:
+        """Whether a value is read by an exponential alone."""
+        readers = [n for n in toposort([self.factor]) if top in n.src]
+        return len(readers) == 1 and readers[0].op is o.EXP2
+
+    def cleared(self) -> list[Statement]:
+        """Nothing is summed yet."""
+        return self.nest([*self.wide, self.row], lambda: [Store(self.out, self.out_at(), const(0, self.dtype))])
 
     def finish(self) -> list[Statement]:
-        self.known = {}
-        return self.result(load(self.out, self.out_at()))
-
-    def in_sight(self, node: UOp, at: Index) -> UOp:
-        """-inf where a mask makes the factor 0, else something else."""
-        least, out = identity(o.MAX, self.dtype), const(0, self.dtype)
-        self.nest([self.row], list)
-        for condition in self.conditions(node, at, 0):
-            out = condition.where(out, least)
+        out: list[Statement] = []
+        for part in (*self.sharing, self):
+            part.known = {}
+            total = load(part.out, part.out_at())
+            out += part.result(total if part.scale == 1 else total * part.scale)
         return out
+
+    # -- masks -----------------------------------------------------------------------------------------------
+    def in_sight(self, at: Index) -> list[UOp]:
+        """Conditions, outside each of which the factor is 0."""
+        self.nest([self.row], list)
+        return self.conditions(self.factor, at, 0)
 
     def conditions(self, node: UOp, at: Index, gone: float) -> list[UOp]:
         """Conditions, outside each of which a node has the value `gone`: 0, or -inf for what is exponentiated."""
@@ -104,3 +198,12 @@ class ComputedFactor(BlockLoops):
         if node.op is o.CAST or scaled or node.op is o.SUB and gone < 0:
             return self.conditions(node.src[0], at, gone)
         return []
+
+
+def _absorbed(reader: UOp, other: UOp) -> bool:
+    """Whether an op may be a part of what a sum begins with, or is scaled and masked by."""
+    while other.op in (o.CAST, o.EXPAND, o.RESHAPE):
+        other = other.src[0]
+    if reader.op is o.WHERE:
+        return other.op is o.CONST and other.arg == -math.inf
+    return reader.op is not o.MUL or other.op is o.CONST and 0 < other.arg < math.inf

@@ -25,7 +25,7 @@ from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, s
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
-                                            register)
+                                            ranges_of, register)
 from glassgrad.compiler.lower.movement import Index, source_index
 from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks
 from glassgrad.compiler.lower.one_pass.scores import in_full_precision, without_factor
@@ -49,6 +49,7 @@ class OnlineSoftmax(BlockLoops):
         for n in toposort([self.scores]):
             if n not in self.nesting:
                 self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
+        self.row_masks: dict[UOp, Index] = {}        # conditions of rows, outside which all weights of a row are 0
         self.tile = local("tile", self.dtype, self.keys * self.rows)
         self.top, self.sums, self.shrink, self.scale = (
             local(name, self.dtype, self.rows) for name in ("top", "sums", "shrink", "scale"))
@@ -73,6 +74,9 @@ class OnlineSoftmax(BlockLoops):
         if node not in self.chain.inside:
             return self.value_at(node, at if node.shape else (), edge).cast(self.dtype)
         if node.op is o.WHERE:
+            if self.is_of_rows(node.src[0], at):             # left to the result
+                self.row_masks[node.src[0]] = at
+                return self.weigh(node.src[1], at, value)
             chosen = self.value_at(node.src[0], at if node.src[0].shape else (), edge)
             return chosen.where(self.weigh(node.src[1], at, value), const(0, self.dtype))
         left, right = (self.weigh(s, at, value) for s in node.src)           # MUL, or DIV by what all keys share
@@ -80,6 +84,13 @@ class OnlineSoftmax(BlockLoops):
             left, right = (left, right) if right.op is o.CONST else (right, left)
             return left if right.arg == 1 else left * right
         return left * right
+
+    def is_of_rows(self, condition: UOp, at: Index) -> bool:
+        """Whether a condition is one of rows alone, for groups of threads, and no other kernel reads their numbers."""
+        if not self.even or not condition.shape or self.of_rows():
+            return False
+        keys = {r for r in self.chosen_key if r not in (self.row, self.block)}
+        return keys.isdisjoint(ranges_of(self.value_at(condition, at, self.row_gate)))
 
     def exponential(self, score: UOp, top: UOp) -> UOp:
         """exp2((score - top) * rate), and 0 for a score of -inf, whatever the top is: a row may have seen nothing else
@@ -103,6 +114,7 @@ class OnlineSoftmax(BlockLoops):
         """One block of keys, and the scores' expression."""
         chain, key = self.chain, self.key(size)
         at = self.at_key("k_at", first, key)
+        self.chosen_key = ranges_of(at[chain.axis])
         self.weigh(chain.weights, at, register("e", self.dtype))
         scores_at, spot = self.asked[chain.exps], add(multiply(key, self.rows), self.row)
         found: list[UOp] = []
@@ -111,6 +123,10 @@ class OnlineSoftmax(BlockLoops):
         def scores() -> list[Statement]:
             found.append(self.value_at(self.scores, scores_at, both(self.row_gate, self.key_gate)))
             value, least, gate = found[-1], identity(o.MAX, self.dtype), self.key_gate
+            if value.op is o.WHERE and any(value.src[0] is self.value_at(condition, mask_at, self.row_gate)
+                                           for condition, mask_at in self.row_masks.items()):
+                value = value.src[1]                         # of the other rows no weight is used
+            value = fused(value) if self.even else value
             if gate is not None and value.op is o.WHERE and value.src[2] is least:         # one mask
                 gate, value = gate & value.src[0], value.src[1]
             return [Store(self.tile, spot, value if gate is None else gate.where(value, least))]
@@ -124,6 +140,7 @@ class OnlineSoftmax(BlockLoops):
 
         def weights() -> list[Statement]:
             at = self.at_key("j_at", first, step)
+            self.chosen_key = ranges_of(at[chain.axis])
             each: list[Statement] = [
                 Assign(value, self.exponential(there, load(self.top, self.row))), Accumulate(total, o.ADD, value),
                 Store(self.tile, there.src[1], self.weigh(chain.weights, at, value))]
@@ -157,4 +174,16 @@ class OnlineSoftmax(BlockLoops):
         along = tuple([index(0) if a in chain.maximum.arg.axes else i for a, i in enumerate(self.asked[chain.exps])])
         for store in self.of_rows():
             out += self.nest([self.row], partial(self.stored, store, along))
+        self.nest([self.row], list)
+        for condition, at in self.row_masks.items():
+            scaled = self.value_at(condition, at, self.row_gate).where(scaled, const(0, self.dtype))
         return out + self.result(scaled)
+
+
+def fused(value: UOp) -> UOp:
+    """x * constant + y as one op."""
+    if value.op is not o.ADD:
+        return value
+    product, other = value.src if value.src[0].op is o.MUL else value.src[::-1]
+    is_product = product.op is o.MUL and product.src[1].op is o.CONST
+    return UOp(o.MULACC, value.dtype, (*product.src, other)) if is_product else value

@@ -4,13 +4,15 @@ A score that is `where(k < q + 1, .., -inf)` is -inf for all keys after the row.
 counters, so the index algebra tells from which block on it fails for all rows and keys of the block.
 Where a product's sums are float32 and what is made of them stays in registers, rounding each step to the type that the
 graph names costs instructions and makes the result less exact. So it is left out, and a positive factor of all scores
-is left to the exponential, which multiplies anyway. Does not know where scores come from.
+is left to the exponential, which multiplies anyway. What is added to a sum is what the sum begins with, so that it
+needs neither an instruction nor a register of its own. Does not know where scores come from.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Set
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
@@ -115,6 +117,52 @@ def _least(expression: UOp, inner: list[UOp]) -> UOp:
     return build(constant + low, {atom: k for atom, k in terms.items() if atom not in inner})
 
 
+# -- what a sum begins with -------------------------------------------------------------------------------------------
+class ShiftedSum(NamedTuple):
+    """(total + begin) * factor where the mask holds, else -inf."""
+    begin: UOp | None
+    factor: float
+    mask: UOp | None
+
+    def over(self, total: UOp) -> UOp:
+        """The value without its factor."""
+        value = total if self.begin is None else total + self.begin
+        return value if self.mask is None else self.mask.where(value, const(-math.inf, value.dtype))
+
+
+def shifted_sum(value: UOp, total: UOp) -> ShiftedSum | None:
+    """A value that is made of a total by additions, constant factors and masks, as one; None: it is made otherwise.
+
+    >>> from glassgrad.compiler.graph.dtype import dtypes
+    >>> from glassgrad.compiler.lower.loops import register
+    >>> total, shift = register("total", dtypes.float32), register("shift", dtypes.float32)
+    >>> found = shifted_sum((total * 2.0 - shift) * 4.0, total)
+    >>> found.factor, found.begin is shift * -0.5, found.mask
+    (8.0, True, None)
+    """
+    if value is total:
+        return ShiftedSum(None, 1.0, None)
+    if value.op is o.WHERE and _is_least(value.src[2]):
+        found = shifted_sum(value.src[1], total)
+        return None if found is None or found.factor < 0 else found._replace(mask=both(found.mask, value.src[0]))
+    if value.op not in (o.ADD, o.SUB, o.MUL):
+        return None
+    inner, other = value.src
+    if value.op is not o.SUB and total in toposort([other]):
+        inner, other = other, inner
+    found = shifted_sum(inner, total)
+    if found is None:
+        return None
+    if value.op is o.MUL:
+        usable = other.op is o.CONST and 0 < abs(other.arg) < math.inf and (other.arg > 0 or found.mask is None)
+        return found._replace(factor=found.factor * other.arg) if usable else None
+    if total in toposort([other]):
+        return None
+    share = (1 if value.op is o.ADD else -1) / found.factor
+    term = other if share == 1 else other * share
+    return found._replace(begin=term if found.begin is None else found.begin + term)
+
+
 # -- without rounding -------------------------------------------------------------------------------------------------
 def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
     """An expression with the ops of `inside`, which are below it, computed in a type, and no rounding between them."""
@@ -128,6 +176,8 @@ def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
             new[node] = sources[0].cast(dtype)
         elif node.op in o.ELEMENTWISE and node.op is not o.BITCAST:
             wide = tuple([s.cast(dtype) if s.dtype.is_float else s for s in sources])
+            if node.op is o.WHERE and wide[1].op is o.CONST and wide[1].arg in (0, -math.inf):     # a mask comes last
+                wide = UOp(o.NOT, dtypes.bool, (wide[0],)), wide[2], wide[1]
             new[node] = UOp(node.op, dtype if is_float else node.dtype, wide, node.arg, node.place)
         elif node.op in o.MOVEMENT:
             new[node] = UOp(node.op, sources[0].dtype, sources, node.arg, node.place)
@@ -137,7 +187,7 @@ def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
 
 
 def without_factor(scores: UOp) -> tuple[UOp, float]:
-    """Scores as others times a positive constant; what is -inf stays so.
+    """A value as another one times a positive constant; what is masked stays -inf, or 0.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.graph.uop import UOp, const
@@ -150,11 +200,14 @@ def without_factor(scores: UOp) -> tuple[UOp, float]:
             if factor.op is o.CONST and 0 < factor.arg < math.inf:
                 inner, more = without_factor(other)
                 return inner, more * factor.arg
+    if scores.op in (o.RESHAPE, o.PERMUTE, o.EXPAND):
+        inner, of_inner = without_factor(scores.src[0])
+        return UOp(scores.op, scores.dtype, (inner,), scores.arg, scores.place), of_inner
     if scores.op is o.WHERE:
         condition, chosen, other = scores.src
         if _is_least(chosen):
             condition, chosen, other = UOp(o.NOT, condition.dtype, (condition,)), other, chosen
-        if _is_least(other):
+        if _is_least(other) or other.op is o.CONST and other.arg == 0:
             inner, of_chosen = without_factor(chosen)
             return UOp(o.WHERE, scores.dtype, (condition, inner, other), scores.arg, scores.place), of_chosen
     return scores, 1.0

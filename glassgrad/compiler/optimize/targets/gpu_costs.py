@@ -75,6 +75,9 @@ UNIT_LIMITS = Limits(least_k=16, least_work=1 << 17)
 SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
 REGISTERS = 64 << 10      # of a processor, 32 bits each
 OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices
+MOST_REGISTERS = 255     # of a thread
+STEP_REGISTERS = 40      # that it needs besides, where copies bring all factors of its steps
+HELD_WORK = 2048         # steps of a task's sums from which it pays to read a left factor into registers first
 MOST_STAGES = 8          # of copies that are on their way
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines

@@ -14,8 +14,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (Accumulate, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Kernel,
-                                            ranges_of, walk)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
+                                            For, Kernel, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units_here
@@ -124,6 +124,8 @@ class Asynchronous:
     def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str, threads: int):
         self.f, self.slots, self.maps, self.wait = function, slots, box_maps(kernel, slots), wait
         self.warps = threads // WARP
+        self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
+                            and function.is_matrix(s.register)}) > 1          # sums of the unit
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
 
     # -- what a function begins with ---------------------------------------------------------------------------
@@ -221,7 +223,9 @@ class Asynchronous:
         if left.op is o.LOAD:
             left_matrix = SharedMatrix.of(left, row, depth, lines)
             above = f" + warps * {unit.rows * lines.line_bytes}"
-            described.append(f"  const u64 left = {self.descriptor(left_matrix, lines, above)};")
+            described.append(f"  u64 left = {self.descriptor(left_matrix, lines, above)};")
+            if self.several:                        # or a loop keeps one for each of its steps, in registers
+                described.append('  asm volatile("" : "+l"(left));')
         self.f.line("{")
         for line in described:
             self.f.line(line)
@@ -244,12 +248,16 @@ class Asynchronous:
         self.f.line("}")
 
     def held_words(self, matrix: UOp, unit: MatrixUnit) -> list[str]:
-        """The words of a left factor in registers, two elements each; they are made before the steps begin."""
+        """The words of a left factor in registers, two elements each; they are made before the steps begin. One that no
+        loop assigns to stays as it is."""
+        changes = any(isinstance(s, Assign) and s.register.arg == matrix.arg for loop in walk(self.f.body)
+                      if isinstance(loop, For) and loop.kind == LOOP for s in walk(loop.body))
         elements = [self.f.register(r).text for r in registers_of(matrix, unit, self.f.units)]
         words, kind = [f"left{i}" for i in range(len(elements) // 2)], self.f.type(WORD)
         for word, low, high in zip(words, elements[::2], elements[1::2]):
             self.f.line(f"  {kind} {word} = ({kind}){low} | ({kind}){high} << 16;")
-            self.f.line(f'  asm volatile("" : "+r"({word}) :: "memory");')
+            if changes:
+                self.f.line(f'  asm volatile("" : "+r"({word}) :: "memory");')
         return words
 
     def descriptor(self, matrix: SharedMatrix, lines: Swizzled, further: str = "") -> str:

@@ -66,13 +66,22 @@ def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
         most = 0                                 # statements of a run that ends with this one
         if isinstance(s, Accumulate):
             most = len(body)
-        elif isinstance(s, Assign) and s.value.op is o.LOAD:
-            most = MOST_BYTES // s.value.dtype.itemsize
+        elif isinstance(s, Assign) and (read := _read_alone(s.value)) is not None:
+            most = MOST_BYTES // read.dtype.itemsize
         goes_on = bool(run) and type(s) is type(run[0]) and len(run) < most
         run = [*run, s] if goes_on else [s] if most else []
         if run:
             found[id(run[0])] = run
     return {first: some for first, some in found.items() if len(some) > 1}
+
+
+def _read_alone(value: UOp) -> UOp | None:
+    """The load that a value is, or is a constant times."""
+    while value.op in (o.MUL, o.CAST):
+        if value.op is o.MUL and value.src[1].op is not o.CONST:
+            return None
+        value = value.src[0]
+    return value if value.op is o.LOAD else None
 
 
 def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAligned, whole: str, pair: str = "") -> None:
