@@ -66,7 +66,6 @@ class GpuDevice(SearchedKernels, Backend):
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
     target: Target = GPU      # what kernels are written for
-    packs_arguments = False   # whether a kernel with more arguments than buffers gets several in one
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
@@ -145,10 +144,11 @@ class GpuDevice(SearchedKernels, Backend):
         self._refuse_missing_types(ast)
         built = build(ast, self.target, self.dialect.name, moves or None, products=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
-        if len(kernel.params) + len(launch.info.shared) > self.target.buffers and not self.packs_arguments:
+        most = self.target.fusion.buffers
+        if len(kernel.params) + len(launch.info.shared) > most:
             raise DeviceError(f"{self.name} runs no kernel of so many tensors",
                               given=f"{len(kernel.params) + len(launch.info.shared)} buffers",
-                              expected=f"at most {self.target.buffers}",
+                              expected=f"at most {most}",
                               fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,

@@ -17,7 +17,6 @@ from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
-from glassgrad.runtime.host_memory import readable
 
 __all__ = ["open_opencl"]
 
@@ -52,14 +51,9 @@ class OpenclMemory(MemoryByHandle):
     def __init__(self, name: str, cl: Any, context: Any, queue: Any):
         super().__init__(name)
         self.cl, self.context, self.queue = cl, context, queue
-        self.largest: int = queue.device.max_mem_alloc_size
+        self.largest = queue.device.max_mem_alloc_size
 
     def new_handle(self, size: int) -> Any:
-        if size > self.largest:
-            raise MemoryLimitError("OpenCL has no block as large as this tensor",
-                                   given=f"a request of {readable(size)}",
-                                   expected=f"at most {readable(self.largest)}, which the driver allows",
-                                   fix="use smaller tensors or batches")
         try:
             return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
         except self.cl.MemoryError:

@@ -111,16 +111,18 @@ class CFunction(CMatrices):
 
     # -- control -------------------------------------------------------------------------------------------------
     def loop(self, statement: For, flow: Flow) -> None:
-        range_, stop = statement.range, statement.stop
-        limit = str(range_.arg.size)
-        if stop is not None:
-            value = self.operand(stop)
-            high = ix.bounds(stop)[1]
-            end = value.inside
-            limit = end if high <= range_.arg.size else f"({end} < {limit} ? {end} : {limit})"
+        range_, stop, limit = statement.range, statement.stop, self.loop_end(statement)
         name = self.named(range_, range_.arg.name)
         heads = [*self.loop_pragmas(range_, flow), f"for ({self.counts_in} {name} = 0; {name} < {limit}; {name}++) {{"]
         self._nested(heads, statement.body, flow, range_, stop is not None and ix.bounds(stop)[0] <= 0)
+
+    def loop_end(self, statement: For) -> str:
+        """The number that a loop's counter stays below."""
+        stop, limit = statement.stop, str(statement.range.arg.size)
+        if stop is None:
+            return limit
+        end = self.operand(stop).inside
+        return end if ix.bounds(stop)[1] <= statement.range.arg.size else f"({end} < {limit} ? {end} : {limit})"
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Lines before a loop that tell the compiler how to treat it."""

@@ -23,7 +23,7 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
                                             For, Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
@@ -121,7 +121,7 @@ class GpuFunction(GroupThreads, CFunction):
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
         self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
-        self.thread = dialect.thread_name
+        self.thread, self.wait = dialect.thread_name, dialect.wait
         self.taken |= {self.thread, "area", "arrived", "rounds", "warps", "left", "right", "round", "aligned"}
         self.beside = Asynchronous(self, kernel, places.slots, dialect.wait, self.threads)
         if self.beside.maps:
@@ -223,8 +223,7 @@ class GpuFunction(GroupThreads, CFunction):
         return out
 
     def before(self, statement: Statement) -> None:
-        if id(statement) in self.fences:
-            self.line(self.dialect.wait)
+        super().before(statement)
         if id(statement) in self.runs:
             values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
             load_wide(self, values, self.is_aligned)
@@ -250,16 +249,14 @@ class GpuFunction(GroupThreads, CFunction):
     def make(self, node: UOp) -> CValue:
         if node.op is not o.FOLD:
             return super().make(node)
-        value = self.operand(node.src[0])
         if node.arg.within:
+            value = self.operand(node.src[0])
             return self.call(self._shared_fold(node.arg.combine, node.dtype, node.arg.within), node.dtype, 0, value)
+        value = self.folded_value(node)
         self.values_named += 1
         name = self.named(("value", self.values_named), f"v{self.values_named}")
-        lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
-        start = self.constant(identity(node.arg.combine, node.dtype).arg, node.dtype)
-        text = f"{self.thread} < {lanes} ? {value.inside} : {start.text}" if lanes < self.threads else value.text
         fold = self._folded(node.arg.combine, node.dtype)
-        self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, {self.thread});")
+        self.line(f"{self.type(node.dtype)} {name} = {fold}({value.text}, area, {self.thread});")
         return CValue(name, node.dtype)
 
     def _shared_fold(self, combine: Op, dtype: DType, within: int) -> str:
@@ -278,27 +275,19 @@ class GpuFunction(GroupThreads, CFunction):
 
         def both(x: str, y: str) -> str:
             return self.apply(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
-        if d.warp:
-            self.folds.add(self.threads // d.warp)
-            self.definitions.helpers.setdefault("shuffle", d.shuffle_prelude)
-            shuffles = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
-                        f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}"]
-            count, mine, place = self.threads // d.warp, f"{thread} % {d.warp} == 0", f"{thread} / {d.warp}"
-        else:
+        values = f"(({d.group_space}{kind} *)area)"
+        if not d.warp:
             self.folds.add(self.threads)
-            shuffles, count, mine, place = [], self.threads, "", thread
-        store = f"(({d.group_space}{kind} *)area)[{place}] = x;"
-        tree = [f"for (int i = 1; i < {count}; i++) x = {both('x', f'(({d.group_space}{kind} *)area)[i]')};"]
-        if not d.warp:       # halve the number of values again and again
-            half = 1 << (count - 1).bit_length() - 1
-            one = f"(({d.group_space}{kind} *)area)"
-            tree = [f"for (int gap = {half}; gap; gap /= 2) {{",
-                    f"  if ({thread} < gap && {thread} + gap < {count}) "
-                    f"{one}[{thread}] = {both(f'{one}[{thread}]', f'{one}[{thread} + gap]')};", f"  {d.wait}", "}",
-                    f"x = {one}[0];"]
+            return self.define(name, kind, f"{kind} x, {area}", *self.fold_by_halves(combine, dtype, values, d.wait))
+        count = self.threads // d.warp
+        self.folds.add(count)
+        self.definitions.helpers.setdefault("shuffle", d.shuffle_prelude)
+        shuffles = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
+                    f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}"]
+        tree = [f"x = {values}[0];", f"for (int i = 1; i < {count}; i++) x = {both('x', f'{values}[i]')};"]
         return self.define(name, kind, f"{kind} x, {area}", *shuffles, d.wait,
-                           f"if ({mine}) {store}" if mine else store, d.wait,
-                           *([f"x = (({d.group_space}{kind} *)area)[0];"] if d.warp else []), *tree, "return x;")
+                           f"if ({thread} % {d.warp} == 0) {values}[{thread} / {d.warp}] = x;", d.wait, *tree,
+                           "return x;")
 
     # -- memory --------------------------------------------------------------------------------------------------
     def base(self, memory: UOp) -> str:

@@ -6,18 +6,28 @@ the rest without work, and a value without lanes is stored by the first thread a
 
 from __future__ import annotations
 
+from typing import Any
+
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Prefetch, Store, ranges_of
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue
 
 __all__ = ["GroupThreads"]
 
 
-class GroupThreads:
+class GroupThreads(CArithmetic):
     """Part of a function that every thread of a group runs."""
     thread: str = "thread"                 # the variable that holds the number of this thread
     threads: int                           # of a group
     thread_ranges: frozenset[UOp]          # that count threads
+    wait: str                              # all threads arrive here before one goes on
+    fences: set[int]                       # identities of the statements that they wait before
+    operand: Any                           # of a function's: the value of a node,
+    line: Any                              # and where text goes
 
     def takes_part(self, index: UOp) -> str:
         """The condition under which this thread has a lane that an index depends on; empty: it always has."""
@@ -34,6 +44,28 @@ class GroupThreads:
             raise Bug("threads would overwrite each other in one place")
         tests = [f"{self.thread} == 0" if alone else self.takes_part(index), gate]
         return " && ".join(t for t in tests if t)
+
+    def before(self, statement: Statement) -> None:
+        if id(statement) in self.fences:
+            self.line(self.wait)
+
+    def folded_value(self, node: UOp) -> CValue:
+        """What this thread brings to a fold: its value, or, where it has no lane, one that changes nothing."""
+        dtype, lanes = node.dtype, next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
+        value, start = self.operand(node.src[0]), self.constant(identity(node.arg.combine, dtype).arg, dtype)
+        if lanes == self.threads:
+            return value
+        return self.apply(o.WHERE, dtype, CValue(f"{self.thread} < {lanes}", dtypes.bool), value, start)
+
+    def fold_by_halves(self, combine: Op, dtype: DType, area: str, wait: str) -> list[str]:
+        """The body of a function of x that combines the values of all threads: half of them with the other half, again
+        and again, in memory of the group. Every thread gets the result. (No loop: a driver may count its rounds.)"""
+        one, lines = f"{area}[{self.thread}]", [wait, f"{area}[{self.thread}] = x;", wait]
+        for gap in reversed([1 << i for i in range((self.threads - 1).bit_length())]):
+            other = CValue(f"{area}[{self.thread} + {gap}]", dtype)
+            both = self.apply(combine, dtype, CValue(one, dtype), other).text
+            lines += [f"if ({self.thread} < {min(gap, self.threads - gap)}) {{ {one} = {both}; }}", wait]
+        return [*lines, f"return {area}[0];"]
 
     def prefetch(self, statement: Prefetch) -> None:
         """Other threads run while one waits for memory."""
