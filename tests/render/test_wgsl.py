@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,17 @@ import pytest
 from wgsl_reference import held, message
 
 from glassgrad import DeviceError, Tensor
+from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, Assign, For, Kernel, Phase, Store, counter, load, register
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kernel, Phase, Store, counter, load, register,
+                                            walk, zero)
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.loop_rounds import unrolled
+from glassgrad.compiler.render.gpu.loop_rounds import fewer_rounds, unrolled
+from glassgrad.compiler.render.unroll_and_jam import jam
 from glassgrad.runtime.kernel_source import kernel_of
 
 
@@ -87,17 +90,17 @@ def test_64_bit_integers_are_two_words_in_memory_and_counters_have_32_bits() -> 
 
 
 def long_loops(*sizes: int) -> Kernel:
-    """Loops inside each other that sum an argument."""
-    out, x = (UOp(o.PARAM, dtypes.float32, (), Param(slot, (1,))) for slot in range(2))
+    """Loops inside each other that sum an argument, with a running product beside it."""
+    out, x = (UOp(o.PARAM, dtypes.float32, (), Param(slot, (max(sizes),))) for slot in range(2))
     counters, total = [counter(f"k{i}", size) for i, size in enumerate(sizes)], register("acc", dtypes.float32)
-    body: list[Any] = [Assign(total, load(x, counters[-1]))]
+    body: list[Any] = [Accumulate(total, o.ADD, load(x, counters[-1])), Store(out, counters[-1], total)]
     for k in reversed(counters):
         body = [For(k, LOOP, body)]
-    return Kernel("k", [out, x], [Phase([*body, Store(out, index(0), total)])], (0,))
+    return Kernel("k", [out, x], [Phase([Assign(total, zero(dtypes.float32)), *body])], (0,))
 
 
 def test_a_driver_that_ends_long_loops_gets_fewer_rounds() -> None:
-    inside = long_loops(10, 1000).phases[0].body[:1]
+    inside = long_loops(10, 1000).phases[0].body[1:]
     assert [unrolled(inside, most, "k") for most in (10_010, 5_010, 1_010)] == [1, 2, 10]
     with pytest.raises(DeviceError) as error:
         unrolled(inside, 200, "the kernel k_0")
@@ -107,3 +110,19 @@ the kernel k_0 has loops that are too long for this driver
   expected: at most 200 rounds of a thread, or 32 times as many in innermost loops: the driver ends a loop after that
   fix:      use another driver or device"""
 
+
+@pytest.mark.parametrize("sizes, most", [((100,), 50), ((101,), 50), ((3, 67), 63), ((7,), 1)], ids=str)
+def test_loops_that_are_partly_written_out_compute_the_same(sizes: tuple[int, ...], most: int) -> None:
+    """By the loop interpreter, which runs both trees."""
+    kernel = long_loops(*sizes)
+    jammed = [jam(phase, lambda node: None) for phase in kernel.phases]
+    [shorter] = fewer_rounds(jammed, kernel, replace(GPU, most_rounds=most))
+    x = np.random.default_rng(1).standard_normal(max(sizes), np.float32)
+    found = []
+    for body in (jammed[0].body, shorter.body):
+        out = np.zeros_like(x)
+        run_kernel(Kernel("k", kernel.params, [Phase(body)], (0,)), [out, x])
+        found.append(out)
+    rounds = [s.range.arg.size for s in walk(shorter.body) if isinstance(s, For)]
+    assert math.prod(rounds) <= most and found[0].any()
+    np.testing.assert_array_equal(*found)

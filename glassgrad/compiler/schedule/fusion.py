@@ -259,8 +259,7 @@ class _Plan:
         return Inlined(node.op.cost, 0, None, False, node.size)
 
     def elementwise(self, node: UOp) -> Inlined:
-        if self.limits.buffers < OF_A_CPU.buffers:
-            self.read_fewer_buffers(node)
+        self.read_fewer_buffers(node)
         rows: AxisSet | None = None
         contraction = False
         only: UOp | None = None
@@ -305,13 +304,13 @@ class _Plan:
 
     def read_fewer_buffers(self, node: UOp) -> None:
         """Give memory to sources of a node, the one that reads most first, until its kernel is given few enough."""
-        while len(self.buffers_read(node)) > max(self.limits.buffers - NOT_READ, len(node.src)):
-            self.store(max(node.src, key=lambda s: len(self.buffers_read(s))), MANY_BUFFERS)
+        def read(node: UOp) -> int:
+            inside = toposort([node], lambda n: () if n in self.reasons else n.src)
+            return sum(n in self.reasons or n.op in (o.BUFFER, o.PARAM) for n in inside)
 
-    def buffers_read(self, node: UOp) -> set[UOp]:
-        """What a kernel reads to compute a node."""
-        inside = toposort([node], lambda n: () if n in self.reasons else n.src)
-        return {n for n in inside if n in self.reasons or n.op in (o.BUFFER, o.PARAM)}
+        most = max(self.limits.buffers - NOT_READ, len(node.src))
+        while most < LARGEST and read(node) > most:
+            self.store(max(node.src, key=read), MANY_BUFFERS)
 
     def exact_cost(self, node: UOp) -> int:
         """What is inlined in a node, each operation once: adding up sources counts what they share twice."""

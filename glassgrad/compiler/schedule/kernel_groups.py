@@ -89,9 +89,8 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
         same_rows = fresh.rows is not None and fresh.rows == group.rows
         if len(group.roots) >= MOST_RESULTS or fresh.reduces and not same_rows:
             continue
-        if group.roots[0].device != node.device:
-            continue
-        if len(group.roots) + len({*group.reads, *fresh.reads}) + NOT_READ > buffers:
+        given = len(group.roots) + len({*group.reads, *fresh.reads}) + NOT_READ
+        if group.roots[0].device != node.device or given > buffers:
             continue
         inside = [r for r in fresh.reads if r in group.roots]
         if any(reasons[r] == LONG_ENOUGH for r in inside):

@@ -15,7 +15,7 @@ from glassgrad.base.errors import DeviceError, MemoryLimitError
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["open_opencl"]
@@ -134,19 +134,16 @@ class OpenclDevice(GpuDevice):
             raise driver_failure(self.cl, error, "run what was launched") from None
 
 
-class OpenclLaunch:
+class OpenclLaunch(LaunchByAddress):
     """A kernel object of its own, and the addresses of its arguments."""
 
     def __init__(self, device: OpenclDevice, function: Any, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
-        self.device, self.group_bytes, self.scalars = device, group_bytes, scalars
+        super().__init__(device, scalars)
+        self.group_bytes = group_bytes
         self.kernel = device.cl.Kernel(function.program, function.function_name)
         self.range, self.group = (groups * threads,), (threads,)
-        self.addresses = [0] * len(scalars)
         self.event: Any = None
-
-    def places(self, position: int) -> tuple[Any, int]:
-        return self.addresses, position
 
     def start(self) -> None:
         memory, at = self.device.memory, 0

@@ -27,7 +27,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import WGSL
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Rejected
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, LaunchByAddress, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.host_memory import readable
 
@@ -157,12 +157,20 @@ class WebgpuDevice(GpuDevice):
         except self.wgpu.GPUOutOfMemoryError:
             return None
 
+    def check_binding(self, size: int) -> None:
+        limit = self.limits["max-storage-buffer-binding-size"]
+        if size > limit:
+            raise MemoryLimitError("a kernel's argument is larger than WebGPU binds here", given=readable(size),
+                                   expected=f"at most {readable(limit)}",
+                                   fix="use smaller batches, or another device")
+
     # -- compiling -------------------------------------------------------------------------------------------
     def compile(self, ast: UOp) -> GpuProgram:
+        params = sorted([n for n in toposort([ast]) if n.op is o.PARAM], key=lambda n: n.arg.slot)
+        sizes = [math.prod(map(most, n.arg.shape)) * n.dtype.itemsize for n in params]
+        self.check_binding(max([n for n, p in zip(sizes, params) if all(isinstance(s, int) for s in p.arg.shape)]))
         program = super().compile(ast)
-        params = {n.arg.slot: math.prod(map(most, n.arg.shape)) * n.dtype.itemsize
-                  for n in toposort([ast]) if n.op is o.PARAM}
-        sizes = (*[params[slot] for slot in sorted(params)], *program.info.shared)
+        sizes += program.info.shared
         program.functions = [(*function, sizes) for function in program.functions]
         return program
 
@@ -212,19 +220,16 @@ class WebgpuDevice(GpuDevice):
             self.queue.read_buffer(self.clock, 0, 4)          # which waits for all that was submitted before
 
 
-class WebgpuLaunch:
+class WebgpuLaunch(LaunchByAddress):
     """An entry point with the addresses of its arguments, and their bindings while these stay the same."""
 
     def __init__(self, device: WebgpuDevice, function: tuple[Any, ...], groups: int, scalars: Sequence[bool]):
-        self.device, self.scalars, (self.pipeline, self.layout, self.sizes) = device, scalars, function
+        super().__init__(device, scalars)
+        self.pipeline, self.layout, self.sizes = function
         most_groups = device.limits["max-compute-workgroups-per-dimension"]
         self.groups = (min(groups, most_groups), -(-groups // most_groups))
-        self.addresses = [0] * len(scalars)
         self.bound: list[int | bytes] = [-1]          # addresses and numbers that `group` binds
         self.group: Any = None
-
-    def places(self, position: int) -> tuple[Any, int]:
-        return self.addresses, position
 
     def start(self) -> None:
         given = [ctypes.string_at(a, 8) if scalar else a for a, scalar in zip(self.addresses, self.scalars)]
@@ -239,18 +244,16 @@ class WebgpuLaunch:
     def bind(self, given: Sequence[int | bytes]) -> Any:
         """A bind group of these addresses and numbers. Of a buffer it binds what an argument needs; one whose size
         changes from call to call counts with the most that it can be, and the buffer of this call may be smaller."""
-        device, limits, words, entries = self.device, self.device.limits, b"", []
+        device, words, entries = self.device, b"", []
+        align = device.limits["min-storage-buffer-offset-alignment"]
         for number, value in enumerate(given):
             if isinstance(value, bytes):
                 words += value + bytes(8)
                 continue
             handle, at = device.memory.find(value)
-            distance = at % limits["min-storage-buffer-offset-alignment"]
+            distance = at % align
             size = min(-(-(distance + max(self.sizes[number], 4)) // 8) * 8, handle.size - at + distance)
-            if size > (limit := limits["max-storage-buffer-binding-size"]):
-                raise MemoryLimitError("a kernel's argument is larger than WebGPU binds here", given=readable(size),
-                                       expected=f"at most {readable(limit)}",
-                                       fix="use smaller batches, or another device")
+            device.check_binding(size)
             words += struct.pack("<4I", distance, 0, 0, 0)
             bound = {"buffer": handle, "offset": at - distance, "size": size}
             entries.append({"binding": number + 1, "resource": bound})

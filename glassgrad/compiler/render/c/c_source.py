@@ -119,10 +119,9 @@ class CFunction(CMatrices):
     def loop_end(self, statement: For) -> str:
         """The number that a loop's counter stays below."""
         stop, limit = statement.stop, str(statement.range.arg.size)
-        if stop is None:
-            return limit
-        end = self.operand(stop).inside
-        return end if ix.bounds(stop)[1] <= statement.range.arg.size else f"({end} < {limit} ? {end} : {limit})"
+        end = limit if stop is None else self.operand(stop).inside
+        shorter = stop is None or ix.bounds(stop)[1] <= statement.range.arg.size
+        return end if shorter else f"({end} < {limit} ? {end} : {limit})"
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Lines before a loop that tell the compiler how to treat it."""

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes, round_float, wrapped
 from glassgrad.compiler.graph.index_algebra import fits
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of, carrier
-from glassgrad.compiler.render.c.c_ops import NAMES, CArithmetic, CValue, kept, number
+from glassgrad.compiler.render.c.c_ops import NAMES, CArithmetic, CValue, Spelling, kept, number
 
 SUFFIX = {"i32": "", "u32": "u", "i64": "li", "u64": "lu"}
 # Of numbers that fit 32 bits, these results fit too.
@@ -30,7 +30,7 @@ STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.
 
 class WgslArithmetic(CArithmetic):
     """Ops on values of one number; lanes are threads."""
-    language = "WGSL"
+    language, spelling = "WGSL", Spelling("{name}")
 
     # -- types and literals --------------------------------------------------------------------------------------
     def type(self, dtype: DType, lanes: int = 0) -> str:
@@ -107,9 +107,6 @@ class WgslArithmetic(CArithmetic):
 
     def absolute(self, dtype: DType, x: CValue) -> CValue:
         return CValue(self.cut(dtype, f"abs({x.text})"), dtype)
-
-    def function(self, name: str, dtype: DType, *arguments: CValue) -> CValue:
-        return self.call(name, dtype, 0, *arguments)
 
     def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
         return self.call("fma", dtype, 0, x, y, z) if dtype.kind == "f" else super().multiply_add(dtype, x, y, z)

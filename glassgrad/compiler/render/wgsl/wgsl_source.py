@@ -15,6 +15,8 @@ Reads beyond an array are harmless (WGSL promises it), so a gate only selects wh
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.uop import UOp
@@ -25,7 +27,7 @@ from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.gpu_source import gpu_launch, scratch_is_global
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
-from glassgrad.compiler.render.launch import LocalLayout, launch_info, slot_of
+from glassgrad.compiler.render.launch import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.wgsl.wgsl_ops import WgslArithmetic
 
@@ -39,60 +41,50 @@ RESERVED = "array atomic bool case const default discard enable fn i32 let local
 
 def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places = Definitions(), LocalLayout(kernel)
-    memories = KernelArrays(kernel, places, target, definitions)
-    functions = [WgslFunction(memories, places, target, jammed, definitions, tasks, launch).text() for
-                 jammed, (_, tasks), launch in zip(phases, launch_info(kernel).phases,
-                                                   gpu_launch(kernel, target.group_bytes).phases)]
+    definitions, places, launch = Definitions(), LocalLayout(kernel), gpu_launch(kernel, target.group_bytes).phases
+    arrays = words_of(kernel, places, target, definitions)
+    functions = [WgslFunction(arrays, places, target, jammed, definitions, tasks, *launched[:3]).text()
+                 for jammed, (_, tasks), launched in zip(phases, launch_info(kernel).phases, launch)]
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
 
 
-class KernelArrays:
-    """The arrays of a kernel, which all its phases share."""
+class Words(NamedTuple):
+    """Where a memory lies: an array, whether its words are atomic, and the byte where the memory begins: a number of
+    the launch's, as text, and one that is known."""
+    array: str
+    atomic: bool
+    begin: str
+    offset: int = 0
 
-    def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, definitions: Definitions):
-        self.places = places
-        self.scratch_global = scratch_is_global(kernel, places.scratch_bytes, target.group_bytes)
-        self.in_parts = {self.name(s.memory) for phase in kernel.phases for s in walk(phase.body)
-                         if isinstance(s, Store) and s.memory.dtype.itemsize < 4}       # words of several threads
-        slots = [*[p.arg.slot for p in kernel.params if not p.arg.scalar], *places.slots.values()]
-        names = {slot: f"data{slot}" for slot in sorted(slots)}
-        if self.scratch_global:
-            self.last = len(kernel.params) + len(places.slots)
-            names[self.last] = "scratch"
-        elif places.scratch_bytes:
-            definitions.types["scratch"] = f"var<workgroup> scratch: array<{self.word('scratch')}, " \
-                                           f"{places.scratch_bytes // 4}>;"
-        for slot, name in names.items():
-            definitions.types[name] = f"@group(0) @binding({slot + 1}) var<storage, read_write> {name}: " \
-                                      f"array<{self.word(name)}>;"
-        count = len(kernel.params) + len(places.slots) + self.scratch_global
-        definitions.types["args"] = f"@group(0) @binding(0) var<uniform> args: array<vec4<u32>, {count or 1}>;"
 
-    def name(self, memory: UOp) -> str:
-        """The array that a memory lies in."""
-        return "scratch" if memory in self.places.offsets else f"data{slot_of(memory, self.places.slots)}"
-
-    def word(self, name: str) -> str:
-        """The type of an array's words."""
-        return "atomic<u32>" if name in self.in_parts else "u32"
-
-    def begin(self, memory: UOp) -> str:
-        """The byte of its array where a memory begins, as far as a launch says it."""
-        if memory not in self.places.offsets:
-            return f"i32(args[{slot_of(memory, self.places.slots)}].x)"
-        each = self.places.scratch_bytes
-        return f"(i32(args[{self.last}].x) + i32(group.x) * {each})" if self.scratch_global else ""
+def words_of(kernel: Kernel, places: LocalLayout, target: Target, definitions: Definitions) -> dict[UOp, Words]:
+    """The words of each memory of a kernel; arguments and the memory of a group are declared."""
+    in_global = scratch_is_global(kernel, places.scratch_bytes, target.group_bytes)
+    slots = {p: p.arg.slot for p in kernel.params if not p.arg.scalar} | places.slots
+    array_of = {m: f"data{slot}" for m, slot in slots.items()} | dict.fromkeys(places.offsets, "scratch")
+    in_parts = {array_of[s.memory] for phase in kernel.phases for s in walk(phase.body)
+                if isinstance(s, Store) and s.memory.dtype.itemsize < 4}       # words are written by several threads
+    words = {array: f"array<{'atomic<u32>' if array in in_parts else 'u32'}" for array in array_of.values()}
+    count, bound = len(kernel.params) + len(places.slots), {slot: array_of[m] for m, slot in slots.items()}
+    if in_global:
+        bound[count] = "scratch"
+    elif places.scratch_bytes:
+        definitions.types["scratch"] = f"var<workgroup> scratch: {words['scratch']}, {places.scratch_bytes // 4}>;"
+    for slot, array in sorted(bound.items()):
+        definitions.types[array] = f"@group(0) @binding({slot + 1}) var<storage, read_write> {array}: {words[array]}>;"
+    definitions.types["args"] = f"@group(0) @binding(0) var<uniform> args: array<vec4<u32>, {count + in_global}>;"
+    begin = f"(i32(args[{count}].x) + i32(group.x) * {places.scratch_bytes})" if in_global else ""
+    return {m: Words(array, array in in_parts, begin if m in places.offsets else f"i32(args[{slots[m]}].x)",
+                     places.offsets.get(m, 0)) for m, array in array_of.items()}
 
 
 class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
     """One phase as one entry point, which every thread of every group runs."""
     counts_in, wait = "var", WAIT    # the type of a counter is the value's
 
-    def __init__(self, memories: KernelArrays, places: LocalLayout, target: Target, jammed: Jammed,
-                 definitions: Definitions, tasks: int, launch: tuple[str, int, int, int]):
-        name, _, self.threads, _ = launch
-        self.memories, self.task_count = memories, tasks
+    def __init__(self, words: dict[UOp, Words], places: LocalLayout, target: Target, jammed: Jammed,
+                 definitions: Definitions, tasks: int, name: str, groups: int, threads: int):
+        self.words, self.task_count, self.groups, self.threads = words, tasks, groups, threads
         self.thread_ranges, self.fences = frozenset(jammed.lanes), fences(jammed.body)
         CFunction.__init__(self, places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
@@ -103,8 +95,8 @@ class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
         self.run(self.body)
         lines, count = self.scopes[0].lines, self.task_count
         head = [f"let task = i32({'group.x' if count <= MOST_GROUPS else 'group.y * groups.x + group.x'});"]
-        if self.memories.scratch_global:
-            head = [f"for (var task = i32(group.x); task < {count}; task += i32(groups.x)) {{"]
+        if self.groups < count:                       # each with a piece of `scratch`
+            head = [f"for (var task = i32(group.x); task < {count}; task += {self.groups}) {{"]
             lines = [*["  " + line for line in lines], f"  {WAIT}", "}"]
         elif count > MOST_GROUPS:
             lines = [f"if (task < {count}) {{", *["  " + line for line in lines], "}"]
@@ -201,12 +193,12 @@ class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
         """Where an index of a memory is in its array: the first word, or in units of a value that is less than one."""
         constant, terms = ix.linear(index)
         unit, words = min(4, memory.dtype.itemsize), max(1, memory.dtype.itemsize // 4)
-        constant = constant * words + self.memories.places.offsets.get(memory, 0) // unit
-        place = self._sum(constant, {atom: k * words for atom, k in terms.items()}, dtypes.int32)
-        begin, array = self.memories.begin(memory), self.memories.name(memory)
+        array, _, begin, offset = self.words[memory]
+        place = self._sum(constant * words + offset // unit, {atom: k * words for atom, k in terms.items()},
+                          dtypes.int32)
+        known = ("begin", array, unit)
         if not begin:
             return place.text
-        known = ("begin", array, unit)
         if known not in self.given:
             self.pointers.append(f"let {self.named(known, f'{array}_at')} = {begin} / {unit};")
         return self.given[known] if place.constant == 0 else f"{self.given[known]} + {place.text}"
@@ -229,8 +221,8 @@ class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
         return CValue(f"({part} != 0u)" if kind.kind == "b" else part, dtype)
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
-        array, dtype, at = self.memories.name(memory), memory.dtype, self._place(memory, index)
-        word = f"atomicLoad(&{array}[{{}}])" if array in self.memories.in_parts else f"{array}[{{}}]"
+        array, dtype, at = self.words[memory], memory.dtype, self._place(memory, index)
+        word = f"atomicLoad(&{array.array}[{{}}])" if array.atomic else f"{array.array}[{{}}]"
         at, count = at if dtype.itemsize == 4 else self._once(at), 4 // dtype.itemsize
         if dtype.itemsize >= 4:
             value = self._from_words(dtype, word.format(at), word.format(f"{at} + 1"))
@@ -245,20 +237,20 @@ class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
         test, value = self.store_test(statement, self.gate(statement)), self.operand(statement.value)
         if combine is not None:
             value = self.apply(combine, dtype, self.load(memory, index, statement.gate, 0), value)
-        lines = self._writes(self.memories.name(memory), dtype, self._place(memory, index), self.held(value, dtype))
+        lines = self._writes(self.words[memory], dtype, self._place(memory, index), self.held(value, dtype))
         for line in [f"if ({test}) {{ {' '.join(lines)} }}"] if test else lines:
             self.line(line)
 
-    def _writes(self, array: str, dtype: DType, at: str, value: CValue) -> list[str]:
+    def _writes(self, words: Words, dtype: DType, at: str, value: CValue) -> list[str]:
         if dtype.itemsize < 4:
             at, new = self._once(at), self._once(value.text)           # which may be made of what is cleared
             count, bits = 4 // dtype.itemsize, f"{(1 << dtype.bits) - 1}u"
-            word, bit = f"&{array}[{at} / {count}]", f"(u32({at} % {count}) * {dtype.bits}u)"
+            word, bit = f"&{words.array}[{at} / {count}]", f"(u32({at} % {count}) * {dtype.bits}u)"
             return [f"atomicAnd({word}, ~({bits} << {bit}));", f"atomicOr({word}, (u32({new}) & {bits}) << {bit});"]
         if dtype.itemsize == 4:
             pairs = [(at, self.bitcast(value, dtypes.uint32).text)]
         else:
             at, new = self._once(at), self._once(self.bitcast(value, dtypes.uint64).text)
             pairs = [(at, f"u32({new} & 0xfffffffflu)"), (f"{at} + 1", f"u32({new} >> 32u)")]
-        atomic = array in self.memories.in_parts
-        return [f"atomicStore(&{array}[{at}], {text});" if atomic else f"{array}[{at}] = {text};" for at, text in pairs]
+        write = "atomicStore(&{}[{}], {});" if words.atomic else "{}[{}] = {};"
+        return [write.format(words.array, at, text) for at, text in pairs]
