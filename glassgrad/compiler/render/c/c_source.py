@@ -191,7 +191,7 @@ class CFunction(CMatrices):
         if not name:
             return value
         self.line(f"{self.value_type(node, value.lanes)} {name} = {value.text};")
-        return CValue(name, node.dtype, value.lanes)
+        return CValue(name, value.dtype, value.lanes)
 
     def value_type(self, node: UOp, lanes: int) -> str:
         """The type that a value is kept in."""

@@ -275,19 +275,27 @@ class GpuFunction(GroupThreads, CFunction):
 
         def both(x: str, y: str) -> str:
             return self.apply(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
-        values = f"(({d.group_space}{kind} *)area)"
-        if not d.warp:
+        if d.warp:
+            self.folds.add(self.threads // d.warp)
+            self.definitions.helpers.setdefault("shuffle", d.shuffle_prelude)
+            shuffles = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
+                        f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}"]
+            count, mine, place = self.threads // d.warp, f"{thread} % {d.warp} == 0", f"{thread} / {d.warp}"
+        else:
             self.folds.add(self.threads)
-            return self.define(name, kind, f"{kind} x, {area}", *self.fold_by_halves(combine, dtype, values, d.wait))
-        count = self.threads // d.warp
-        self.folds.add(count)
-        self.definitions.helpers.setdefault("shuffle", d.shuffle_prelude)
-        shuffles = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
-                    f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}"]
-        tree = [f"x = {values}[0];", f"for (int i = 1; i < {count}; i++) x = {both('x', f'{values}[i]')};"]
+            shuffles, count, mine, place = [], self.threads, "", thread
+        store = f"(({d.group_space}{kind} *)area)[{place}] = x;"
+        tree = [f"for (int i = 1; i < {count}; i++) x = {both('x', f'(({d.group_space}{kind} *)area)[i]')};"]
+        if not d.warp:       # halve the number of values again and again
+            half = 1 << (count - 1).bit_length() - 1
+            one = f"(({d.group_space}{kind} *)area)"
+            tree = [f"for (int gap = {half}; gap; gap /= 2) {{",
+                    f"  if ({thread} < gap && {thread} + gap < {count}) "
+                    f"{one}[{thread}] = {both(f'{one}[{thread}]', f'{one}[{thread} + gap]')};", f"  {d.wait}", "}",
+                    f"x = {one}[0];"]
         return self.define(name, kind, f"{kind} x, {area}", *shuffles, d.wait,
-                           f"if ({thread} % {d.warp} == 0) {values}[{thread} / {d.warp}] = x;", d.wait, *tree,
-                           "return x;")
+                           f"if ({mine}) {store}" if mine else store, d.wait,
+                           *([f"x = (({d.group_space}{kind} *)area)[0];"] if d.warp else []), *tree, "return x;")
 
     # -- memory --------------------------------------------------------------------------------------------------
     def base(self, memory: UOp) -> str:
@@ -358,16 +366,11 @@ class GpuFunction(GroupThreads, CFunction):
         if self.is_matrix(statement.register):
             self.beside.step(statement)
             return
-        register, value = statement.register, statement.value
-        if statement.combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
-            total = self.register(register)
-            x, y = (self.operand(s) for s in value.src)
-            self.line(f"{total.text} = {self.multiply_add(register.dtype, x, y, total).text};")
-        elif statement.combine is o.ADD and register.dtype.kind == "i":
-            total = self.register(register)
-            self.line(f"{total.text} = {self.apply(o.ADD, register.dtype, total, self.operand(value)).text};")
-        else:
+        kind, is_product = statement.register.dtype.kind, statement.value.op is o.MUL
+        if statement.combine is o.ADD and (kind == "i" or kind == "f" and is_product):
             super().accumulate(statement)
+        else:
+            CFunction.accumulate(self, statement)
 
     # -- integers, which wrap: in these languages signed ones may not, and a compiler counts on it ------------
     def wrapping(self, dtype: DType, sign: str, x: CValue, y: CValue) -> CValue:

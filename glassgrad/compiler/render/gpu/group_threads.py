@@ -10,10 +10,9 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue
 
 __all__ = ["GroupThreads"]
@@ -27,6 +26,8 @@ class GroupThreads(CArithmetic):
     wait: str                              # all threads arrive here before one goes on
     fences: set[int]                       # identities of the statements that they wait before
     operand: Any                           # of a function's: the value of a node,
+    register: Any                          # that of a register,
+    set_register: Any                      # a new value of it,
     line: Any                              # and where text goes
 
     def takes_part(self, index: UOp) -> str:
@@ -49,6 +50,16 @@ class GroupThreads(CArithmetic):
         if id(statement) in self.fences:
             self.line(self.wait)
 
+    def accumulate(self, statement: Accumulate) -> None:
+        """register = combine(register, value); a product that is added to it is not rounded before."""
+        register, value, dtype = statement.register, statement.value, statement.register.dtype
+        total = self.register(register)
+        if statement.combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
+            result = self.multiply_add(dtype, self.operand(value.src[0]), self.operand(value.src[1]), total)
+        else:
+            result = self.apply(statement.combine, dtype, total, self.operand(value))
+        self.set_register(register, result)
+
     def folded_value(self, node: UOp) -> CValue:
         """What this thread brings to a fold: its value, or, where it has no lane, one that changes nothing."""
         dtype, lanes = node.dtype, next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
@@ -56,16 +67,6 @@ class GroupThreads(CArithmetic):
         if lanes == self.threads:
             return value
         return self.apply(o.WHERE, dtype, CValue(f"{self.thread} < {lanes}", dtypes.bool), value, start)
-
-    def fold_by_halves(self, combine: Op, dtype: DType, area: str, wait: str) -> list[str]:
-        """The body of a function of x that combines the values of all threads: half of them with the other half, again
-        and again, in memory of the group. Every thread gets the result. (No loop: a driver may count its rounds.)"""
-        one, lines = f"{area}[{self.thread}]", [wait, f"{area}[{self.thread}] = x;", wait]
-        for gap in reversed([1 << i for i in range((self.threads - 1).bit_length())]):
-            other = CValue(f"{area}[{self.thread} + {gap}]", dtype)
-            both = self.apply(combine, dtype, CValue(one, dtype), other).text
-            lines += [f"if ({self.thread} < {min(gap, self.threads - gap)}) {{ {one} = {both}; }}", wait]
-        return [*lines, f"return {area}[0];"]
 
     def prefetch(self, statement: Prefetch) -> None:
         """Other threads run while one waits for memory."""

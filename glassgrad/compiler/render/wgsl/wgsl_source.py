@@ -20,7 +20,7 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, For, Kernel, Store, walk
+from glassgrad.compiler.lower.loops import For, Kernel, Store, walk
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
 from glassgrad.compiler.render.c.c_source import CFunction
@@ -118,31 +118,20 @@ class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
     def set_register(self, node: UOp, value: CValue) -> None:
         super().set_register(node, self.held(value, node.dtype))
 
-    def accumulate(self, statement: Accumulate) -> None:
-        register, value, dtype = statement.register, statement.value, statement.register.dtype
-        total = self.register(register)
-        if statement.combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
-            result = self.multiply_add(dtype, self.operand(value.src[0]), self.operand(value.src[1]), total)
-        else:
-            result = self.apply(statement.combine, dtype, total, self.operand(value))
-        self.set_register(register, result)
-
     def _counter(self, node: UOp) -> CValue:
         name = "thread" if node in self.thread_ranges else self.named(node, node.arg.name)
         return CValue(name, dtypes.int32, low=0)
 
-    def make(self, node: UOp) -> CValue:
-        value = self._folded(node) if node.op is o.FOLD else self._expression(node)
-        name = self.name_for(node, value)
-        if name:
-            self.line(f"let {name} = {value.text};")
-        return CValue(name, value.dtype) if name else value
+    def value_type(self, node: UOp, lanes: int) -> str:
+        return "let"
 
     def _expression(self, node: UOp) -> CValue:
         if node.dtype.kind == "f" and node.op in (o.ADD, o.SUB, o.MUL, o.DIV, o.MULACC):
             return self.apply(node.op, node.dtype, *[self._unmerged(node, at) for at in range(len(node.src))])
         if node.op is o.BITCAST:
             return self.bitcast(self.held(self.operand(node.src[0]), node.src[0].dtype), node.dtype)
+        if node.op is o.FOLD:
+            return self._folded(node)
         if node.op is o.PARAM:
             value = self._from_words(node.dtype, f"args[{node.arg.slot}].x", f"args[{node.arg.slot}].y")
         else:
@@ -178,15 +167,18 @@ class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
                       None if terms else number)
 
     def _folded(self, node: UOp) -> CValue:
-        """The values of all threads combined; every thread gets the result."""
-        dtype, combine = node.dtype, node.arg.combine
-        kind, area = self.type(dtype), f"area_{self.type(dtype)}_{self.threads}"
-        self.definitions.types[area] = f"var<workgroup> {area}: array<{kind}, {self.threads}>;"
-        name = self.define(f"fold_{combine.name.lower()}_{NAMES[dtype]}_{self.threads}", kind,
-                           f"x: {kind}, thread: i32",
-                           *self.fold_by_halves(combine, dtype, area, "workgroupBarrier();"))
-        value = self.held(self.folded_value(node), dtype)
-        return self.call(name, dtype, 0, value, CValue("thread", dtypes.int32))
+        """The values of all threads combined, half of them with the other half, again and again; every thread gets the
+        result. (It is written out: rounds of a loop would count.)"""
+        dtype, combine, count, wait = node.dtype, node.arg.combine, self.threads, "workgroupBarrier();"
+        kind, area = self.type(dtype), f"area_{self.type(dtype)}_{count}"
+        self.definitions.types[area] = f"var<workgroup> {area}: array<{kind}, {count}>;"
+        lines = [wait, f"{area}[thread] = x;", wait]
+        for gap in reversed([1 << i for i in range((count - 1).bit_length())]):
+            both = self.apply(combine, dtype, *[CValue(f"{area}[thread{far}]", dtype) for far in ("", f" + {gap}")])
+            lines += [f"if (thread < {min(gap, count - gap)}) {{ {area}[thread] = {both.text}; }}", wait]
+        name = self.define(f"fold_{combine.name.lower()}_{NAMES[dtype]}_{count}", kind, f"x: {kind}, thread: i32",
+                           *lines, f"return {area}[0];")
+        return self.call(name, dtype, 0, self.held(self.folded_value(node), dtype), CValue("thread", dtypes.int32))
 
     # -- memory --------------------------------------------------------------------------------------------------
     def _place(self, memory: UOp, index: UOp) -> str:
