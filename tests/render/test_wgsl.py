@@ -13,8 +13,8 @@ from wgsl_reference import held, message
 from glassgrad import DeviceError, Tensor
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kernel, Phase, Store, counter, load,
                                             register, walk, zero)
