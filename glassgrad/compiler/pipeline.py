@@ -118,6 +118,7 @@ OPTIMIZING_LOOPS = When("not under NOOPT=1, nor for a device that takes plain lo
                         lambda work: not (settings.NOOPT or work.plain))
 PLAIN_LOOPS = When("under NOOPT=1, and for a device that takes plain loops",
                    lambda work: bool(settings.NOOPT or work.plain))
+ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
 
@@ -188,7 +189,8 @@ def fusion(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/kernel_groups.py")
 def kernel_groups(work: GraphWork) -> None:
     """Decide which stored values share a kernel, and order kernels so that few values are in memory at a time."""
-    work.groups = group_results(work.stored, set(work.sinks), work.beside, work.limits.few_rows)
+    work.groups = group_results(work.stored, set(work.sinks), work.beside, work.limits.few_rows,
+                                work.limits.buffers)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernels.py")
@@ -251,6 +253,13 @@ def unroll_and_jam(work: KernelWork) -> None:
         from glassgrad.compiler.lower.printing import rows_of
         rows = rows_of(work.kernel)
         work.rows.update((made, rows[statement]) for made, statement in origins.items() if statement in rows)
+
+
+@compiler_pass(TEXT, "render/gpu/loop_rounds.py", ENDING_LOOPS)
+def loop_rounds(work: KernelWork) -> None:
+    """Write several iterations of long loops out, so that no thread runs more rounds than its driver does."""
+    from glassgrad.compiler.render.gpu.loop_rounds import fewer_rounds
+    work.phases = fewer_rounds(work.phases, work.kernel, work.target)
 
 
 @compiler_pass(TEXT, "render")

@@ -155,7 +155,7 @@ def message(error: pytest.ExceptionInfo[BaseException]) -> str:
 def test_opencl_with_no_block_as_large(opencl: Any) -> None:
     with pytest.raises(MemoryLimitError) as error:
         Tensor.empty(1 << 44, device="OPENCL").contiguous().realize()
-    assert "OpenCL has no block as large as this tensor\n  given:    a request of 65536.0 GiB" in str(error.value)
+    assert "OPENCL has no block as large as this tensor\n  given:    a request of 65536.0 GiB" in str(error.value)
     assert __file__ in str(error.value)
 
 

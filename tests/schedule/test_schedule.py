@@ -16,7 +16,8 @@ from glassgrad import Context, Device, GlobalCounters, Tensor, nn
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.schedule.fusion import DEEP_ENOUGH, DEEPEST, LARGEST, fuse
+from glassgrad.compiler.pipeline import make_schedule
+from glassgrad.compiler.schedule.fusion import DEEP_ENOUGH, DEEPEST, LARGEST, MANY_BUFFERS, OF_A_CPU, fuse
 from glassgrad.compiler.schedule.kernel_groups import group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels
 from glassgrad.engine.schedule_key import normalize, with_params
@@ -280,6 +281,22 @@ def test_reading_leaves_the_graph_and_remembers_the_value() -> None:
     y.item()
     assert GlobalCounters.kernel_count == 1
     assert kernels(y * 2) == 1, "what was read is not computed again"
+
+
+@pytest.mark.parametrize("buffers", [4, 8, 31])
+def test_a_device_that_takes_few_buffers_gets_more_kernels(buffers: int) -> None:
+    """A tree and a chain of 40 tensors, and results that would share a kernel."""
+    tensors = [ready(5) for _ in range(40)]
+    chain, tree = sum(tensors[1:], tensors[0]), tensors
+    while len(tree) > 1:
+        tree = [x.maximum(y) for x, y in zip(tree[::2], tree[1::2])]
+    results = [chain, tree[0], *[(x * tensors[0]).exp() for x in tensors[:9]]]
+    limits = OF_A_CPU._replace(buffers=buffers)
+    planned = make_schedule(*with_params(normalize([r.uop for r in results]), ()), "CPU", limits=limits)
+    check_schedule(planned)
+    assert max(len(item.slots) for item in planned.items) <= buffers
+    reasons = [reason for item in planned.items for reason in item.reasons]
+    assert MANY_BUFFERS in reasons
 
 
 # -- what every schedule promises ----------------------------------------------------------------------------

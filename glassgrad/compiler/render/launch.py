@@ -101,11 +101,6 @@ def _evaluated(formula: Any, value: int) -> int:
     return _OPERATIONS[name](_evaluated(left, value), _evaluated(right, value))
 
 
-def packed_from(count: int, most: int) -> int:
-    """Of so many arguments in memory, the first that shares the last binding with those after it."""
-    return count if count <= most else most - 1
-
-
 def function_name(kernel: Kernel, phase: int) -> str:
     return f"{kernel.name}_{phase}"
 

@@ -18,6 +18,7 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
     elementwise        its rows differ from those it is combined with          t.sum(0)[None, :] * t.sum(1)[:, None]
                        a sum of products shares its kernel with no other ...   a @ b + c @ d
                        few rows and long: ...                                  t.sum(1) + t.max(1), on a GPU
+                       with its reader it reads more buffers than ...          a sum of 40 tensors, on METAL
     movement           a reduction under pad would be computed again           t.sum(1).pad(((1, 1),))
                        a sum of products that its reader repeats               (a @ b)[:, :, None] * c
                        read by every tap of a window                           x.relu().conv2d(w, padding=1)
@@ -53,6 +54,8 @@ OF_EACH_ROW = "a number of each row, for the passes that compute the scores agai
 IN_PARTS = "few rows and long: each reduction is cut into parts, in a kernel of its own"
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
+MANY_BUFFERS = "with its reader it reads more buffers than a kernel can be given"
+NOT_READ = 3           # of the buffers that a kernel is given: its result, parts of its sums, rows of its groups
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
 
@@ -79,6 +82,7 @@ class FusionLimits(NamedTuple):
     small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
     few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
     long_rows: int = 1 << 17       # into parts
+    buffers: int = 1 << 30         # that a kernel can be given
     masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
 
 
@@ -263,6 +267,7 @@ class _Plan:
         return Inlined(node.op.cost, 0, None, False, node.size)
 
     def elementwise(self, node: UOp) -> Inlined:
+        self.read_fewer_buffers(node)
         rows: AxisSet | None = None
         contraction = False
         only: UOp | None = None
@@ -304,6 +309,16 @@ class _Plan:
         """How large the reductions inside a node are: their rows, then the elements they read."""
         inside = self.inlined[node]
         return math.prod(most(node.shape[a]) for a in inside.rows or ()), inside.elements
+
+    def read_fewer_buffers(self, node: UOp) -> None:
+        """Give memory to sources of a node, the one that reads most first, until its kernel is given few enough."""
+        def read(node: UOp) -> int:
+            inside = toposort([node], lambda n: () if n in self.reasons else n.src)
+            return sum(n in self.reasons or n.op in (o.BUFFER, o.PARAM) for n in inside)
+
+        most = max(self.limits.buffers - NOT_READ, len(node.src))
+        while most < LARGEST and read(node) > most:
+            self.store(max(node.src, key=read), MANY_BUFFERS)
 
     def exact_cost(self, node: UOp) -> int:
         """What is inlined in a node, each operation once: adding up sources counts what they share twice."""

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.schedule.fusion import LEAVES, LONG_ENOUGH
+from glassgrad.compiler.schedule.fusion import LEAVES, LONG_ENOUGH, NOT_READ
 from glassgrad.compiler.schedule.partial_updates import part_of
 
 MOST_RESULTS = 8      # of one kernel
@@ -40,10 +40,10 @@ class ReducedRows(NamedTuple):
 
 
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, UOp],
-                  few_rows: int = 0) -> list[KernelGroup]:
+                  few_rows: int = 0, buffers: int = 1 << 30) -> list[KernelGroup]:
     """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done, and `beside`
     says which nodes the kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same
-    rows share a kernel: a group of threads reads a row from memory once."""
+    rows share a kernel: a group of threads reads a row from memory once. A kernel can be given so many buffers."""
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
@@ -64,7 +64,8 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
             any(r.size == node.size for r in roots[:-1])         # sums of several chains: what reads two has its own
         joined = None
         if not alone:
-            joined = _join(fresh, by_shape.get(squeezed(node), [])[-MOST_RESULTS:], group_of, groups, reasons)
+            joined = _join(fresh, by_shape.get(squeezed(node), [])[-MOST_RESULTS:], group_of, groups, reasons,
+                           buffers)
         if joined is None:
             groups.append(fresh)
             group_of.update((root, fresh) for root in roots)
@@ -86,14 +87,15 @@ def _kernels_in_order(reasons: dict[UOp, str], beside: dict[UOp, UOp]) -> list[U
 
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp, KernelGroup],
-          groups: list[KernelGroup], reasons: dict[UOp, str]) -> KernelGroup | None:
+          groups: list[KernelGroup], reasons: dict[UOp, str], buffers: int) -> KernelGroup | None:
     """The group that a new result may share a kernel with, brought up to date; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
         same_rows = fresh.rows is not None and fresh.rows == group.rows
         if len(group.roots) >= MOST_RESULTS or fresh.reduces and not same_rows:
             continue
-        if group.roots[0].device != node.device:
+        given = len(group.roots) + len({*group.reads, *fresh.reads}) + NOT_READ
+        if group.roots[0].device != node.device or given > buffers:
             continue
         inside = [r for r in fresh.reads if r in group.roots]
         if any(reasons[r] == LONG_ENOUGH for r in inside):

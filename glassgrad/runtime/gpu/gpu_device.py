@@ -45,6 +45,16 @@ class Launch(Protocol):
         """Start it behind whatever was started before; it may still run when this returns."""
 
 
+class LaunchByAddress:
+    """What launches have in common that look their arguments up by address when they start."""
+
+    def __init__(self, device: Any, scalars: Sequence[bool]):
+        self.device, self.scalars, self.addresses = device, scalars, [0] * len(scalars)
+
+    def places(self, position: int) -> tuple[Any, int]:
+        return self.addresses, position
+
+
 @dataclass(eq=False)
 class GpuProgram:
     """A compiled kernel: functions to launch, and the memory that a launch brings along."""
@@ -66,7 +76,6 @@ class GpuDevice(SearchedKernels, Backend):
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
     target: Target = GPU      # what kernels are written for
-    packs_arguments = False   # whether a kernel with more arguments than buffers gets several in one
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
@@ -145,10 +154,11 @@ class GpuDevice(SearchedKernels, Backend):
         self._refuse_missing_types(ast)
         built = build(ast, self.target, self.dialect.name, moves or None, products=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
-        if len(kernel.params) + len(launch.info.shared) > self.target.buffers and not self.packs_arguments:
+        most = self.target.fusion.buffers
+        if len(kernel.params) + len(launch.info.shared) > most:
             raise DeviceError(f"{self.name} runs no kernel of so many tensors",
                               given=f"{len(kernel.params) + len(launch.info.shared)} buffers",
-                              expected=f"at most {self.target.buffers}",
+                              expected=f"at most {most}",
                               fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
@@ -158,11 +168,13 @@ class GpuDevice(SearchedKernels, Backend):
     def _refuse_missing_types(self, ast: UOp) -> None:
         from glassgrad.runtime.kernel_source import lines_of
         for missing in self.missing_types:
+            smaller, rest = ("float32", "smaller floats, integers, bool") if missing == "float64" else \
+                ("int32", "smaller integers, floats, bool")
             if any(node.dtype.name == missing for node in ast.toposort()):
                 raise DTypeError(f"{self.name} has no {missing}", given=f"a kernel that computes in {missing}",
-                                 expected="float32 or smaller floats, integers, bool", where=lines_of(ast),
-                                 fix=f'convert before you move it: x.to("CPU").float().to("{self.name}"), '
-                                     'or Tensor(values, dtype="float32")')
+                                 expected=f"{smaller} or {rest}", where=lines_of(ast),
+                                 fix=f'convert before you move it: x.to("CPU").{smaller[:-2]}().to("{self.name}"), '
+                                     f'or Tensor(values, dtype="{smaller}")')
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""

@@ -14,10 +14,10 @@ import threading
 import weakref
 from typing import Any
 
-from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.errors import Bug, DeviceError, MemoryLimitError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock, rounded
+from glassgrad.runtime.host_memory import MemoryBlock, readable, rounded
 
 __all__ = ["MemoryByHandle"]
 
@@ -28,7 +28,8 @@ class MemoryByHandle:
     """Blocks of device memory by addresses; safe to use from several threads. A subclass provides `new_handle` and the
     two copies."""
     on_host, in_parts = False, True
-    smallest = 1              # bytes of a block
+    smallest = 1              # bytes of a block,
+    largest = 1 << 62         # and the most that the driver allows
 
     def __init__(self, device: str):
         self.device_name = device
@@ -69,6 +70,11 @@ class MemoryByHandle:
             return MemoryBlock(pool.pop() if pool else self._new(size), nbytes, size)
 
     def _new(self, size: int) -> int:
+        if size > self.largest:
+            raise MemoryLimitError(f"{self.device_name} has no block as large as this tensor",
+                                   given=f"a request of {readable(size)}",
+                                   expected=f"at most {readable(self.largest)}, which the driver allows",
+                                   fix="use smaller tensors or batches")
         handle = self.new_handle(size)
         if handle is None:
             self.empty_cache()

@@ -21,7 +21,7 @@ from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU
 from glassgrad.compiler.render.gpu.dialects import METAL
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, Rejected
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, LaunchByAddress, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["open_metal"]
@@ -257,18 +257,14 @@ class MetalDevice(GpuDevice):
             return int(seconds * 1e9)
 
 
-class MetalLaunch:
+class MetalLaunch(LaunchByAddress):
     """A pipeline and the addresses of its arguments."""
 
     def __init__(self, device: MetalDevice, pipeline: int, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
-        self.device, self.pipeline, self.scalars = device, pipeline, scalars
-        self.group_bytes = -(-group_bytes // 16) * 16
+        super().__init__(device, scalars)
+        self.pipeline, self.group_bytes = pipeline, -(-group_bytes // 16) * 16
         self.groups, self.threads = Size(groups, 1, 1), Size(threads, 1, 1)
-        self.addresses = [0] * len(scalars)
-
-    def places(self, position: int) -> tuple[Any, int]:
-        return self.addresses, position
 
     def start(self) -> None:
         device, send, memory = self.device, self.device.objc.send, self.device.memory

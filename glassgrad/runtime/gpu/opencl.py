@@ -15,9 +15,8 @@ from glassgrad.base.errors import DeviceError, MemoryLimitError
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
-from glassgrad.runtime.host_memory import readable
 
 __all__ = ["open_opencl"]
 
@@ -52,14 +51,9 @@ class OpenclMemory(MemoryByHandle):
     def __init__(self, name: str, cl: Any, context: Any, queue: Any):
         super().__init__(name)
         self.cl, self.context, self.queue = cl, context, queue
-        self.largest: int = queue.device.max_mem_alloc_size
+        self.largest = queue.device.max_mem_alloc_size
 
     def new_handle(self, size: int) -> Any:
-        if size > self.largest:
-            raise MemoryLimitError("OpenCL has no block as large as this tensor",
-                                   given=f"a request of {readable(size)}",
-                                   expected=f"at most {readable(self.largest)}, which the driver allows",
-                                   fix="use smaller tensors or batches")
         try:
             return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
         except self.cl.MemoryError:
@@ -140,19 +134,16 @@ class OpenclDevice(GpuDevice):
             raise driver_failure(self.cl, error, "run what was launched") from None
 
 
-class OpenclLaunch:
+class OpenclLaunch(LaunchByAddress):
     """A kernel object of its own, and the addresses of its arguments."""
 
     def __init__(self, device: OpenclDevice, function: Any, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
-        self.device, self.group_bytes, self.scalars = device, group_bytes, scalars
+        super().__init__(device, scalars)
+        self.group_bytes = group_bytes
         self.kernel = device.cl.Kernel(function.program, function.function_name)
         self.range, self.group = (groups * threads,), (threads,)
-        self.addresses = [0] * len(scalars)
         self.event: Any = None
-
-    def places(self, position: int) -> tuple[Any, int]:
-        return self.addresses, position
 
     def start(self) -> None:
         memory, at = self.device.memory, 0

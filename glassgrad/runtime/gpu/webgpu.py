@@ -1,13 +1,11 @@
 """The device WEBGPU. In: the package `wgpu` and a driver for Vulkan, Metal or Direct3D 12. Out: an opened device.
 
-Memory is named by handles (handle_memory.py). A launch binds its arguments' blocks, each from an aligned byte on, and
-writes a small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a
-command buffer, which is submitted before a copy, or when it is long; threads take turns (`DriverErrors`).
+Memory is named by handles (handle_memory.py). A launch binds its arguments' blocks, each from an aligned byte on, and a
+small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a command buffer,
+which is submitted before a copy, or when it is long; threads take turns (`DriverErrors`).
 
-Limits are those of the adapter: threads and memory of a group go into the `Target` that kernels are written for; an
-argument that is larger than one binding is refused. A kernel with more arguments than bindings gets the last ones
-packed: copied into one buffer before it runs, and what it wrote copied back. (Splitting such kernels in the scheduler
-would make the kernels of every device depend on one device's limit.)
+What the adapter has is asked when it is opened: threads, memory and arguments of a group go into the `Target` that
+kernels are written for; 64-bit numbers that it lacks are refused; so is an argument that is larger than one binding.
 """
 
 from __future__ import annotations
@@ -15,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError, MemoryLimitError
@@ -27,8 +26,8 @@ from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import WGSL
-from glassgrad.compiler.render.launch import BoxMap, packed_from
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Rejected
+from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, LaunchByAddress, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.host_memory import readable
 
@@ -38,16 +37,10 @@ INSTALL = "pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drive
 USED = ("max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x", "max-compute-workgroup-storage-size",
         "max-compute-workgroups-per-dimension", "max-storage-buffers-per-shader-stage", "max-buffer-size",
         "max-storage-buffer-binding-size", "min-storage-buffer-offset-alignment")
-MOST_LAUNCHES = 64        # in one command buffer: the device begins while others are written
-ROUNDS_TRIED = 70_000     # of a loop; its end depends on what it stores, so that it is not computed at once
-ROUNDS = """
-@group(0) @binding(0) var<uniform> args: array<vec4<u32>, 1>;
-@group(0) @binding(1) var<storage, read_write> done: array<u32>;
-@compute @workgroup_size(1) fn rounds() {{
-  for (var i = 0u; i < {rounds}u + args[0].w; i++) {{ done[0] = i + 1u; }}
-}}
-"""
-FOLD_BYTES = 8            # of a group's memory for each thread: values that threads exchange
+TYPES = {"shader-int64": ("int64", "uint64"), "shader-f64": ("float64",)}       # that an adapter may have
+ROUNDS = {"llvmpipe": 65535}      # of all loops of a thread: Mesa's driver for the processor ends them then
+MOST_LAUNCHES = 64                # in one command buffer: the device begins while others are written
+FOLD_BYTES = 8                    # of a group's memory for each thread: values that threads exchange
 
 
 def open_webgpu(name: str = "WEBGPU") -> WebgpuDevice:
@@ -72,7 +65,7 @@ class DriverErrors:
     """A block in which one thread at a time calls the driver, and the driver's errors become ours. (Where contextlib
     raises them, its line is taken for the user's.)"""
 
-    def __init__(self, device: WebgpuDevice, kind: type[Exception]):
+    def __init__(self, device: WebgpuDevice, kind: type[Exception] = Bug):
         self.device, self.kind = device, kind
 
     def __enter__(self) -> None:
@@ -96,13 +89,9 @@ class WebgpuMemory(MemoryByHandle):
 
     def __init__(self, device: WebgpuDevice, name: str):
         super().__init__(name)
-        self.device = device
+        self.device, self.largest = device, device.limits["max-buffer-size"]
 
     def new_handle(self, size: int) -> Any:
-        limit = self.device.limits["max-buffer-size"]
-        if size > limit:
-            raise MemoryLimitError("a buffer of WebGPU cannot be so large", given=readable(size),
-                                   expected=f"at most {readable(limit)}", fix="use smaller batches, or another device")
         return self.device.new_buffer(size)
 
     def copy_in(self, address: int, data: Any) -> None:
@@ -110,114 +99,97 @@ class WebgpuMemory(MemoryByHandle):
         before, after = address % 4, -(address + view.nbytes) % 4
         if not view.nbytes:
             return
-        with self.device.errors():
+        with self.device.errors:
             if before or after:
-                begin = address - before
-                words = self.copy_out(begin, before + view.nbytes + after)
+                words = self.copy_out(address - before, before + view.nbytes + after)
                 words[before:before + view.nbytes] = view
-                address, view = begin, memoryview(words)
-            handle, at = self.find(address)
+                view = memoryview(words)
             self.device.submit()
-            self.device.queue.write_buffer(handle, at, view)
+            self.device.queue.write_buffer(*self.find(address - before), view)
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
         if not nbytes:
             return bytearray()
-        handle, at = self.find(address)
-        before, after = at % 4, -(at + nbytes) % 4
-        with self.device.errors():
+        before, after = address % 4, -(address + nbytes) % 4
+        with self.device.errors:
             self.device.submit()
-            words = self.device.queue.read_buffer(handle, at - before, before + nbytes + after)
+            words = self.device.queue.read_buffer(*self.find(address - before), before + nbytes + after)
         return bytearray(words[before:before + nbytes])
 
 
-@dataclass(eq=False)
-class EntryPoint:
-    """A compiled entry point, and what its arguments are: a size in bytes, whether it stores there."""
-    pipeline: Any
-    layout: Any
-    sizes: tuple[int, ...] = ()
-    stores: tuple[bool, ...] = ()
-
-
 class WebgpuDevice(GpuDevice):
-    """One adapter. `limits` are the adapter's, or smaller ones."""
+    """One adapter. `limits` are the adapter's, or smaller ones; so are `features`."""
     dialect = WGSL
-    packs_arguments = True
 
-    def __init__(self, name: str, wgpu: Any, adapter: Any, limits: dict[str, int] | None = None):
+    def __init__(self, name: str, wgpu: Any, adapter: Any, limits: dict[str, int] | None = None,
+                 features: Sequence[str] = tuple(TYPES)):
         self.wgpu, self.limits = wgpu, {key: adapter.limits[key] for key in USED} | (limits or {})
-        self.device = adapter.request_device_sync(required_limits=self.limits)
-        self.queue = self.device.queue
+        features = [feature for feature in features if feature in adapter.features]
+        self.device = adapter.request_device_sync(required_limits=self.limits, required_features=features)
+        self.queue, self.errors = self.device.queue, DriverErrors(self)
         self.encoder: Any = None
         self.compute: Any = None                      # the open pass of the encoder
-        self.waiting: set[WebgpuLaunch] = set()       # launches in the encoder
+        self.launches = 0                             # in it
         super().__init__(name, WebgpuMemory(self, name))
-        self.target, self.clock = GPU, self.new_buffer(4)
+        self.lacking = tuple([dtype for feature in TYPES if feature not in features for dtype in TYPES[feature]])
+        self.has_float64, self.clock = "float64" not in self.lacking, self.new_buffer(4)
         threads = min(GPU.vector_bytes, self.limits[USED[0]], self.limits[USED[1]])
         group_bytes = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
-        self.target = replace(GPU, vector_bytes=threads, row_bytes=group_bytes, group_bytes=group_bytes,
-                              buffers=self.limits["max-storage-buffers-per-shader-stage"], most_rounds=self.rounds())
         about = adapter.info
+        self.target = replace(GPU, vector_bytes=threads, row_bytes=group_bytes, group_bytes=group_bytes,
+                              fusion=GPU.fusion._replace(buffers=self.limits["max-storage-buffers-per-shader-stage"]),
+                              most_rounds=ROUNDS.get(about["vendor"], GPU.most_rounds))
         self.machine = f"{about['device']} {about['description']} {about['backend_type']} {wgpu.__version__} " \
-                       f"{self.limits}"
+                       f"{self.limits} {features}"
         self.about = f"{about['device']}, {about['description']}, through {about['backend_type']}"
 
-    def errors(self, kind: type[Exception] = Bug) -> DriverErrors:
-        """Around calls of the driver: what it reports is raised as our errors, of this kind unless it is lost."""
-        return DriverErrors(self, kind)
+    @property
+    def missing_types(self) -> tuple[str, ...]:
+        return self.lacking
 
     def new_buffer(self, size: int, usage: str = "STORAGE") -> Any:
         """A buffer of so many bytes, or None."""
         use = self.wgpu.BufferUsage
         try:
-            with self.errors():
+            with self.errors:
                 return self.device.create_buffer(size=-(-size // 4) * 4,
                                                  usage=use[usage] | use.COPY_DST | use.COPY_SRC)
         except self.wgpu.GPUOutOfMemoryError:
             return None
 
-    def rounds(self) -> int:
-        """How many rounds of loops a thread may run (render/wgsl/loop_rounds.py): a loop is run to find out."""
-        source = ROUNDS.format(rounds=ROUNDS_TRIED)
-        [function] = self.load(source.encode(), ["rounds"])
-        function.sizes = (4,)
-        block = self.memory.allocate(4)
-        launch = WebgpuLaunch(self, function, 1, [False])
-        launch.addresses[0] = block.address
-        launch.start()
-        done = int.from_bytes(self.memory.copy_out(block.address, 4), "little")
-        self.memory.release(block)
-        return GPU.most_rounds if done == ROUNDS_TRIED else done
+    def check_binding(self, size: int) -> None:
+        limit = self.limits["max-storage-buffer-binding-size"]
+        if size > limit:
+            raise MemoryLimitError("a kernel's argument is larger than WebGPU binds here", given=readable(size),
+                                   expected=f"at most {readable(limit)}",
+                                   fix="use smaller batches, or another device")
 
     # -- compiling -------------------------------------------------------------------------------------------
     def compile(self, ast: UOp) -> GpuProgram:
-        nodes, program = toposort([ast]), super().compile(ast)
-        params = {n.arg.slot: math.prod(map(most, n.arg.shape)) * n.dtype.itemsize for n in nodes if n.op is o.PARAM}
-        written = {n.arg.slot for s in nodes if s.op is o.STORE for n in toposort([s.src[0]]) if n.op is o.PARAM}
-        shared = program.info.shared
-        sizes = (*[params[slot] for slot in sorted(params)], *shared)
-        for function in program.functions:
-            function.sizes = sizes
-            function.stores = (*[slot in written for slot in sorted(params)], *[True] * len(shared))
+        params = sorted([n for n in toposort([ast]) if n.op is o.PARAM], key=lambda n: n.arg.slot)
+        sizes = [math.prod(map(most, n.arg.shape)) * n.dtype.itemsize for n in params]
+        self.check_binding(max([n for n, p in zip(sizes, params) if all(isinstance(s, int) for s in p.arg.shape)]))
+        program = super().compile(ast)
+        sizes += program.info.shared
+        program.functions = [(*function, sizes) for function in program.functions]
         return program
 
     def compile_source(self, source: str) -> bytes:
         """WGSL stays WGSL: drivers compile it when it is loaded. Here it is checked."""
-        with self.errors(Rejected):
+        with DriverErrors(self, Rejected):
             self.device.create_shader_module(code=source)
         return source.encode()
 
     def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
+        """A pipeline and the layout of its arguments for each function."""
         source, stage = compiled.decode(), self.wgpu.ShaderStage.COMPUTE
-        bound = source.count("var<storage, read_write>")
-        entries = [{"binding": 0, "visibility": stage, "buffer": {"type": "uniform"}}]
-        entries += [{"binding": i + 1, "visibility": stage, "buffer": {"type": "storage"}} for i in range(bound)]
-        with self.errors():
+        bound = re.findall(r"@binding\((\d+)\) var<(\w+)", source)
+        with self.errors:
             module = self.device.create_shader_module(code=source)
-            layout = self.device.create_bind_group_layout(entries=entries)
+            layout = self.device.create_bind_group_layout(entries=[
+                {"binding": int(number), "visibility": stage, "buffer": {"type": kind}} for number, kind in bound])
             whole = self.device.create_pipeline_layout(bind_group_layouts=[layout])
-            return [EntryPoint(self.device.create_compute_pipeline(
+            return [(self.device.create_compute_pipeline(
                 layout=whole, compute={"module": module, "entry_point": name}), layout) for name in names]
 
     # -- running ---------------------------------------------------------------------------------------------
@@ -227,121 +199,65 @@ class WebgpuDevice(GpuDevice):
 
     def open_pass(self) -> Any:
         """The pass that launches are written into."""
-        if self.compute is None:
-            self.encoder = self.encoder or self.device.create_command_encoder()
+        if self.compute is None or self.launches >= MOST_LAUNCHES:
+            self.submit()
+            self.encoder = self.device.create_command_encoder()
             self.compute = self.encoder.begin_compute_pass()
+        self.launches += 1
         return self.compute
-
-    def close_pass(self) -> Any:
-        """The encoder, to write copies into."""
-        if self.compute is not None:
-            self.compute.end()
-            self.compute = None
-        self.encoder = self.encoder or self.device.create_command_encoder()
-        return self.encoder
 
     def submit(self) -> None:
         """Start what was collected."""
         self.memory.check_process()
-        if self.encoder is not None:
-            encoder = self.close_pass()
-            self.encoder = None
-            self.waiting.clear()
-            self.queue.submit([encoder.finish()])
+        if self.compute is not None:
+            self.compute.end()
+            self.compute, self.launches = None, 0
+            self.queue.submit([self.encoder.finish()])
 
     def synchronize(self) -> None:
-        with self.errors():
+        with self.errors:
             self.submit()
             self.queue.read_buffer(self.clock, 0, 4)          # which waits for all that was submitted before
 
 
-class WebgpuLaunch:
-    """An entry point with the addresses of its arguments, their bindings while these stay the same, and its uniform
-    buffer."""
+class WebgpuLaunch(LaunchByAddress):
+    """An entry point with the addresses of its arguments, and their bindings while these stay the same."""
 
-    def __init__(self, device: WebgpuDevice, function: EntryPoint, groups: int, scalars: Sequence[bool]):
-        self.device, self.function, self.scalars = device, function, scalars
+    def __init__(self, device: WebgpuDevice, function: tuple[Any, ...], groups: int, scalars: Sequence[bool]):
+        super().__init__(device, scalars)
+        self.pipeline, self.layout, self.sizes = function
         most_groups = device.limits["max-compute-workgroups-per-dimension"]
         self.groups = (min(groups, most_groups), -(-groups // most_groups))
-        self.addresses = [0] * len(scalars)
-        self.arguments = device.new_buffer(16 * max(1, len(scalars)), "UNIFORM")
-        self.bound: list[int] = []                    # addresses that `group` binds
-        self.values = b""                             # what the uniform buffer holds
-        self.distances = [0] * len(scalars)
-        self.packed: list[tuple[Any, int, Any, int, int, bool]] = []      # copies in and, where it stores, out
+        self.bound: list[int | bytes] = [-1]          # addresses and numbers that `group` binds
         self.group: Any = None
 
-    def places(self, position: int) -> tuple[Any, int]:
-        return self.addresses, position
-
     def start(self) -> None:
-        device = self.device
-        with device.errors():
-            if self.addresses != self.bound:
-                self.bind()
-            values = b"".join([ctypes.string_at(a, 8) + bytes(8) if scalar else struct.pack("<4I", at, 0, 0, 0)
-                               for a, scalar, at in zip(self.addresses, self.scalars, self.distances)])
-            if values != self.values:
-                if self in device.waiting:            # with the values of before
-                    device.submit()
-                device.queue.write_buffer(self.arguments, 0, values)
-                self.values = values
-            for theirs, at, ours, there, nbytes, _ in self.packed:
-                device.close_pass().copy_buffer_to_buffer(theirs, at, ours, there, nbytes)
-            into = device.open_pass()
-            into.set_pipeline(self.function.pipeline)
+        given = [ctypes.string_at(a, 8) if scalar else a for a, scalar in zip(self.addresses, self.scalars)]
+        with self.device.errors:
+            if given != self.bound:
+                self.group, self.bound = self.bind(given), given
+            into = self.device.open_pass()
+            into.set_pipeline(self.pipeline)
             into.set_bind_group(0, self.group)
             into.dispatch_workgroups(*self.groups)
-            for theirs, at, ours, there, nbytes, stores in self.packed:
-                if stores:
-                    device.close_pass().copy_buffer_to_buffer(ours, there, theirs, at, nbytes)
-            device.waiting.add(self)
-            if len(device.waiting) >= MOST_LAUNCHES:
-                device.submit()
 
-    def bind(self) -> None:
-        """A bind group for the addresses of now."""
-        device, align = self.device, self.device.limits["min-storage-buffer-offset-alignment"]
-        memories = [i for i, scalar in enumerate(self.scalars) if not scalar]
-        last = packed_from(len(memories), device.target.buffers)
-        entries = [{"binding": 0, "resource": {"buffer": self.arguments, "offset": 0, "size": self.arguments.size}}]
-        for number, i in enumerate(memories[:last]):
-            handle, distance = device.memory.find(self.addresses[i])
-            begin = distance // align * align
-            self.distances[i] = distance - begin
-            size = self.bytes_of(i, handle, begin, self.distances[i])
-            self.check(size)
-            entries.append({"binding": number + 1, "resource": {"buffer": handle, "offset": begin, "size": size}})
-        if memories[last:]:
-            entries.append({"binding": last + 1, "resource": self.pack(memories[last:])})
-        self.group = device.device.create_bind_group(layout=self.function.layout, entries=entries)
-        self.bound = list(self.addresses)
-
-    def bytes_of(self, argument: int, handle: Any, begin: int, distance: int) -> int:
-        """How much of a buffer an argument needs from `begin` on. A size that changes from call to call counts with the
-        most that it can be: the buffer of this call may be smaller."""
-        needed = -(-(distance + max(self.function.sizes[argument], 4)) // 8) * 8
-        return min(needed, handle.size - begin)
-
-    def pack(self, arguments: list[int]) -> dict[str, Any]:
-        """One buffer for several arguments, and the copies to it and back."""
-        device, total = self.device, 0
-        sources = []
-        for i in arguments:
-            handle, distance = device.memory.find(self.addresses[i])
-            begin = distance // 8 * 8
-            nbytes = self.bytes_of(i, handle, begin, distance - begin)
-            self.distances[i] = total + distance - begin
-            sources.append((handle, begin, total, nbytes, self.function.stores[i]))
-            total += nbytes
-        self.check(total)
-        whole = device.new_buffer(total)
-        self.packed = [(handle, begin, whole, at, nbytes, stores) for handle, begin, at, nbytes, stores in sources]
-        return {"buffer": whole, "offset": 0, "size": total}
-
-    def check(self, size: int) -> None:
-        limit = self.device.limits["max-storage-buffer-binding-size"]
-        if size > limit:
-            raise MemoryLimitError("a kernel's argument is larger than WebGPU binds here", given=readable(size),
-                                   expected=f"at most {readable(limit)}",
-                                   fix="use smaller batches, or another device")
+    def bind(self, given: Sequence[int | bytes]) -> Any:
+        """A bind group of these addresses and numbers. Of a buffer it binds what an argument needs; one whose size
+        changes from call to call counts with the most that it can be, and the buffer of this call may be smaller."""
+        device, words, entries = self.device, b"", []
+        align = device.limits["min-storage-buffer-offset-alignment"]
+        for number, value in enumerate(given):
+            if isinstance(value, bytes):
+                words += value + bytes(8)
+                continue
+            handle, at = device.memory.find(value)
+            distance = at % align
+            size = min(-(-(distance + max(self.sizes[number], 4)) // 8) * 8, handle.size - at + distance)
+            device.check_binding(size)
+            words += struct.pack("<4I", distance, 0, 0, 0)
+            bound = {"buffer": handle, "offset": at - distance, "size": size}
+            entries.append({"binding": number + 1, "resource": bound})
+        numbers = device.new_buffer(max(16, len(words)), "UNIFORM")
+        device.queue.write_buffer(numbers, 0, words)
+        entries.append({"binding": 0, "resource": {"buffer": numbers, "offset": 0, "size": numbers.size}})
+        return device.device.create_bind_group(layout=self.layout, entries=entries)

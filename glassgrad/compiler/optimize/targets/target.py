@@ -30,7 +30,6 @@ class Target:
     groups: bool = False                      # a vector is a group of threads, which share memory:
     group_bytes: int = 40 << 10               # so much; what does not fit goes to the device's memory
     most_threads: int = 0                     # of a group, where it may have more than a vector has lanes
-    buffers: int = 1 << 30                    # that a kernel can be given
     most_rounds: int = 1 << 62                # of all loops of a thread together, which its driver ends after so many
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
     task_steps: int = 32 << 10                # element steps that are worth a task
@@ -113,7 +112,7 @@ GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps
                                  long_rows=16 << 10, masked_keys=0))
 
 # Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.
-APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, buffers=31)
+APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, fusion=GPU.fusion._replace(buffers=31))
 
 # Vectors of 128 bits, and one thread: sums are not cut for others. What pays is taken from CPUs (targets/cpu_costs.py).
 WASM = Target("wasm32", 16, 16, few_tasks=1, most_tasks=1)

@@ -111,16 +111,17 @@ class CFunction(CMatrices):
 
     # -- control -------------------------------------------------------------------------------------------------
     def loop(self, statement: For, flow: Flow) -> None:
-        range_, stop = statement.range, statement.stop
-        limit = str(range_.arg.size)
-        if stop is not None:
-            value = self.operand(stop)
-            high = ix.bounds(stop)[1]
-            end = value.inside
-            limit = end if high <= range_.arg.size else f"({end} < {limit} ? {end} : {limit})"
+        range_, stop, limit = statement.range, statement.stop, self.loop_end(statement)
         name = self.named(range_, range_.arg.name)
         heads = [*self.loop_pragmas(range_, flow), f"for ({self.counts_in} {name} = 0; {name} < {limit}; {name}++) {{"]
         self._nested(heads, statement.body, flow, range_, stop is not None and ix.bounds(stop)[0] <= 0)
+
+    def loop_end(self, statement: For) -> str:
+        """The number that a loop's counter stays below."""
+        stop, limit = statement.stop, str(statement.range.arg.size)
+        end = limit if stop is None else self.operand(stop).inside
+        shorter = stop is None or ix.bounds(stop)[1] <= statement.range.arg.size
+        return end if shorter else f"({end} < {limit} ? {end} : {limit})"
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Lines before a loop that tell the compiler how to treat it."""
@@ -190,7 +191,7 @@ class CFunction(CMatrices):
         if not name:
             return value
         self.line(f"{self.value_type(node, value.lanes)} {name} = {value.text};")
-        return CValue(name, node.dtype, value.lanes)
+        return CValue(name, value.dtype, value.lanes)
 
     def value_type(self, node: UOp, lanes: int) -> str:
         """The type that a value is kept in."""

@@ -23,7 +23,7 @@ class Language:
     has_float64: bool = True
 
 
-WGSL = Language("wgsl", by_handle=True, has_float64=False)       # not a dialect of C: render/wgsl/ writes it
+WGSL = Language("wgsl", by_handle=True)         # not a dialect of C: render/wgsl/ writes it
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
                                             For, Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
@@ -121,7 +121,7 @@ class GpuFunction(GroupThreads, CFunction):
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
         self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
-        self.thread = dialect.thread_name
+        self.thread, self.wait = dialect.thread_name, dialect.wait
         self.taken |= {self.thread, "area", "arrived", "rounds", "warps", "left", "right", "round", "aligned"}
         self.beside = Asynchronous(self, kernel, places.slots, dialect.wait, self.threads)
         if self.beside.maps:
@@ -223,8 +223,7 @@ class GpuFunction(GroupThreads, CFunction):
         return out
 
     def before(self, statement: Statement) -> None:
-        if id(statement) in self.fences:
-            self.line(self.dialect.wait)
+        super().before(statement)
         if id(statement) in self.runs:
             values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
             load_wide(self, values, self.is_aligned)
@@ -250,16 +249,14 @@ class GpuFunction(GroupThreads, CFunction):
     def make(self, node: UOp) -> CValue:
         if node.op is not o.FOLD:
             return super().make(node)
-        value = self.operand(node.src[0])
         if node.arg.within:
+            value = self.operand(node.src[0])
             return self.call(self._shared_fold(node.arg.combine, node.dtype, node.arg.within), node.dtype, 0, value)
+        value = self.folded_value(node)
         self.values_named += 1
         name = self.named(("value", self.values_named), f"v{self.values_named}")
-        lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
-        start = self.constant(identity(node.arg.combine, node.dtype).arg, node.dtype)
-        text = f"{self.thread} < {lanes} ? {value.inside} : {start.text}" if lanes < self.threads else value.text
         fold = self._folded(node.arg.combine, node.dtype)
-        self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, {self.thread});")
+        self.line(f"{self.type(node.dtype)} {name} = {fold}({value.text}, area, {self.thread});")
         return CValue(name, node.dtype)
 
     def _shared_fold(self, combine: Op, dtype: DType, within: int) -> str:
@@ -369,16 +366,11 @@ class GpuFunction(GroupThreads, CFunction):
         if self.is_matrix(statement.register):
             self.beside.step(statement)
             return
-        register, value = statement.register, statement.value
-        if statement.combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
-            total = self.register(register)
-            x, y = (self.operand(s) for s in value.src)
-            self.line(f"{total.text} = {self.multiply_add(register.dtype, x, y, total).text};")
-        elif statement.combine is o.ADD and register.dtype.kind == "i":
-            total = self.register(register)
-            self.line(f"{total.text} = {self.apply(o.ADD, register.dtype, total, self.operand(value)).text};")
-        else:
+        kind, is_product = statement.register.dtype.kind, statement.value.op is o.MUL
+        if statement.combine is o.ADD and (kind == "i" or kind == "f" and is_product):
             super().accumulate(statement)
+        else:
+            CFunction.accumulate(self, statement)
 
     # -- integers, which wrap: in these languages signed ones may not, and a compiler counts on it ------------
     def wrapping(self, dtype: DType, sign: str, x: CValue, y: CValue) -> CValue:

@@ -6,18 +6,29 @@ the rest without work, and a value without lanes is stored by the first thread a
 
 from __future__ import annotations
 
+from typing import Any
+
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Prefetch, Store, ranges_of
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.loops import Accumulate, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue
 
 __all__ = ["GroupThreads"]
 
 
-class GroupThreads:
+class GroupThreads(CArithmetic):
     """Part of a function that every thread of a group runs."""
     thread: str = "thread"                 # the variable that holds the number of this thread
     threads: int                           # of a group
     thread_ranges: frozenset[UOp]          # that count threads
+    wait: str                              # all threads arrive here before one goes on
+    fences: set[int]                       # identities of the statements that they wait before
+    operand: Any                           # of a function's: the value of a node,
+    register: Any                          # that of a register,
+    set_register: Any                      # a new value of it,
+    line: Any                              # and where text goes
 
     def takes_part(self, index: UOp) -> str:
         """The condition under which this thread has a lane that an index depends on; empty: it always has."""
@@ -34,6 +45,28 @@ class GroupThreads:
             raise Bug("threads would overwrite each other in one place")
         tests = [f"{self.thread} == 0" if alone else self.takes_part(index), gate]
         return " && ".join(t for t in tests if t)
+
+    def before(self, statement: Statement) -> None:
+        if id(statement) in self.fences:
+            self.line(self.wait)
+
+    def accumulate(self, statement: Accumulate) -> None:
+        """register = combine(register, value); a product that is added to it is not rounded before."""
+        register, value, dtype = statement.register, statement.value, statement.register.dtype
+        total = self.register(register)
+        if statement.combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
+            result = self.multiply_add(dtype, self.operand(value.src[0]), self.operand(value.src[1]), total)
+        else:
+            result = self.apply(statement.combine, dtype, total, self.operand(value))
+        self.set_register(register, result)
+
+    def folded_value(self, node: UOp) -> CValue:
+        """What this thread brings to a fold: its value, or, where it has no lane, one that changes nothing."""
+        dtype, lanes = node.dtype, next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
+        value, start = self.operand(node.src[0]), self.constant(identity(node.arg.combine, dtype).arg, dtype)
+        if lanes == self.threads:
+            return value
+        return self.apply(o.WHERE, dtype, CValue(f"{self.thread} < {lanes}", dtypes.bool), value, start)
 
     def prefetch(self, statement: Prefetch) -> None:
         """Other threads run while one waits for memory."""

@@ -1,129 +1,96 @@
 """Arithmetic in WGSL. In: operands as `CValue`s. Out: expressions, and the helpers they call.
 
-`C_OPS` calls the methods below. WGSL has f32, i32, u32 and bool, so a value's `dtype` says how it is carried:
+`C_OPS` calls the methods below. WGSL has bool and i32, u32, f32; adapters may have i64, u64 and f64 too, spelled so by
+naga. A value's `dtype` says how it is carried:
 
     int8, int16              i32, and uint8, uint16 as u32: each result is cut to its bits again
     small floats             the unsigned integers that hold their bits
-    int64, uint64            vec2<u32>, the low word first; helpers compute (wgsl_int64.py)
     int64 that fits 32 bits  i32: counters, and what is cast from smaller integers. Its dtype is int32
-    float64                  refused by the device
 
-A comparison with NaN is written as `!(x == y)`, because `x != y` may be compiled as "both are numbers and differ".
+What a driver may get wrong is avoided: `x != y` of floats is written `!(x == y)`, because it may be compiled as "both
+are numbers and differ"; maximum and minimum are comparisons; a conversion changes the width first, then the sign.
+Divisions by 0 are defined: x / 0 is x, and x % 0 is 0.
 """
 
 from __future__ import annotations
 
 import math
 
-from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes, round_float, wrapped
 from glassgrad.compiler.graph.index_algebra import fits
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of
-from glassgrad.compiler.render.c.c_ops import NAMES, CArithmetic, CValue, kept, number
-from glassgrad.compiler.render.wgsl.wgsl_int64 import HELPERS
+from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of, carrier
+from glassgrad.compiler.render.c.c_ops import NAMES, CArithmetic, CValue, Spelling, kept, number
 
-LONG = (dtypes.int64, dtypes.uint64)
-PAIR = "vec2<u32>"          # a 64-bit integer, the low word first
+SUFFIX = {"i32": "", "u32": "u", "i64": "li", "u64": "lu"}
 # Of numbers that fit 32 bits, these results fit too.
 STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT)
-# Ops on pairs of words that are a call; a name with a place for the type differs by it. Others are written as usual.
-LONG_OPS = {o.ADD: "add_64", o.SUB: "sub_64", o.MUL: "mul_64", o.NEG: "neg_64", o.CMPLT: "less_{}", o.SHL: "shl_64",
-            o.SHR: "shr_{}", o.IDIV: "divide_{}", o.MOD: "modulo_{}"}
 
 
 class WgslArithmetic(CArithmetic):
     """Ops on values of one number; lanes are threads."""
-    language = "WGSL"
+    language, spelling = "WGSL", Spelling("{name}")
 
     # -- types and literals --------------------------------------------------------------------------------------
     def type(self, dtype: DType, lanes: int = 0) -> str:
         """The WGSL type that a value is carried in."""
         dtype = kept(dtype)
-        if dtype is dtypes.float64:
-            raise Bug("float64 reached the WGSL renderer, which has no such type")
-        return PAIR if dtype in LONG else {"b": "bool", "f": "f32", "i": "i32", "u": "u32"}[dtype.kind]
+        return "bool" if dtype.kind == "b" else f"{dtype.kind}{max(32, dtype.bits)}"
 
     def constant(self, value: float | int | bool, dtype: DType) -> CValue:
+        return self.literal(value, dtypes.int32 if dtype is dtypes.int64 and fits(int(value), int(value)) else dtype)
+
+    def literal(self, value: float | int | bool, dtype: DType) -> CValue:
+        """A constant of this type exactly. Infinity and NaN come from a variable: as constants WGSL takes neither."""
         if dtype in SMALL_FLOATS:
             value, dtype = bits_of(float(value), dtype), kept(dtype)
-        if dtype is dtypes.int64 and fits(int(value), int(value)):
-            dtype = dtypes.int32
+        kind = self.type(dtype)
         if dtype.kind == "b":
             return CValue("true" if value else "false", dtype, constant=value)
-        if dtype.kind == "f":
-            bits = bits_of(float(value), dtype)
-            if math.isfinite(value) and bits & 0x7FFFFFFF < 0x7F800000:
-                return CValue(number(value, dtype), dtype, constant=value)
-            return CValue(self.hidden(bits), dtype, constant=value)
-        if dtype in LONG:
-            return self.pair(int(value), dtype)
-        text = f"{value}u" if dtype.kind == "u" else f"({value})" if value < 0 else str(value)
-        return CValue("i32(-2147483648)" if text == "(-2147483648)" else text, dtype, constant=value)
+        if dtype.kind != "f":
+            value, end, least = int(value), SUFFIX[kind], dtype.kind == "i" and value == dtype.min
+            text = f"{value}{end}" if value >= 0 else f"({value + 1}{end} - 1{end})" if least else f"({value}{end})"
+        elif math.isfinite(round_float(value, dtype)):
+            text = f"f64({number(value, dtype)})" if kind == "f64" else number(value, dtype)
+        else:
+            bits, whole = bits_of(float(value), dtype), self.type(carrier(dtype))
+            self.definitions.types[f"bits_{bits:x}"] = f"var<private> bits_{bits:x}: {whole} = {bits}{SUFFIX[whole]};"
+            text = f"bitcast<{kind}>(bits_{bits:x})"
+        return CValue(text, dtype, constant=value)
 
-    def hidden(self, bits: int) -> str:
-        """Infinity or NaN, from a variable: as constants WGSL does not take them."""
-        name = f"bits_{bits:x}"
-        self.definitions.types.setdefault(name, f"var<private> {name}: u32 = 0x{bits:x}u;")
-        return f"bitcast<f32>({name})"
-
-    def opaque(self) -> str:
-        """A function that returns its argument, which no compiler can tell: the last word of an argument is 0."""
-        return self.define("opaque", "f32", "x: f32", "return bitcast<f32>(bitcast<u32>(x) ^ args[0].w);")
+    def opaque(self, x: CValue) -> CValue:
+        """A number that no compiler knows to be this one: the last word of an argument is 0."""
+        kind, bits = self.type(x.dtype), self.type(carrier(x.dtype))
+        body = f"return bitcast<{kind}>(bitcast<{bits}>(x) ^ {bits}(args[0].w));"
+        return self.call(self.helper("opaque", x.dtype, body, names="x"), x.dtype, 0, x)
 
     def define(self, name: str, result: str, arguments: str, *body: str) -> str:
-        if name not in self.definitions.helpers:
-            lines = "\n".join(f"  {line}" for line in body)
-            self.definitions.helpers[name] = f"fn {name}({arguments}) -> {result} {{\n{lines}\n}}"
-        return name
-
-    def long_helper(self, name: str) -> str:
-        """A function of wgsl_int64.py, and those that it calls."""
-        if name not in self.definitions.helpers:
-            self.definitions.helpers[name] = HELPERS[name]
-            for other in HELPERS:
-                if other != name and f"{other}(" in HELPERS[name]:
-                    self.long_helper(other)
+        lines = "\n".join(f"  {line}" for line in body)
+        self.definitions.helpers.setdefault(name, f"fn {name}({arguments}) -> {result} {{\n{lines}\n}}")
         return name
 
     def helper(self, stem: str, dtype: DType, *body: str, names: str = "xy") -> str:
         """A function on values of one type, named after both."""
         kind = self.type(dtype)
-        takes = ", ".join(f"{n}: {kind}" for n in names)
-        return self.define(f"{stem}_{NAMES[kept(dtype)]}", kind, takes, *body)
+        return self.define(f"{stem}_{NAMES[kept(dtype)]}", kind, ", ".join(f"{n}: {kind}" for n in names), *body)
 
-    # -- 64 bits -------------------------------------------------------------------------------------------------
-    def long(self, x: CValue, dtype: DType = dtypes.int64) -> CValue:
-        """A 64-bit integer as two words."""
-        if x.dtype in LONG:
-            return x._replace(dtype=dtype)
+    # -- ops -------------------------------------------------------------------------------------------------------
+    def in_bits(self, x: CValue, dtype: DType) -> CValue:
+        """An int64, however it is carried, as int32 or int64: its low bits, or all of them."""
         if x.constant is not None:
-            return self.pair(int(x.constant), dtype)
-        return self.call(self.long_helper("long_64"), dtype, 0, x)
-
-    def pair(self, value: int, dtype: DType) -> CValue:
-        """A 64-bit number as two words."""
-        return CValue(f"{PAIR}({value & 0xFFFFFFFF}u, {value >> 32 & 0xFFFFFFFF}u)", dtype, constant=value)
-
-    def short(self, x: CValue) -> CValue:
-        """The low word of a 64-bit integer, as i32."""
-        return CValue(f"i32({x.inside}.x)", dtypes.int32) if x.dtype in LONG else x
+            return self.literal(wrapped(int(x.constant), dtype), dtype)
+        return x if x.dtype is dtype else CValue(f"{self.type(dtype)}({x.text})", dtype)
 
     def apply(self, op: Op, dtype: DType, *values: CValue) -> CValue:
-        if dtype not in LONG:
-            return super().apply(op, dtype, *values)
-        numbers = values[1:] if op is o.WHERE else values
-        divides = op in (o.IDIV, o.MOD) and (numbers[1].constant or 0) > 0
-        if (op in STAYS_SHORT or divides) and all(v.dtype is dtypes.int32 for v in numbers):
-            return super().apply(op, dtypes.int32, *values)
-        pairs = [self.long(v, dtype) for v in numbers]
-        if op in LONG_OPS:
-            helper = self.long_helper(LONG_OPS[op].format(NAMES[dtype]))
-            return self.call(helper, dtypes.bool if op is o.CMPLT else dtype, 0, *pairs)
-        return super().apply(op, dtype, *values[:len(values) - len(pairs)], *pairs)
+        if dtype is dtypes.int64:
+            first, numbers = values[:op is o.WHERE], values[op is o.WHERE:]
+            stays = op in STAYS_SHORT or op in (o.IDIV, o.MOD) and (numbers[1].constant or 0) > 0
+            if stays and all(v.dtype is dtypes.int32 for v in numbers):
+                dtype = dtypes.int32
+            values = (*first, *[self.in_bits(v, dtype) for v in numbers])
+        return super().apply(op, dtype, *values)
 
-    # -- ops of up to 32 bits --------------------------------------------------------------------------------------
     def cut(self, dtype: DType, text: str) -> str:
         """A result of 32 bits as a smaller integer type has it."""
         return text if dtype.bits >= 32 or dtype.kind not in "iu" else f"extractBits({text}, 0u, {dtype.bits}u)"
@@ -132,41 +99,31 @@ class WgslArithmetic(CArithmetic):
         return CValue(self.cut(dtype, f"({x.inside} {sign} {y.inside})"), dtype)
 
     def negate(self, dtype: DType, x: CValue) -> CValue:
-        return CValue(self.cut(dtype, f"(0u - {x.inside})" if dtype.kind == "u" else f"(-{x.inside})"), dtype)
+        zero = self.literal(0, dtype).text if dtype.kind == "u" else ""
+        return CValue(self.cut(dtype, f"({zero} - {x.inside})" if zero else f"(-{x.inside})"), dtype)
 
     def invert(self, dtype: DType, x: CValue) -> CValue:
         return CValue(f"!{x.inside}" if dtype.kind == "b" else self.cut(dtype, f"(~{x.inside})"), dtype)
 
     def absolute(self, dtype: DType, x: CValue) -> CValue:
-        name = self.long_helper("abs_64") if dtype is dtypes.int64 else "abs"
-        return x if dtype.kind == "u" else CValue(self.cut(dtype, f"{name}({x.text})"), dtype)
-
-    def function(self, name: str, dtype: DType, *arguments: CValue) -> CValue:
-        return self.call(name, dtype, 0, *arguments)
+        return CValue(self.cut(dtype, f"abs({x.text})"), dtype)
 
     def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
         return self.call("fma", dtype, 0, x, y, z) if dtype.kind == "f" else super().multiply_add(dtype, x, y, z)
 
     def compare(self, sign: str, x: CValue, y: CValue) -> CValue:
-        if x.dtype in LONG:
-            return CValue(f"{'!' if sign == '!=' else ''}all({x.inside} == {y.inside})", dtypes.bool)
-        if sign == "!=" and x.dtype is dtypes.float32:
-            return CValue(f"!({x.inside} == {y.inside})", dtypes.bool)
-        return CValue(f"({x.inside} {sign} {y.inside})", dtypes.bool)
+        differ = sign == "!=" and x.dtype.kind == "f"
+        return CValue(f"!({x.inside} == {y.inside})" if differ else f"({x.inside} {sign} {y.inside})", dtypes.bool)
 
     def logic(self, sign: str, x: CValue, y: CValue) -> CValue:
-        text = f"!{x.inside} & {y.inside}" if sign == "<" else \
-            f"{x.inside} {({'^': '!='}).get(sign, sign)} {y.inside}"
-        return CValue(f"({text})", dtypes.bool)
+        no, sign = ("!", "&") if sign == "<" else ("", "!=" if sign == "^" else sign)
+        return CValue(f"({no}{x.inside} {sign} {y.inside})", dtypes.bool)
 
     def select(self, dtype: DType, condition: CValue, yes: CValue, no: CValue) -> CValue:
         return CValue(f"select({no.text}, {yes.text}, {condition.text})", dtype)
 
     def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
         """max or min of numbers; a NaN wins: no comparison with it holds."""
-        if dtype in LONG:
-            less = self.apply(o.CMPLT, dtype, x, y)
-            return self.select(dtype, less, y, x) if name == "max" else self.select(dtype, less, x, y)
         if dtype.kind != "f":
             return self.call(name, dtype, 0, x, y)
         body = f"return select(y, x, x {sign} y || !(x == x));"
@@ -174,29 +131,25 @@ class WgslArithmetic(CArithmetic):
 
     def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
         """0 where the distance is not below the number of bits."""
+        zero = self.literal(0, dtype)
         if y.constant is not None:
-            if not 0 <= y.constant < dtype.bits:
-                return self.constant(0, dtype)
-            return CValue(self.cut(dtype, f"({x.inside} {sign} {y.constant}u)"), dtype)
-        zero = self.constant(0, dtype).text
-        outside = f"u32(y) >= {dtype.bits}u"
-        result = self.cut(dtype, f"x {sign} (u32(y) & 31u)")
-        name = self.helper("left" if sign == "<<" else "right", dtype, f"return select({result}, {zero}, {outside});")
+            shifted = CValue(self.cut(dtype, f"({x.inside} {sign} {y.constant}u)"), dtype)
+            return shifted if 0 <= y.constant < dtype.bits else zero
+        inside = f"y >= {zero.text} && y < {self.literal(dtype.bits, dtype).text}"
+        result = self.cut(dtype, f"x {sign} (u32(y) & {max(32, dtype.bits) - 1}u)")
+        name = self.helper("left" if sign == "<<" else "right", dtype,
+                           f"return select({zero.text}, {result}, {inside});")
         return self.call(name, dtype, 0, x, y)
 
     def divide(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
         """x // y or x % y of integers, rounding down; 0 where y is 0."""
+        zero, one = self.literal(0, dtype).text, self.literal(1, dtype).text
         if y.constant is not None and y.constant > 0 and (dtype.kind == "u" or x.low is not None and x.low >= 0):
             return self.infix(sign, x, y, dtype)
-        if dtype.kind == "u":
-            body = ["if (y == 0u) { return 0u; }", f"return x {sign} y;"]
-        elif sign == "/":          # by -1 nothing is divided: the least integer has no counterpart
-            body = ["if (y == 0) { return 0; }", f"if (y == -1) {{ return {self.cut(dtype, '-x')}; }}",
-                    "let q = x / y;", "let r = x % y;", "return select(q, q - 1, r != 0 && (r ^ y) < 0);"]
-        else:
-            body = ["if (y == 0 || y == -1) { return 0; }", "let r = x % y;",
-                    "return select(r, r + y, r != 0 && (r ^ y) < 0);"]
-        return self.call(self.helper(name, dtype, *body), dtype, 0, x, y)
+        down = f"x % y != {zero} && ((x % y) ^ y) < {zero}" if dtype.kind == "i" else "false"
+        lower = f"x / y - {one}" if sign == "/" else "x % y + y"
+        result = self.cut(dtype, f"select(x {sign} y, {lower}, {down})")
+        return self.call(self.helper(name, dtype, f"return select({result}, {zero}, y == {zero});"), dtype, 0, x, y)
 
     # -- conversions -----------------------------------------------------------------------------------------------
     def cast(self, x: CValue, dtype: DType) -> CValue:
@@ -204,41 +157,25 @@ class WgslArithmetic(CArithmetic):
         source = x.dtype
         if source is dtype:
             return x
+        if dtype is dtypes.int64 and source.kind != "f" and source.bits < 64 and source is not dtypes.uint32:
+            return self.cast(x, dtypes.int32)
         if dtype.kind == "b":
-            zero = self.constant(0, source) if source not in LONG else CValue(f"{PAIR}()", source)
-            return self.apply(o.CMPNE, source, x, zero)
-        if source.kind == "f":
-            return self._to_integer(x, dtype)
-        if source in LONG:
-            if dtype in LONG:
-                return x._replace(dtype=dtype)
-            if dtype.kind == "f":
-                return self.call(self.long_helper(f"float_{NAMES[source]}"), dtype, 0, x)
-            low = CValue(f"{x.inside}.x", dtypes.uint32)
-            return low if dtype is dtypes.uint32 else self.cast(low, dtype)
-        if dtype is dtypes.int64:          # what fits 32 bits stays as it is
-            return CValue(f"{PAIR}({x.text}, 0u)", dtype) if source is dtypes.uint32 else self.cast(x, dtypes.int32)
-        if dtype is dtypes.uint64:
-            return self.long(self.cast(x, dtypes.int64), dtype)
-        if self.type(source) == self.type(dtype) and source.bits <= dtype.bits:
-            return x._replace(dtype=dtype)
-        if self.type(source) == self.type(dtype):
-            return CValue(self.cut(dtype, x.text), dtype)
-        both_integers = "b" not in source.kind and "f" not in dtype.kind         # as constants, u32(-1) is an error
-        convert = f"bitcast<{self.type(dtype)}>" if both_integers else self.type(dtype)
-        return CValue(self.cut(dtype, f"{convert}({x.text})"), dtype)
-
-    def _to_integer(self, x: CValue, dtype: DType) -> CValue:
-        if dtype is dtypes.int64:
-            return self.call(self.long_helper("i64_float"), dtype, 0, x)
-        name = self.define("i32_float", "i32", "x: f32",
-                           "if (x >= -2147483648.0f && x < 2147483648.0f) { return i32(x); }",
-                           "return i32(-2147483648);")
-        return self.call(name, dtype, 0, x)
+            return self.apply(o.CMPNE, source, x, self.literal(0, source))
+        to = self.type(dtype)
+        if source.kind == "f" and dtype.kind in "iu":
+            limit, least = self.literal(2.0 ** (dtype.bits - 1), source).text, self.literal(dtype.min, dtype).text
+            name = self.define(f"{to}_{self.type(source)}", to, f"x: {self.type(source)}",
+                               f"return select({least}, {to}(x), x >= -{limit} && x < {limit});")
+            return self.call(name, dtype, 0, x)
+        if source.kind == "b" or dtype.kind == "f":
+            return CValue(f"{to}({x.text})", dtype)
+        wide, text = f"{source.kind}{to[1:]}", x.text
+        text = text if wide == self.type(source) else f"{wide}({text})"
+        text = text if wide == to else f"bitcast<{to}>({text})"
+        return CValue(text if wide == to and source.bits <= dtype.bits else self.cut(dtype, text), dtype)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:
         to, source = kept(dtype), kept(x.dtype)
-        if to is source or to in LONG or "f" not in (to.kind, source.kind):
-            return self.cast(x._replace(dtype=source), to)._replace(dtype=dtype) if to not in LONG \
-                else self.long(x, dtype)
-        return CValue(f"bitcast<{self.type(dtype)}>({x.text})", dtype)
+        if "f" in (to.kind, source.kind) and to is not source:
+            return CValue(f"bitcast<{self.type(dtype)}>({x.text})", dtype)
+        return self.cast(x._replace(dtype=source), to)._replace(dtype=dtype)

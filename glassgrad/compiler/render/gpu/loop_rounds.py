@@ -1,0 +1,85 @@
+"""Drivers that end long loops. In: phases, and how many rounds a thread may run. Out: loops partly written out.
+
+Mesa's llvmpipe, which runs WebGPU on the processor, ends all loops of a thread after 65535 rounds together and says
+nothing (`Target.most_rounds`). Where a thread has more, several iterations of its innermost loops become one:
+
+    loop k in 100:            loop k_first in 50:
+        x += a[k]       ->        x += a[k_first * 2]
+                                  x += a[k_first * 2 + 1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from glassgrad.base.errors import DeviceError
+from glassgrad.compiler.graph import index_algebra as ix
+from glassgrad.compiler.lower.loops import LANE, LOOP, UNIT, For, If, Kernel, Statement, counter, with_body
+from glassgrad.compiler.optimize.moves.loop_moves import rebuild
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.unroll_and_jam import Jammed
+
+__all__ = ["fewer_rounds", "unrolled"]
+
+MOST_UNROLLED = 32          # iterations of a loop that are written out
+
+
+def fewer_rounds(phases: list[Jammed], kernel: Kernel, target: Target) -> list[Jammed]:
+    """The phases of a kernel, none with more rounds of a thread than its driver runs."""
+    out, launch = [], gpu_launch(kernel, target.group_bytes).phases
+    for jammed, (name, tasks), (_, groups, _, _) in zip(phases, launch_info(kernel).phases, launch):
+        count = unrolled(jammed.body, target.most_rounds // -(-tasks // max(groups, 1)), f"the kernel {name}")
+        out.append(replace(jammed, body=_written_out(jammed.body, count)) if count > 1 else jammed)
+    return out
+
+
+def unrolled(body: list[Statement], most: int, what: str) -> int:
+    """How many iterations of innermost loops are written out, so that no thread runs more rounds than that."""
+    inner, outer = _rounds(body)
+    if inner + outer <= most:
+        return 1
+    count = -(-inner // max(1, most - outer))
+    if outer >= most or count > MOST_UNROLLED:
+        raise DeviceError(f"{what} has loops that are too long for this driver", given=f"{inner + outer} rounds",
+                          expected=f"at most {most} rounds of a thread, or {MOST_UNROLLED} times as many in innermost "
+                          "loops: the driver ends a loop after that", fix="use another driver or device")
+    return count
+
+
+def _is_loop(s: Statement) -> bool:
+    return isinstance(s, For) and s.kind not in (LANE, UNIT) and s.range.arg.size > 1
+
+
+def _rounds(body: list[Statement]) -> tuple[int, int]:
+    """The rounds of innermost loops, and those of other loops."""
+    inner = outer = 0
+    for s in body:
+        if isinstance(s, (For, If)):
+            inside, around = _rounds(s.body)
+            times = s.range.arg.size if isinstance(s, For) and _is_loop(s) else 1
+            if times > 1 and not inside:
+                inside, times = times, 1
+            else:
+                around += times > 1
+            inner, outer = inner + inside * times, outer + around * times
+    return inner, outer
+
+
+def _written_out(body: list[Statement], count: int) -> list[Statement]:
+    """Statements in which `count` iterations of each innermost loop are one."""
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, For) and _is_loop(s) and not any(_rounds(s.body)):
+            size, end = s.range.arg.size, s.stop if s.stop is not None else ix.index(s.range.arg.size)
+            first = counter(f"{s.range.arg.name}_first", -(-size // count))
+            inside: list[Statement] = []
+            for more in range(count):
+                at = ix.add(ix.multiply(first, count), ix.index(more))
+                inside.append(If(ix.less(at, end), rebuild(s.body, {s.range: at})))
+            out.append(For(first, LOOP, inside))
+        else:
+            out.append(with_body(s, _written_out(s.body, count)) if isinstance(s, (For, If)) else s)
+    return out
+
