@@ -52,10 +52,12 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
     buffers, addresses, cells, constants = [], [], [], []
     symbols: dict[Symbol, Symbol] = {}
     pieces: dict[UOp, int] = {}
+    targets: set[UOp] | None = None          # of gradients: they go to the whole, not to a piece of it
     for n in order:
         op = n.op
         if op in _SLICING and (op is o.SHRINK or pieces):
-            begin = _piece(n, pieces)
+            targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
+            begin = _piece(n, pieces) if n.src[0] not in targets else None
             if begin is not None:
                 pieces[n] = begin
                 buffers.append(n)
@@ -73,11 +75,11 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
                 rows.append((op, n.dtype, arg, place[src[0]]))
             else:
                 rows.append((op, n.dtype, arg, *[place[s] for s in src]))
-        elif op is o.DETACH:                 # computes nothing: its argument (a token, a gradient) is not structure
-            place[n] = place[n.src[0]]
         else:
             place[n] = len(rows)
-            if op is o.BUFFER:
+            if op is o.DETACH:               # its argument (a token, a gradient) is not structure
+                rows.append((op, place[n.src[0]]))
+            elif op is o.BUFFER:
                 buffers.append(n)
                 addresses.append(n.arg.address)
                 rows.append((op, n.dtype, n.shape, n.device))
@@ -121,9 +123,7 @@ def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[U
         new[node] = UOp(o.PARAM, node.dtype, (), Param(slot, node.shape, scalar, node.device))
     params = [*[new[n] for n in (*normal.buffers, *normal.cells)], *sizes, *[new[n] for n in constants]]
     for n in normal.order:
-        if n.op is o.DETACH:
-            new[n] = new[n.src[0]]
-        elif n not in new:
+        if n not in new:
             src = tuple([new[s] for s in n.src])
             new[n] = n.named(src, names.__getitem__) if n.symbolic else n.over(src)
     return [new[s] for s in normal.sinks], params

@@ -13,6 +13,7 @@ from glassgrad.base.errors import Bug, InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.registry import registry
@@ -180,6 +181,7 @@ class _Batch:
         self.size, self.made = size, dict(known)       # nodes that differ between examples, with one more axis in front
 
     def of(self, root: UOp) -> UOp:
+        root, = written_out([root])
         self.mapped(root)
         return self.full(root, root.shape)
 
