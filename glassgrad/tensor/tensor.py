@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
-from glassgrad.base.source_lines import calls_are_noted
 from glassgrad.compiler.graph.dtype import dtype_by_name
 from glassgrad.compiler.graph.gradient import deferred, gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import BUFFER
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.engine.capture import recording
+from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import evaluate as running
@@ -271,7 +270,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 fix="compute the value from float tensors, or set x.requires_grad = True")
         anew = any(t._grad is RESET for _, t in leaves)
-        parts = _gradients_of(self.uop, seed, [n for n, _ in leaves], order)
+        derive = gradients if wants_whole_graphs() else deferred
+        parts = derive(self.uop, seed, [n for n, _ in leaves], order)
         nothing = all(part is None for part in parts)
         refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or nothing])
         for (_, leaf), found in zip(leaves, parts):
@@ -295,7 +295,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         seed = self._seed(gradient)
         refuse_cut_off(self.uop)
         below = toposort([self.uop])
-        found = _gradients_of(self.uop, seed, [t.uop for t in targets], below)
+        derive = gradients if wants_whole_graphs() else deferred
+        found = derive(self.uop, seed, [t.uop for t in targets], below)
         refuse_bits(self.uop, [t.uop for t in targets])
         result = []
         for i, (target, node) in enumerate(zip(targets, found)):
@@ -389,13 +390,6 @@ def class_of_results(tensor: Tensor) -> type[Tensor]:
     True
     """
     return tensor._owner.__class__ if isinstance(tensor, TensorValues) else tensor.__class__
-
-
-def _gradients_of(root: UOp, seed: UOp, targets: list[UOp], order: list[UOp]) -> list[UOp | None]:
-    """One node for each gradient, which the compiler writes out later; a trace is given what it is made of, and so are
-    messages about a line of the forward pass."""
-    now = recording() is not None or calls_are_noted()
-    return (gradients if now else deferred)(root, seed, targets, order)
 
 
 def _owners_first(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:

@@ -181,8 +181,7 @@ class _Batch:
         self.size, self.made = size, dict(known)       # nodes that differ between examples, with one more axis in front
 
     def of(self, root: UOp) -> UOp:
-        root, = written_out([root])
-        self.mapped(root)
+        self.mapped(root := written_out([root])[0])
         return self.full(root, root.shape)
 
     def mapped(self, root: UOp) -> UOp:
