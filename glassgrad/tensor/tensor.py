@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
+from glassgrad.compiler.graph.deferred_gradient import at_once, deferred
 from glassgrad.compiler.graph.dtype import dtype_by_name
-from glassgrad.compiler.graph.gradient import deferred, gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import BUFFER
 from glassgrad.compiler.graph.symbolic import sizes_now
@@ -270,7 +270,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 fix="compute the value from float tensors, or set x.requires_grad = True")
         anew = any(t._grad is RESET for _, t in leaves)
-        derive = gradients if wants_whole_graphs() else deferred
+        derive = at_once if wants_whole_graphs() else deferred
         parts = derive(self.uop, seed, [n for n, _ in leaves], order)
         nothing = all(part is None for part in parts)
         refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or nothing])
@@ -295,7 +295,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         seed = self._seed(gradient)
         refuse_cut_off(self.uop)
         below = toposort([self.uop])
-        derive = gradients if wants_whole_graphs() else deferred
+        derive = at_once if wants_whole_graphs() else deferred
         found = derive(self.uop, seed, [t.uop for t in targets], below)
         refuse_bits(self.uop, [t.uop for t in targets])
         result = []

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
@@ -47,9 +45,6 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp]
     True
     """
     below = below or toposort([root])
-    if o.GRADIENT in map(attrgetter("op"), below):
-        root, seed, *targets = written_out([root, seed, *targets])
-        below = toposort([root])
     wanted = set(targets)
     between: set[UOp] = set()                   # nodes that carry a gradient to some target
     for node in below:
@@ -68,50 +63,6 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp]
         if node not in wanted:
             del received[node]
     return [received.get(target) for target in targets]
-
-
-def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp]) -> list[UOp | None]:
-    """The same as one GRADIENT for each target: the compiler writes it out, once for all graphs of one structure. It is
-    written out now for a gradient that has a function of its own, for variables and for several devices. `order` are
-    the nodes under the root."""
-    if root.symbolic or any(target.device != root.device for target in targets):
-        return gradients(root, seed, targets, order)
-    reached = {root}
-    for node in reversed(order):
-        if node in reached and node.dtype.kind == "f":
-            if node.op is o.GRADIENT or node.op is o.DETACH and len(node.src) > 1:
-                return gradients(root, seed, targets, order)
-            if node.op in GRADIENTS and node.op is not o.DETACH:
-                reached.update(node.src)
-    return [UOp(o.GRADIENT, t.dtype, (t, root, seed)) if t in reached else None for t in targets]
-
-
-def written_out(roots: Sequence[UOp]) -> list[UOp]:
-    """The roots with every GRADIENT in them written out. One that is a view of a sum is stored in the order of its
-    target's axes: the kernel that computes it then computes the new value of a parameter too."""
-    order = toposort(roots)
-    found = [node for node in order if node.op is o.GRADIENT]
-    new: dict[UOp, UOp] = {}
-    for node in order if found else ():
-        if node.op is not o.GRADIENT:
-            new[node] = node.over(tuple([new[s] for s in node.src]))
-        elif node not in new:                   # all of one value at once: their targets are under it
-            group = [n for n in found if n.src[1:] == node.src[1:]]
-            with one_place(node.place):
-                parts = gradients(new[node.src[1]], new[node.src[2]], [new[n.src[0]] for n in group])
-                for n, part in zip(group, parts):
-                    if part is None:
-                        raise Bug(f"no gradient comes to {n.src[0]}")
-                    new[n] = part.contiguous() if part.op in o.MOVEMENT else part
-    return [new.get(root, root) for root in roots]
-
-
-def without_detach(roots: Sequence[UOp]) -> list[UOp]:
-    """The roots without DETACH, for which no gradient is asked any more."""
-    new: dict[UOp, UOp] = {}
-    for node in toposort(roots):
-        new[node] = new[node.src[0]] if node.op is o.DETACH else node.over(tuple([new[s] for s in node.src]))
-    return [new[root] for root in roots]
 
 
 def passes_to(node: UOp) -> tuple[UOp, ...]:
