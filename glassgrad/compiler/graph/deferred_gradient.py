@@ -26,10 +26,11 @@ def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp])
         return at_once(root, seed, targets, order)
     reached = {root}
     for node in reversed(order):
-        if node in reached and node.dtype.kind == "f":
-            if node.op is o.GRADIENT or node.op is o.DETACH and len(node.src) > 1:
+        if node in reached:
+            op = node.op
+            if op is o.GRADIENT or op is o.DETACH and len(node.src) > 1:
                 return at_once(root, seed, targets, order)
-            if node.op in GRADIENTS and node.op is not o.DETACH:
+            if op in GRADIENTS and op is not o.DETACH and node.dtype.kind == "f":
                 reached.update(node.src)
     return [UOp(o.GRADIENT, t.dtype, (t, root, seed)) if t in reached else None for t in targets]
 
