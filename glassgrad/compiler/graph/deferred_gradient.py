@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.source_lines import one_place
+from glassgrad.base.source_lines import one_place, user_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.gradient import GRADIENTS, gradients
 from glassgrad.compiler.graph.node import toposort
@@ -32,7 +32,8 @@ def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp])
                 return at_once(root, seed, targets, order)
             if op in GRADIENTS and op is not o.DETACH and node.dtype.kind == "f":
                 reached.update(node.src)
-    return [UOp(o.GRADIENT, t.dtype, (t, root, seed)) if t in reached else None for t in targets]
+    place = user_place()
+    return [UOp(o.GRADIENT, t.dtype, (t, root, seed), None, place) if t in reached else None for t in targets]
 
 
 def written_out(roots: Sequence[UOp]) -> list[UOp]:
