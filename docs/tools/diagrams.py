@@ -19,6 +19,7 @@ from draw_steps import grids  # noqa: E402
 from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402
 from glassgrad.base.svg import graph, nests  # noqa: E402
+from glassgrad.compiler.graph.deferred_gradient import written_out  # noqa: E402
 from glassgrad.compiler.graph.picture import KINDS, graph_svg, node_box  # noqa: E402
 from glassgrad.compiler.lower.expression_text import LOOPS, loop_boxes  # noqa: E402
 from glassgrad.compiler.optimize.targets.target import Target  # noqa: E402
@@ -42,9 +43,9 @@ def gradient_graph() -> str:
     """Forward and backward of `(x * w).relu().sum()`: what the gradient of w adds is drawn with a red border."""
     x, w = ones(3), ones(3)
     loss = (x * w).relu().sum()
-    [slope] = loss.gradient(w)
+    [slope] = written_out([loss.gradient(w)[0].uop])
     forward = loss.uop.toposort()
-    nodes = list(dict.fromkeys([*forward, *slope.uop.toposort()]))
+    nodes = list(dict.fromkeys([*forward, *slope.toposort()]))
     boxes = {n: node_box(n, "#222222" if n in forward else "#c0392b") for n in nodes}
     return graph(boxes, {n: n.src for n in nodes}, KINDS)
 

@@ -83,6 +83,9 @@ def _wrapped(nodes: Iterable[UOp], width: int = 100) -> list[str]:
     return [f" {line}" for line in lines]
 
 
+RESULTS = ("an output", "contiguous() asks for memory")          # of the loss, and of gradients
+
+
 def training_arena() -> str:
     """The arena of a training step of a small network: values between kernels, placed by lifetimes."""
     x, weights = ones(64, 32), [ones(32, 64), ones(64, 64), ones(64, 64), ones(64, 8)]
@@ -96,7 +99,7 @@ def training_arena() -> str:
         params = {n.arg.slot: n for n in item.ast.toposort() if n.op.name == "PARAM"}
         for position, slot in enumerate(item.slots):
             last[slot] = number
-            if position < item.results and item.reasons[position] != "an output":
+            if position < item.results and item.reasons[position] not in RESULTS:
                 first[slot], label[slot] = number, str(list(params[position].shape))
                 size[slot] = params[position].size * params[position].dtype.itemsize
     lives = [Lifetime(first[slot], last[slot], size[slot]) for slot in first]

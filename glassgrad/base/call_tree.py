@@ -136,7 +136,7 @@ def _kind_of(code: CodeType) -> str | None:
     if file.startswith(PACKAGE) and file not in PROGRAMS:
         inner = file[len(PACKAGE):].replace(os.sep, "/")
         if file == _GRADIENT:
-            return BACKWARD if name == "_gradients" else None
+            return BACKWARD if name == "gradients" else None
         if inner.startswith("nn/optim"):
             return OPTIMIZER if method and name == "step" else None
         if inner.startswith("nn/") and method and name in ("__call__", "forward"):

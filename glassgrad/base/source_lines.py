@@ -43,6 +43,11 @@ def note_calls(note: Callable[[FrameType], Any] | None) -> Callable[[FrameType],
     return before
 
 
+def calls_are_noted() -> bool:
+    """Whether a place holds the calls around it now."""
+    return _note_calls is not None
+
+
 def calls_of(place: Place | None) -> Any:
     """What was noted of the calls around a place; None where nothing was."""
     return place[2] if place is not None and len(place) > 2 else None

@@ -25,6 +25,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.deferred_gradient import without_detach, written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
 from glassgrad.compiler.graph.rules.nested_sums import join_sums
@@ -148,6 +149,12 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 
 
 # -- graph: the results stay the same values -----------------------------------------------------------------
+@compiler_pass(GRAPH, "graph/deferred_gradient.py")
+def write_gradients(work: GraphWork) -> None:
+    """Write out each GRADIENT by the formulas of the gradient table; then DETACH has no more to say, and goes."""
+    work.sinks = without_detach(written_out(work.sinks))
+
+
 @compiler_pass(GRAPH, "graph/rules/algebra.py", OPTIMIZING)
 def fold(work: GraphWork) -> None:
     """Rewrite by the rules of algebra until none applies: constants, identities, views of views."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from glassgrad.base.errors import JitError
+from glassgrad.base.source_lines import calls_are_noted
 from glassgrad.compiler.graph.symbolic import LengthComparison, Symbol, on_binding, on_comparing, on_reading
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.compiled_schedule import CompiledSchedule
@@ -71,6 +72,12 @@ _current = _Current()
 def recording() -> Trace | None:
     """The trace being taken now by this thread, if any."""
     return _current.trace
+
+
+def wants_whole_graphs() -> bool:
+    """Whether gradients are written out at once: a trace is compared node by node, and messages name the call that a
+    node was made in."""
+    return _current.trace is not None or calls_are_noted()
 
 
 @contextmanager

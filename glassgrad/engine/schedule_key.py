@@ -47,48 +47,47 @@ _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
 def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
     """Take a graph apart into structure and leaves."""
     order = toposort(sinks)
-    place: dict[UOp, int] = {}
+    place = dict(zip(order, range(len(order))))          # of each node's row
     rows: list[Any] = []
     buffers, addresses, cells, constants = [], [], [], []
     symbols: dict[Symbol, Symbol] = {}
     pieces: dict[UOp, int] = {}
+    targets: set[UOp] | None = None          # of gradients: they go to the whole, not to a piece of it
     for n in order:
         op = n.op
         if op in _SLICING and (op is o.SHRINK or pieces):
-            begin = _piece(n, pieces)
+            targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
+            begin = _piece(n, pieces) if n.src[0] not in targets else None
             if begin is not None:
                 pieces[n] = begin
                 buffers.append(n)
                 addresses.append(begin)
-                place[n] = len(rows)
                 rows.append((o.BUFFER, n.dtype, n.shape, n.device))
                 continue
         if op not in _LIFTED:
             src = n.src
             arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
-            place[n] = len(rows)
             if len(src) == 2:                # most have one or two; to go over all sources of a node costs more
-                rows.append((op, n.dtype, arg, place[src[0]], place[src[1]]))
+                x, y = src
+                rows.append((op, n.dtype, arg, place[x], place[y]))
             elif len(src) == 1:
                 rows.append((op, n.dtype, arg, place[src[0]]))
             else:
                 rows.append((op, n.dtype, arg, *[place[s] for s in src]))
-        elif op is o.DETACH:                 # computes nothing: its argument (a token, a gradient) is not structure
-            place[n] = place[n.src[0]]
+        elif op is o.BUFFER:
+            buffers.append(n)
+            addresses.append(n.arg.address)
+            rows.append((op, n.dtype, n.shape, n.device))
+        elif op is o.DETACH:                 # its argument (a token, a gradient) is not structure
+            rows.append((op, place[n.src[0]]))
+        elif op is o.SCALAR:
+            cells.append(n)
+            rows.append((op, n.dtype))
+        elif n.dtype.kind == "f" and n.dtype.bits >= 32:         # a cell holds no narrower float
+            constants.append(n)
+            rows.append((op, n.dtype))
         else:
-            place[n] = len(rows)
-            if op is o.BUFFER:
-                buffers.append(n)
-                addresses.append(n.arg.address)
-                rows.append((op, n.dtype, n.shape, n.device))
-            elif op is o.SCALAR:
-                cells.append(n)
-                rows.append((op, n.dtype))
-            elif n.dtype.kind == "f" and n.dtype.bits >= 32:     # a cell holds no narrower float
-                constants.append(n)
-                rows.append((op, n.dtype))
-            else:
-                rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
+            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
     rows += [place[s] for s in sinks]
     return NormalizedGraph(tuple(rows), order, sinks, buffers, addresses, cells, list(symbols), constants)
 
@@ -121,9 +120,7 @@ def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[U
         new[node] = UOp(o.PARAM, node.dtype, (), Param(slot, node.shape, scalar, node.device))
     params = [*[new[n] for n in (*normal.buffers, *normal.cells)], *sizes, *[new[n] for n in constants]]
     for n in normal.order:
-        if n.op is o.DETACH:
-            new[n] = new[n.src[0]]
-        elif n not in new:
+        if n not in new:
             src = tuple([new[s] for s in n.src])
             new[n] = n.named(src, names.__getitem__) if n.symbolic else n.over(src)
     return [new[s] for s in normal.sinks], params

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
@@ -133,8 +132,7 @@ def _line_using(record: Record, constant: UOp) -> str:
 
 
 def _first_difference(normal: NormalizedGraph, earlier: tuple[Any, ...]) -> str:
-    nodes = [n for n in normal.order if n.op is not o.DETACH]            # a row of the key each
-    for node, row, was in zip(nodes, normal.key, earlier):
+    for node, row, was in zip(normal.order, normal.key, earlier):
         if row != was:
             return f", first at {node.line}"
     return ""

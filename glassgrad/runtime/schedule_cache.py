@@ -22,7 +22,7 @@ from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.runtime.disk_cache import default_cache, sha256
 from glassgrad.runtime.kernel_key import source_digest
 
-LEAST_NODES = 64        # a smaller graph is scheduled about as fast as a file is read
+LEAST_NODES = 64        # a smaller graph is scheduled about as fast as a file is read; a GRADIENT stands for many
 
 
 def _compiler() -> tuple[Any, ...]:
@@ -36,8 +36,9 @@ _OWN_COMPILER = _compiler()
 def can_be_kept(order: Sequence[UOp]) -> bool:
     """Whether the schedule of a graph of these nodes is kept: if it is worth it, the compiler is the one whose source
     names the entries, and the passes need not be seen."""
-    return len(order) >= LEAST_NODES and bool(settings.CACHE) and settings.DEBUG < 4 and not settings.CHECK and \
-        _compiler() == _OWN_COMPILER and not any(n.op in (o.COPY, o.CALL) for n in order)
+    ops = {n.op for n in order}
+    return (len(order) >= LEAST_NODES or o.GRADIENT in ops) and bool(settings.CACHE) and settings.DEBUG < 4 and \
+        not settings.CHECK and _compiler() == _OWN_COMPILER and ops.isdisjoint((o.COPY, o.CALL))
 
 
 def schedule_name(*parts: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import launch_state
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.symbolic import sizes_now
@@ -84,7 +85,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     state = launch_state()
     if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
-        checks += finite_checks(_with_known_values([*nodes, *waiting], device))
+        checks += finite_checks(written_out(_with_known_values([*nodes, *waiting], device)))
     if not checks and not waiting:
         return compute(_with_known_values(nodes, device), device, state)
     flags = [check.first_bad for check in checks]
@@ -222,6 +223,7 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     below = toposort(roots)
     if not (registry.values.among(below) if trace is None else trace.values.keys() & below):
         return list(roots)
+    below = toposort(roots := written_out(roots))
     common: list[str | None] = []
     new: dict[UOp, UOp] = {}
     stack = [(r, False) for r in roots]

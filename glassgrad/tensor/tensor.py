@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
+from glassgrad.compiler.graph.deferred_gradient import at_once, deferred
 from glassgrad.compiler.graph.dtype import dtype_by_name
-from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import BUFFER
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import evaluate as running
@@ -269,7 +270,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 fix="compute the value from float tensors, or set x.requires_grad = True")
         anew = any(t._grad is RESET for _, t in leaves)
-        parts = gradients(self.uop, seed, [n for n, _ in leaves], order)
+        derive = at_once if wants_whole_graphs() else deferred
+        parts = derive(self.uop, seed, [n for n, _ in leaves], order)
         nothing = all(part is None for part in parts)
         refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or nothing])
         for (_, leaf), found in zip(leaves, parts):
@@ -292,9 +294,10 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         of_kind("Self | None", "gradient", gradient=gradient)
         seed = self._seed(gradient)
         refuse_cut_off(self.uop)
-        found = gradients(self.uop, seed, [t.uop for t in targets])
+        below = toposort([self.uop])
+        derive = at_once if wants_whole_graphs() else deferred
+        found = derive(self.uop, seed, [t.uop for t in targets], below)
         refuse_bits(self.uop, [t.uop for t in targets])
-        below = set(self.uop.toposort()) if None in found else ()
         result = []
         for i, (target, node) in enumerate(zip(targets, found)):
             if node is None:

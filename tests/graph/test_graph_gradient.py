@@ -9,8 +9,9 @@ from graph_leaves import Values, buffer
 
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.deferred_gradient import at_once, deferred, without_detach, written_out
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.gradient import FLAT, GRADIENTS, _gradients, gradients
+from glassgrad.compiler.graph.gradient import FLAT, GRADIENTS, gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Axes, OwnGradient, Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, const, full
@@ -309,7 +310,7 @@ def test_use_by_many():
 
 
 def test_every_op_has_an_entry_or_is_flat():
-    outside = {op for op in o.Ops if op.kind in ("leaf", "kernel") or op.name in ("STORE", "SINK")}
+    outside = {op for op in o.Ops if op.kind in ("leaf", "kernel") or op.name in ("GRADIENT", "STORE", "SINK")}
     assert set(o.Ops) - outside == set(GRADIENTS) | FLAT
     assert not set(GRADIENTS) & FLAT
 
@@ -339,17 +340,35 @@ def rebuilt(root: UOp) -> tuple[UOp, dict[UOp, UOp]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_known_structure_gives_the_very_nodes_that_working_it_out_gives(seed: int) -> None:
+def test_a_gradient_that_is_deferred_is_written_out_as_the_very_nodes(seed: int) -> None:
     maker = Maker(seed)
     for root in maker.graph(8):
-        leaves = [n for n in toposort([root]) if n.op is o.BUFFER and n.dtype.kind == "f"]
+        order = toposort([root])
+        leaves = [n for n in order if n.op is o.BUFFER and n.dtype.kind == "f"]
         if root.dtype.kind != "f" or not leaves or root in leaves:
             continue
-        gradients(root, full(root.shape, 1.0, root.dtype), leaves)
-        other, new = rebuilt(root)
-        targets, ones = [new[leaf] for leaf in leaves], full(root.shape, 1.0, root.dtype)
-        known = gradients(other, ones, targets)
-        assert known == _gradients(toposort([ones, other]), other, ones, targets)
+        ones = full(root.shape, 1.0, root.dtype)
+        offered, worked_out = deferred(root, ones, leaves, order), gradients(root, ones, leaves)
+        assert [node is None for node in offered] == [node is None for node in worked_out]
+        found = [node for node in offered if node is not None]
+        assert {node.op for node in found} <= {o.GRADIENT}
+        assert [(node.shape, node.dtype) for node in found] == [(n.shape, n.dtype) for n in worked_out if n is not None]
+        assert written_out(found) == [n.contiguous() if n.op in o.MOVEMENT else n for n in worked_out if n is not None]
+
+
+def test_a_gradient_that_is_deferred_has_a_gradient() -> None:
+    x, y, one = buffer((3,)), buffer((3,)), const(1.0)
+    root = x * x * y
+    first, = deferred(root, one, [x], toposort([root]))
+    assert first.op is o.GRADIENT
+    assert at_once(first, one, [y]) == gradients(gradients(root, one, [x])[0], one, [y])
+    both = first * x
+    assert deferred(both, one, [x], toposort([both])) == at_once(both, one, [x]), "it is written out first"
+
+
+def test_without_detach_only_values_are_left() -> None:
+    x = buffer((3,))
+    assert without_detach([x.detach() * x, x.detach()]) == [x * x, x]
 
 
 def test_structures_that_differ_in_what_is_shared_are_told_apart() -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings as hypothesis_settings, stra
 
 from glassgrad import Context, Device, GlobalCounters, Tensor, nn
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.deferred_gradient import without_detach, written_out
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import make_schedule
@@ -307,6 +308,7 @@ def planned_of(*tensors: Tensor) -> Schedule:
 
 def scheduled(sinks: list[UOp], params: list[UOp]) -> Schedule:
     """The kernels of a graph as it is, without algebra and copies."""
+    sinks = without_detach(written_out(sinks))
     stored, beside = fuse(sinks)
     return cut_into_kernels(sinks, params, stored, group_results(stored, set(sinks), beside))
 

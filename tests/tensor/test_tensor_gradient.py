@@ -7,9 +7,12 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 
 from glassgrad import GlobalCounters, Tensor, nn
 from glassgrad.base.errors import GradientError
+from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.ops import Ops
 
 
 def test_leaves_get_a_gradient_without_asking():
@@ -313,3 +316,49 @@ def test_a_leaf_that_is_computed_between_a_computation_and_its_gradient() -> Non
     leaf.realize()
     loss.backward()
     assert leaf.grad.tolist() == [4.0, 8.0, 12.0]
+
+
+# -- gradients are one node until they are compiled ----------------------------------------------------------
+def losses(x: Tensor, b: float) -> list[Tensor]:
+    return [(x * x).sum(), (x * x.detach()).sum(), (x.maximum(b) * b).sum(), (x[0:2] * b).sum(),
+            (x[1:3].exp() * x[0]).sum()]
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_a_gradient_is_the_same_whether_its_structure_is_known_or_not(kind: int) -> None:
+    """Structures that differ only by a DETACH, numbers that change and equal those of a formula, parts of a leaf."""
+    for b in (0.5, 1.0, 2.0, 0.5, 0.693147):
+        x = Tensor([1.0, 2.0, 3.0]).realize()
+        theirs = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        loss = losses(x, b)[kind].backward()
+        assert (x.grad.uop.op is Ops.GRADIENT) is (kind != 2)         # `maximum` brings a gradient of its own
+        t, limit = theirs, torch.tensor(b)
+        wanted = [(t * t).sum(), (t * t.detach()).sum(), (torch.maximum(t, limit) * b).sum(), (t[0:2] * b).sum(),
+                  (t[1:3].exp() * t[0]).sum()][kind]
+        wanted.backward()
+        assert x.grad.tolist() == pytest.approx(theirs.grad.tolist(), rel=1e-6)
+        assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+        assert x.grad.tolist() == pytest.approx(gradient_written_out(losses(x, b)[kind], x), rel=1e-6)
+
+
+def gradient_written_out(loss: Tensor, x: Tensor) -> list[float]:
+    return Tensor(written_out([loss.gradient(x)[0].uop])[0]).tolist()
+
+
+def test_a_step_of_known_structure_is_not_scheduled_again() -> None:
+    x, w = Tensor.rand(64, 4).realize(), Tensor.rand(4, 2, requires_grad=True).realize()
+    made = []
+    for i in range(6):
+        before = GlobalCounters.schedules
+        w.grad = None
+        (x[8 * i:8 * i + 8] @ w).square().mean().backward()
+        w.assign((w - 0.1 * w.grad).detach()).realize()
+        made.append(GlobalCounters.schedules - before)
+    assert made[2:] == [0] * 4
+
+
+def test_a_value_that_was_read_does_not_end_its_gradient() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    y = (x * x).sum().backward()
+    assert y.item() == 5.0
+    assert x.grad.realize().tolist() == [2.0, 4.0]

@@ -17,6 +17,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.numpy_products import once, seen, sum_of_products
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes
 from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, REDUCE, Op
@@ -43,6 +44,7 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
     if any(r.symbolic for r in roots):
         plain = concrete(roots, value_of)
         roots, values = [plain[r] for r in roots], {plain.get(node, node): a for node, a in values.items()}
+    roots = written_out(roots)
     order = toposort(roots)
     needed = set(roots)
     for node in reversed(order):

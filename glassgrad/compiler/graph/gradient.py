@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.gradient_cache import derived
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, full
@@ -36,8 +35,8 @@ FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o
 
 
 def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp] = ()) -> list[UOp | None]:
-    """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it. Worked out
-    once for all graphs of one structure. `below` are the nodes under the root, sources first, if they are at hand.
+    """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it. `below` are
+    the nodes under the root, sources first, if they are at hand.
 
     >>> from glassgrad.compiler.graph.op_arguments import Param
     >>> from glassgrad.compiler.graph.uop import const
@@ -46,20 +45,14 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp]
     True
     """
     below = below or toposort([root])
-    known = set(below)
-    order = [*below, *[node for node in toposort([seed]) if node not in known]]
-    return derived(lambda: _gradients(order, root, seed, targets), order, [root, seed, *targets])
-
-
-def _gradients(order: Sequence[UOp], root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
     wanted = set(targets)
     between: set[UOp] = set()                   # nodes that carry a gradient to some target
-    for node in order:
+    for node in below:
         passes = node.op in GRADIENTS and any(s in between for s in passes_to(node))
         if node.dtype.kind == "f" and (passes or node in wanted):
             between.add(node)
     received: dict[UOp, UOp] = {root: _fit(seed, root)} if root in between else {}
-    for node in reversed(order):                # users before sources: what a node receives is complete here
+    for node in reversed(below):                # users before sources: what a node receives is complete here
         g = received.get(node)
         if g is None or node.op not in GRADIENTS or not any(s in between for s in passes_to(node)):
             continue
@@ -161,7 +154,7 @@ def _constant(node: UOp) -> bool:
     """Whether a node is one number, perhaps repeated. (A leaf of zeros is not: it may want a gradient.)"""
     while node.op in (o.RESHAPE, o.EXPAND):
         node = node.src[0]
-    return node.op is o.CONST
+    return node.op is o.CONST or node.op is o.PARAM and node.arg.scalar
 
 
 @gradient(o.WHERE)                              # d where(c, x, y) = where(c, dx, dy)

@@ -38,7 +38,7 @@ def shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
         return tuple(arg.shape)
     if op is o.GATHER:
         return tuple(src[1].shape + src[0].shape[1:])
-    if op is o.SCATTER or op is o.SCAN:
+    if op in (o.SCATTER, o.SCAN, o.GRADIENT):
         return tuple(src[0].shape)
     return ()
 

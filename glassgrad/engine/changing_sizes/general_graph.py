@@ -99,9 +99,6 @@ def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbo
     margins: list[Length] = []
     new: dict[UOp, UOp] = {}
     for n in normal.order:
-        if n.op is o.DETACH:
-            new[n] = new[n.src[0]]
-            continue
         if n in buffers:
             slot, shape, scalar = buffers[n], _new_shape(n.shape, sizes), False
         elif n in cells or n in numbers:

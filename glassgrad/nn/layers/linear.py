@@ -8,6 +8,7 @@ from typing import Any
 from glassgrad.nn.functional.layers import bilinear
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform, uniform_within
+from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -30,7 +31,8 @@ class Linear(Layer):
             self._refuse(f"an input of shape {x.shape}", f"a last axis of {self.in_features} (in_features)",
                          "flatten or transpose the input, or make the layer with in_features="
                          f"{x.shape[-1] if x.shape else 1}")
-        return x.linear(self.weight.transpose(0, 1), self.bias)
+        weight = computed_from(self.weight, self.weight.uop.permute((1, 0)))      # a value: no write is to reach it
+        return x.linear(weight, self.bias)
 
 
 class Bilinear(Layer):

@@ -253,18 +253,18 @@ class Optimizer:
                 if p.grad is None:
                     continue
                 _in_order(p.grad)
-                gradient = _detached(p.grad, p.dtype.accumulator)
+                gradient = computed_from(p.grad, p.grad.uop.cast(p.dtype.accumulator))
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
                 master = self.master[i]
                 if master is not None:
                     master.assign(new.cast(master.dtype))
-                p.assign(_detached(new, p.dtype))
+                p.assign(computed_from(new, new.uop.detach().cast(p.dtype)))
 
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
         where the parameter was changed otherwise, that is the value."""
         p, master = self.params[i], self.master[i]
-        wide = _detached(p, p.dtype.accumulator)
+        wide = computed_from(p, p.uop.cast(p.dtype.accumulator))
         return wide if master is None else (master.cast(p.dtype) == p.detach()).where(master, wide)
 
     def _state(self) -> Iterator[Tensor]:
@@ -393,11 +393,6 @@ def _in_order(gradient: Tensor) -> None:
             gradient.replace(gradient.contiguous())
             return
         node = node.src[0]
-
-
-def _detached(tensor: Tensor, dtype: DType) -> Tensor:
-    """A tensor's values in a type, where gradients stop: to compute with, and no view of it."""
-    return computed_from(tensor, tensor.uop.detach().cast(dtype))
 
 
 def _kept(tensor: Tensor) -> Tensor:

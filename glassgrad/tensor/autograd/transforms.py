@@ -12,6 +12,7 @@ from typing import Any
 from glassgrad.base.errors import Bug, InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes_through_views import moved_behind
+from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.op_arguments import Axes, Param, Scan
@@ -181,7 +182,7 @@ class _Batch:
         self.size, self.made = size, dict(known)       # nodes that differ between examples, with one more axis in front
 
     def of(self, root: UOp) -> UOp:
-        self.mapped(root)
+        self.mapped(root := written_out([root])[0])
         return self.full(root, root.shape)
 
     def mapped(self, root: UOp) -> UOp:

@@ -1,0 +1,73 @@
+"""Gradients that are one node until they are compiled. In: a value, a seed, targets. Out: GRADIENT nodes, or a graph.
+
+A training loop asks for the same gradients at each step, of a graph of the same structure. So `backward` makes one node
+for each, and the compiler's first pass writes it out, once for all graphs of that structure. Does not know Tensors, nor
+the formulas: these are in gradient.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from glassgrad.base.errors import Bug
+from glassgrad.base.source_lines import one_place, user_place
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.gradient import GRADIENTS, gradients
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+
+
+def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp]) -> list[UOp | None]:
+    """The same as one GRADIENT for each target: the compiler writes it out, once for all graphs of one structure. It is
+    written out now for a gradient that has a function of its own, for variables and for several devices. `order` are
+    the nodes under the root."""
+    if root.symbolic or any(target.device != root.device for target in targets):
+        return at_once(root, seed, targets, order)
+    reached = {root}
+    for node in reversed(order):
+        if node in reached:
+            op = node.op
+            if op is o.GRADIENT or op is o.DETACH and len(node.src) > 1:
+                return at_once(root, seed, targets, order)
+            if op in GRADIENTS and op is not o.DETACH and node.dtype.kind == "f":
+                reached.update(node.src)
+    place = user_place()
+    return [UOp(o.GRADIENT, t.dtype, (t, root, seed), None, place) if t in reached else None for t in targets]
+
+
+def written_out(roots: Sequence[UOp]) -> list[UOp]:
+    """The roots with every GRADIENT in them written out. One that is a view of a sum is stored in the order of its
+    target's axes: the kernel that computes it then computes the new value of a parameter too."""
+    order = toposort(roots)
+    found = [node for node in order if node.op is o.GRADIENT]
+    new: dict[UOp, UOp] = {}
+    for node in order if found else ():
+        if node.op is not o.GRADIENT:
+            new[node] = node.over(tuple([new[s] for s in node.src]))
+        elif node not in new:                   # all of one value at once: their targets are under it
+            group = [n for n in found if n.src[1:] == node.src[1:]]
+            with one_place(node.place):
+                parts = gradients(new[node.src[1]], new[node.src[2]], [new[n.src[0]] for n in group])
+                for n, part in zip(group, parts):
+                    if part is None:
+                        raise Bug(f"no gradient comes to {n.src[0]}")
+                    new[n] = part.contiguous() if part.op in o.MOVEMENT else part
+    return [new.get(root, root) for root in roots]
+
+
+def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] = ()) -> list[UOp | None]:
+    """The same written out, with those that the root is computed from."""
+    order = order or toposort([root])
+    if o.GRADIENT in map(attrgetter("op"), order):
+        root, seed, *targets = written_out([root, seed, *targets])
+        order = toposort([root])
+    return gradients(root, seed, targets, order)
+
+
+def without_detach(roots: Sequence[UOp]) -> list[UOp]:
+    """The roots without DETACH, for which no gradient is asked any more."""
+    new: dict[UOp, UOp] = {}
+    for node in toposort(roots):
+        new[node] = new[node.src[0]] if node.op is o.DETACH else node.over(tuple([new[s] for s in node.src]))
+    return [new[root] for root in roots]
