@@ -55,6 +55,10 @@ KERNELS: dict[str, tuple[Make, tuple[tuple[int, ...], ...], DType]] = {
     "one factor for a batch": (lambda a, b: a @ b, ((3, 72, 128), (128, 64)), BF16),
     "heads": (lambda a, b: a.reshape(2, 40, 3, 64).transpose(1, 2) @ b.reshape(2, 40, 3, 64).permute(0, 2, 3, 1),
               ((2, 40, 192), (2, 40, 192)), BF16),
+    "the sum over heads": (lambda a, b: a.transpose(1, 2).reshape(256, 192) @ b, ((2, 3, 128, 64), (192, 128)), BF16),
+    "a side of heads": (lambda a, b: a.permute(1, 3, 0, 2).reshape(192, 256) @ b, ((2, 3, 128, 64), (256, 128)), BF16),
+    "heads in pieces of no whole lines": (lambda a, b: a.transpose(1, 2).reshape(80, 120) @ b,
+                                          ((2, 3, 40, 40), (120, 72)), BF16),
     "ragged": (lambda a, b: a @ b, ((133, 111), (111, 97)), BF16),
     "ragged, along the other axis": (lambda a, b: a.T @ b.T, ((111, 133), (97, 111)), BF16),
     "bias and activation": (lambda a, b, c: (a @ b + c).gelu(), ((130, 72), (72, 104), (104,)), BF16),
@@ -152,6 +156,19 @@ def test_trees_compute_the_same(name: str) -> None:
         return seen[-1]
     check([sink], values, compiled, name)
     assert any(is_on_unit(kernel) for kernel in seen), [k.moves for k in seen]
+
+
+@pytest.mark.parametrize(("name", "phases"), [("the sum over heads", 1), ("a side of heads", 1),
+                                              ("heads in pieces of no whole lines", 2)])
+def test_heads_are_axes_of_boxes_where_they_are_whole_lines(name: str, phases: int) -> None:
+    sink, values = graph(name)
+    seen: list[Kernel] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        seen.append(tree(ast))
+        return seen[-1]
+    check([sink], values, compiled, name)
+    assert len(seen[-1].phases) == phases
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(130, 520, 70), (270, 200, 200), (64, 64, 640), (16, 2048, 128)])

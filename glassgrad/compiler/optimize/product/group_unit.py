@@ -14,13 +14,15 @@ All threads do the same: no roles. Does not know which unit it is: shapes, layou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, less, linear, modulo,
+                                                    multiply, substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps,
@@ -33,7 +35,8 @@ from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
+from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, stride_along, swells,
+                                                             to_neighbour)
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
@@ -53,37 +56,55 @@ def on_group_unit(product: Product, target: Target, decisions: Decisions) \
     return GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
 
 
+class Digit(NamedTuple):
+    """A part of a flat counter with a stride of its own: counter // begin % size."""
+    begin: int
+    size: int
+    stride: int
+
+
 @dataclass
 class Factor:
-    """A factor as a matrix in memory with one contiguous axis: K, or its own axis (M or N)."""
+    """A factor as a matrix in memory with one contiguous axis: K, or its own axis (M or N). Both may be taken apart
+    there, as heads are: then they are further axes of its boxes."""
     memory: UOp
     offset: int
     axis: FlatAxis
     k: FlatAxis
     along_k: bool
-    pitch: int                            # from line to line
+    own: list[Digit]                      # positions of its own axis, those of the least stride first;
+    sum: list[Digit]                      # and those of K
     outer: list[tuple[UOp, int]]          # other loops that it depends on, with its stride along each: those around
                                           # everything, and of a padded K all but the last
     before: list[Statement]               # the loops that store it there, where it did not lie so
 
     @property
+    def pitch(self) -> int:
+        """Elements from line to line."""
+        return (self.own if self.along_k else self.sum)[0].stride
+
+    @property
     def in_two_lines(self) -> bool:
         """Whether lines that are copied may lie in two lines of the cache each."""
-        return (self.pitch * self.memory.dtype.itemsize) % gpu.CACHE_LINE != 0
+        strides = [self.pitch, *[d.stride for d in (*self.own[1:], *self.sum[1:])]]
+        return any(s * self.memory.dtype.itemsize % gpu.CACHE_LINE for s in strides)
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
-        around = tuple([Axis(r.arg.size, stride) for r, stride in self.outer])
-        places = self.k.apart(k) if self.k.pitch else {}
-        at = tuple([places.get(r, r) for r, _ in self.outer])
-        k, length = places.get(self.k.parts[-1], k), self.k.row
-        if self.along_k:
-            axes = (Axis(length, 1), Axis(self.axis.size, self.pitch), *around)
-            return [Box(self.memory, self.offset, axes, (line, size, *[1] * len(around)), (k, position, *at), to)]
-        axes = (Axis(self.axis.size, 1), Axis(length, self.pitch), *around)
-        return [Box(self.memory, self.offset, axes, (line, line, *[1] * len(around)),
-                    (add(position, index(i)), k, *at), add(to, index(i * line)))
-                for i in range(0, size, line)]
+        padded = self.k.apart(k) if self.k.pitch else {}
+        k = padded.get(self.k.parts[-1], k)
+        outer = [(Axis(r.arg.size, stride), padded.get(r, r)) for r, stride in self.outer]
+        at_once = math.gcd(size, self.own[0].size) if len(self.own) > 1 else size
+        at_once = at_once if self.along_k else line
+        found = []
+        for i in range(0, size, at_once):
+            own, sums = _along(self.own, add(position, index(i))), _along(self.sum, k)
+            first, second = (sums, own) if self.along_k else (own, sums)
+            sides = [first[0], second[0], *first[1:], *second[1:], *outer]
+            counts = (line, at_once if self.along_k else line, *[1] * (len(sides) - 2))
+            found.append(Box(self.memory, self.offset, tuple([axis for axis, _ in sides]), counts,
+                             tuple([at for _, at in sides]), add(to, index(i * line))))
+        return found
 
     def place(self, line: int, position: UOp, k: UOp) -> UOp:
         """Where the boxes have put a position and a k, both counted from their beginning."""
@@ -164,7 +185,7 @@ class GroupUnitPlan:
 
     def placed(self) -> list[Factor | BoxFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
-        found = [in_place(*of) for of in self.factors()]
+        found = [in_place(*of, self.line(self.units[0])) for of in self.factors()]
         readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
         return [image or factor for image, factor in zip(self.images, readable)]
 
@@ -348,25 +369,50 @@ def rounded_to(product: Product) -> DType | None:
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------
-def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> Factor | None:
+def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int) -> Factor | None:
     """A factor that copies can bring as it lies: a matrix with one contiguous axis whose other strides, and whose
-    beginning, are multiples of 16 bytes."""
+    beginning, are multiples of 16 bytes; its axes in one piece, or in pieces of whole lines."""
     if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM:
         return None
     position, step = counter("position", axis.size), counter("step", k.row)
     places = {**axis.apart(position), **({k.parts[-1]: step} if k.pitch else k.apart(step))}
     offset, terms = linear(substitute_index(value.src[1], places, {}))
     used = [r for r in (*outer, *(k.parts[:-1] if k.pitch else ())) if r in terms]
-    if any(atom not in (position, step, *used) for atom in terms) or len(used) > gpu.COPY_AXES - 2:
+    own, sums = digits(terms, position, line), digits(terms, step, line)
+    if not own or not sums or len(own) + len(sums) + len(used) < len(terms) or len(terms) > gpu.COPY_AXES:
         return None
-    along_k = terms.get(step) == 1
-    if not along_k and terms.get(position) != 1:
+    along_k = sums[0].stride == 1
+    if not along_k and own[0].stride != 1:
         return None
-    pitch = terms.get(position if along_k else step, 0)
     whole = gpu.COPY_BYTES // value.dtype.itemsize
-    if offset % whole or any(s <= 0 or s % whole for s in (pitch, *[terms[r] for r in used])):
-        return None
-    return Factor(value.src[0], offset, axis, k, along_k, pitch, [(r, terms[r]) for r in used], [])
+    found = Factor(value.src[0], offset, axis, k, along_k, own, sums, [(r, terms[r]) for r in used], [])
+    strides = [found.pitch, *[d.stride for d in (*own[1:], *sums[1:])], *[terms[r] for r in used]]
+    return None if offset % whole or any(s <= 0 or s % whole for s in strides) else found
+
+
+def digits(terms: Terms, whole: UOp, line: int) -> list[Digit]:
+    """How an index goes along a counter: as it is, or by its quotient and its remainder where those of them that follow
+    each other have pieces of whole lines; none where it is anything else."""
+    found = []
+    for atom, stride in terms.items():
+        inner, begin, size = atom, 1, whole.arg.size
+        if inner.op is o.MOD and inner.src[1].op is o.CONST:
+            inner, size = inner.src[0], inner.src[1].arg
+        if inner.op is o.IDIV and inner.src[1].op is o.CONST:
+            inner, begin = inner.src[0], inner.src[1].arg
+        if inner is whole:
+            found.append(Digit(begin, min(size, -(-whole.arg.size // begin)), stride))
+    found.sort()
+    ends = [d.begin * d.size for d in found]
+    follow = [d.begin for d in found] == [1, *ends[:-1]] and ends[-1] >= whole.arg.size if found else False
+    return found if follow and all(end % line == 0 for end in ends[:-1]) else []
+
+
+def _along(parts: list[Digit], at: UOp) -> list[tuple[Axis, UOp]]:
+    """The axes of a box along a counter, and where it begins on each; the last one may lie past the end."""
+    places = [divide(at, d.begin) for d in parts]
+    inside = [modulo(place, d.size) for place, d in zip(places[:-1], parts)]
+    return [(Axis(d.size, d.stride), place) for d, place in zip(parts, [*inside, places[-1]])]
 
 
 def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \
@@ -377,8 +423,8 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     whole = [at for at in reads if not ranges_of(at).isdisjoint(k.parts) and not ranges_of(at).isdisjoint(axis.parts)]
     reads = whole or reads                                        # not what is read for each line, or along one
-    along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
-        not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
+    along_k = any(to_neighbour(at, k.parts[-1]) == 1 for at in reads) and \
+        not any(to_neighbour(at, axis.parts[-1]) == 1 for at in reads)
     across = must_follow_k and not along_k                        # it is transposed on its way
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
@@ -396,14 +442,16 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     blocks = CopyAcross.of(loops_around([*used, at_line, at], [Store(memory, *copy(at_line, at, None))], TASK))
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
     stored_k = FlatAxis(k.parts, k.size)                          # a padded one is stored with its padding
+    own, sums = ([Digit(1, of.size, pitch if of is lines else 1)] for of in (axis, k))
+    stored = Factor(memory, 0, axis, stored_k, along_k, own, sums, list(zip(used, strides)), [])
     if blocks is not None:
-        return Factor(memory, 0, axis, stored_k, along_k, pitch, list(zip(used, strides)), blocks.blocks())
+        return replace(stored, before=blocks.blocks())
     plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one
     most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
     piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
     rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
     before = _in_rows(memory, used, (lines.size, inner.size), rows, piece, copy)
-    return Factor(memory, 0, axis, stored_k, along_k, pitch, list(zip(used, strides)), before)
+    return replace(stored, before=before)
 
 
 def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: int, piece: int,
