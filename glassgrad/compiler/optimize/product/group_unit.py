@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, less, linear, modulo,
-                                                    multiply, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, less, linear, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps,
@@ -36,7 +36,7 @@ from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, stride_along, swells,
-                                                             to_neighbour)
+                                                           to_neighbour)
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
