@@ -225,6 +225,19 @@ class GroupUnitPlan:
         sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
         return max(2, min(limit // stage, gpu.MOST_STAGES, -(-self.k.size // line))) if sums <= limit else 0
 
+    def stage_size(self, c: Tiling) -> int:
+        """Elements of a stage: a step of both factors, or a tile of rounded sums where it goes there."""
+        unit = self.unit(c)
+        step = (c.rows * unit.rows + unit.columns) * c.k_block
+        tile = c.rows * unit.rows * (unit.columns + gpu.UNIT_PAD) if c.stay else 0
+        whole = gpu.STAGE_BYTES // unit.left.itemsize
+        return -(-max(step, tile) // whole) * whole
+
+    def groups_at_once(self, elements: int) -> int:
+        """Groups that run at once, where each has so many elements of memory."""
+        bytes_ = elements * self.units[0].left.itemsize
+        return self.target.few_tasks // 2 * (2 if bytes_ <= gpu.SHARED_BYTES // 2 else 1)
+
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
         line, stages = self.line(unit), self.stages(groups, unit, at_once)
         left, right = ("shared" if factor else "packed" for factor in self.placed())
@@ -250,8 +263,25 @@ class GroupUnitPlan:
         unit = self.unit(c)
         if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
             return "no tile has so many matrices of the unit's rows"
-        if not 2 <= c.stages <= self.stages(c.rows, unit, 1):
+        if not 2 <= c.stages <= (gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)):
             return "stages do not fit the memory of a group, or are more than the steps of K"
+        if c.cluster > 1:
+            return self.refuses_cluster(c)
+        if not c.stay:
+            return None
+        if c.k_parts > 1 or rounded_to(self.product) is not unit.left:
+            return "groups stay where sums are stored in the type of the factors: a stage holds a tile of them"
+        if c.stages * self.stage_size(c) * unit.left.itemsize > gpu.SHARED_BYTES:
+            return "stages that hold a tile each do not fit the memory of a group"
+        return None
+
+
+    def refuses_cluster(self, c: Tiling) -> str | None:
+        """Why groups cannot share the copies of this product's right factor."""
+        if c.cluster != 2 or c.stay:
+            return "clusters are two groups, of one tile each"
+        if -(-self.m.size // (c.rows * self.unit(c).rows)) % c.cluster or self.images != (None, None):
+            return "rows of tiles do not come out even, or a factor is an image"
         return None
 
 
@@ -260,6 +290,7 @@ class GroupUnitTile:
 
     def __init__(self, plan: GroupUnitPlan, c: Tiling):
         self.plan, self.product, self.stages, self.unit = plan, plan.product, c.stages, plan.unit(c)
+        self.stay = c.stay
         self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
         self.threads = c.rows * self.unit.threads
         self.height, self.width = c.rows * self.unit.rows, self.unit.columns
@@ -267,15 +298,19 @@ class GroupUnitTile:
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
-        self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together)
+        if c.stay or c.cluster > 1:                               # tiles are numbered: no group of them is shorter
+            together = next(n for n in range(together, 0, -1) if tiles_m % n == 0 and n % c.cluster == 0)
+        self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together // c.cluster)
+        self.cluster = counter("mc", c.cluster)
         self.task_n, self.tiles_m = counter("nb", -(-self.n.size // self.width)), tiles_m
-        self.first_m = multiply(add(multiply(one(self.group), together), one(self.in_group)), self.height)
+        tile = add(multiply(one(self.group), together), add(multiply(one(self.in_group), c.cluster), one(self.cluster)))
+        self.first_m = multiply(tile, self.height)
         self.first_n = multiply(one(self.task_n), self.width)
         self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // self.line) // c.k_parts
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
         self.left_size = self.height * self.line
-        self.stage_size = self.left_size + self.width * self.line
+        self.stage_size = plan.stage_size(c)
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
         self.parts = Parts(self.unit.total, c.k_parts, self.outer, self.m, self.n)
 
@@ -283,10 +318,13 @@ class GroupUnitTile:
         """The phases, and the loops that add up the parts of K."""
         body: list[Statement] = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]), *self.sums(),
                                  AwaitSteps(0), Barrier(), *self.epilogue()]
-        stop = left_of(self.tiles_m, self.in_group.arg.size, self.group)
-        if self.in_group.arg.size > 1:
-            body = [For(self.in_group, TASK, body, stop)]
-        tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
+        stop = left_of(self.tiles_m, self.in_group.arg.size, self.group) if self.cluster.arg.size == 1 else None
+        if self.stay:
+            tasks = self.staying()
+        else:
+            body = nested([self.cluster], body, TASK)
+            body = [For(self.in_group, TASK, body, stop)] if self.in_group.arg.size > 1 else body
+            tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
         joined = self.parts.joined(self.product) if self.part.arg.size > 1 else []
         return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
@@ -296,46 +334,82 @@ class GroupUnitTile:
     def sums(self) -> list[Statement]:
         """The steps of K, with copies on their way for the next ones."""
         first, step, ahead = counter("ka", self.stages - 1), counter("ks", self.steps), self.stages - 1
+        later = add(one(step), index(ahead))
+        body = self.step(one(step))
+        if self.steps > ahead:
+            body.append(If(less(later, index(self.steps)), [self.copies(later, later)]))
+        return [*nested([first], [self.copies(one(first), one(first))]),
+                *([For(step, LOOP, body)] if self.steps > 1 else body)]
+
+    def step(self, round_: UOp) -> list[Statement]:
+        """A step of the unit on what a round has brought; after it the stage of the step before it is free."""
         depth = counter("k", self.line)
-        begin = multiply(modulo(one(step), self.stages), self.stage_size)
+        begin = multiply(modulo(round_, self.stages), self.stage_size)
         a = load(self.memory, add(begin, self.left.place(self.line, self.row, depth)))
         b = load(self.memory, add(add(begin, index(self.left_size)), self.right.place(self.line, self.column, depth)))
         multiplied = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))
-        later = add(one(step), index(ahead))
-        body: list[Statement] = [AwaitCopies(self.memory, one(step), self.stages),
-                                 *self.in_unit([For(depth, UNIT, [multiplied])]), AwaitSteps(1), Barrier()]
-        if self.steps > ahead:
-            body.append(If(less(later, index(self.steps)), [self.copies(later)]))
-        return [*nested([first], [self.copies(one(first))]),
-                *([For(step, LOOP, body)] if self.steps > 1 else body)]
+        return [AwaitCopies(self.memory, round_, self.stages), *self.in_unit([For(depth, UNIT, [multiplied])]),
+                AwaitSteps(1), Barrier()]
 
-    def copies(self, step: UOp) -> CopyBoxes:
-        """The copies of both factors for a step of K, into its stage."""
-        to = multiply(modulo(step, self.stages), self.stage_size)
+    def staying(self) -> list[Statement]:
+        """TASK groups: for the tiles of a group: steps; epilogue      the next tile's copies are on their way meanwhile
+
+        Sums go into the stage of the tile's last step: it is the one that no copy has begun to refill."""
+        order = FlatAxis.of([*self.outer, self.group, self.task_n, self.in_group])
+        groups = min(order.size, self.plan.groups_at_once(self.stages * self.stage_size))
+        group, tile, step = counter("g", groups), counter("t", -(-order.size // groups)), counter("ks", self.steps)
+
+        def copies(tile: UOp, later: UOp) -> Statement:
+            """The copies of a step that may be one of a later tile; none past the last tile."""
+            number = add(multiply(add(tile, divide(later, self.steps)), groups), one(group))
+            round_ = add(multiply(tile, self.steps), later)
+            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.apart(number))
+            inside = moves.below(number, order.size)
+            return begun[0] if inside is None else If(inside, begun)
+        number = add(multiply(one(tile), groups), one(group))
+        round_ = add(multiply(one(tile), self.steps), one(step))
+        steps = [*self.step(round_), copies(one(tile), add(one(step), index(self.stages - 1)))]
+        last = add(multiply(one(tile), self.steps), index(self.steps - 1))
+        into = self.memory, multiply(modulo(last, self.stages), self.stage_size)
+        body = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]),
+                *([For(step, LOOP, steps)] if self.steps > 1 else steps), AwaitSteps(0), Barrier(),
+                *moves.rebuild(self.epilogue(into), order.apart(number)), Barrier(copies=True)]
+        stop = None if order.size % groups == 0 else \
+            add(divide(add(index(order.size - 1), multiply(one(group), -1)), groups), index(1))
+        first = counter("ka", self.stages - 1)
+        tiles: list[Statement] = [For(tile, LOOP, body, stop)] if tile.arg.size > 1 else body
+        return nested([group], [*nested([first], [copies(index(0), one(first))]), *tiles], TASK)
+
+    def copies(self, step: UOp, round_: UOp) -> CopyBoxes:
+        """The copies of both factors for a step of K, into the stage of its round."""
+        to = multiply(modulo(round_, self.stages), self.stage_size)
         k = multiply(add(multiply(one(self.part), self.steps), step), self.line)
-        return CopyBoxes(self.memory, step, (
+        return CopyBoxes(self.memory, round_, (
             *self.left.boxes(self.line, to, self.first_m, self.height, k),
-            *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)))
+            *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)),
+            cluster=self.cluster if self.cluster.arg.size > 1 else None)
 
-    def epilogue(self) -> list[Statement]:
+    def epilogue(self, into: tuple[UOp, UOp] | None = None) -> list[Statement]:
         parts = (self.parts, one(self.part)) if self.part.arg.size > 1 else None
         return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
-                              "stages", parts)
+                              "stages", parts, into)
 
 
 def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tuple[FlatAxis, UOp], threads: int,
-                   over: str, parts: tuple[Parts, UOp] | None = None) -> list[Statement]:
+                   over: str, parts: tuple[Parts, UOp] | None = None, into: tuple[UOp, UOp] | None = None) \
+        -> list[Statement]:
     """The sums to memory of the group, and what is stored of them: neighbouring threads store neighbouring pieces of a
     line. `m` and `n` are the axes, and where the tile begins along them. Sums that are rounded to a small type before
-    anything else are so on their way to that memory. With `parts` they are stored as the sums of that part of K."""
+    anything else are so on their way to that memory: one `over` another, or `into` one that begins there. With `parts`
+    they are stored as the sums of that part of K."""
     (axis_m, first_m), (axis_n, first_n) = m, n
     row, column = total.src
     height, width = row.arg.size, column.arg.size
     pitch = width + gpu.UNIT_PAD
     small = rounded_to(product) if parts is None else None
-    tile = local("tile", small or total.dtype, height * pitch, over=over)
+    tile, start = into or (local("tile", small or total.dtype, height * pitch, over=over), index(0))
     value = total if small is None else total.cast(small)
-    keep = nested([row, column], [Store(tile, add(multiply(row, pitch), column), value)], UNIT)
+    keep = nested([row, column], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
     columns = axis_n.parts[-1].arg.size if axis_n.pitch else axis_n.size
     piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
     along = width // piece
@@ -347,7 +421,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
                 moves.below(at_n, axis_n.size) if axis_n.size % width else None)
     gate = both(gate, axis_n.gate(at_n))
-    result = load(tile, add(add(multiply(line, pitch), begin), one(each)))
+    result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
     if small is not None:
         rounded = register(product.total.arg, small)
         epilogue = moves.rebuild(product.epilogue, {product.total.cast(small): rounded})

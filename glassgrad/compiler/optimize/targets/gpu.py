@@ -76,6 +76,7 @@ SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
 REGISTERS = 64 << 10      # of a processor, 32 bits each
 OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices
 MOST_STAGES = 8          # of copies that are on their way
+STAGE_BYTES = 1024       # that stages begin at multiples of: eight lines, which are permuted together
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
 MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stores

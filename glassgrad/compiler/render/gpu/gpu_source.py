@@ -147,9 +147,11 @@ class GpuFunction(GroupThreads, CFunction):
         parameters = self._parameters(in_global)
         scratch = self._scratch_lines(in_global)
         body = [f"{self.counts_in} {self.thread} = {d.thread};", *scratch, *self.beside.begin(), *self.pointers,
-                *declared, *head, *lines, *foot]
+                *declared, *head, *lines, *foot, *self.beside.end()]
         at_once = AT_ONCE if self.group_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
+        if self.beside.cluster > 1:
+            declaration += f" __cluster_dims__({self.beside.cluster}, 1, 1)"
         twice = bool(self.wide_memories) and not self.beside.maps and not self.units
         if self.wide_memories and not twice:             # registers are short, or arguments cannot be passed on
             body.insert(0, f"const bool aligned = {self._aligned()};")
