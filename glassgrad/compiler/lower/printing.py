@@ -61,9 +61,10 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
                       for box in s.boxes]
         elif isinstance(s, AwaitCopies):
             lines.append(f"{pad}await copies of round {text(s.round)}")
-        elif isinstance(s, (AwaitSteps, Barrier)):
-            barrier = "barrier" + ", for copies too" * s.copies if isinstance(s, Barrier) else ""
-            lines.append(pad + (barrier or f"await steps, all but {s.pending}"))
+        elif isinstance(s, AwaitSteps):
+            lines.append(f"{pad}await steps, all but {s.pending}")
+        elif isinstance(s, Barrier):
+            lines.append(f"{pad}barrier" + ", for copies too" * s.copies)
         else:
             lines.append(pad + statement_text(s))
 
