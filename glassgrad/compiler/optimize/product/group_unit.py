@@ -31,7 +31,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumu
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
-from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
+from glassgrad.compiler.optimize.moves.read_ahead import read_next
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
@@ -430,7 +430,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
         stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
     else:
         stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
-    return [*keep, *read_ahead(nested([times], nested([further, each], [For(lane, LANE, stores)], TILE)), most=4)]
+    return [*keep, *read_next(nested([times], nested([further, each], [For(lane, LANE, stores)], TILE)), most=4)]
 
 
 def rounded_to(product: Product) -> DType | None:

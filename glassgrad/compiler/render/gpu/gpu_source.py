@@ -24,8 +24,9 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
-                                            For, Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
+                                            CopyBoxes, For, Kernel, Statement, Store, expressions, ranges_of,
+                                            shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -116,7 +117,10 @@ class GpuFunction(GroupThreads, CFunction):
             {s.register for s in walk(jammed.body) if isinstance(s, Accumulate)}
         self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
         self.rounded = rounded_divisions(jammed.body, self.native_floats) if dialect.quotient else set()
+        self.handed_on = {s.range for s in walk(jammed.body) if isinstance(s, For) and s.kind == LOOP and any(
+            isinstance(a, Assign) and a.value.op is o.REGISTER for a in s.body)}
         self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
+        self.asked = self.plain_blocks = 0               # how often `aligned` was asked for; open blocks without waits
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
@@ -231,10 +235,29 @@ class GpuFunction(GroupThreads, CFunction):
             values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
             load_wide(self, values, self.is_aligned)
 
+    def _nested(self, heads: list[str], body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> int:
+        """A block; in a kernel that cannot be written twice as a whole, its outermost blocks without waits are, where
+        they access 16 bytes at once: with `aligned` known, loads need not wait for each other."""
+        beside = (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)
+        plain = bool(self.beside.maps) and not any(isinstance(s, beside) for s in walk(body))
+        asked, self.plain_blocks = self.asked, self.plain_blocks + plain
+        count = super()._nested(heads, body, flow, range_, guard)
+        self.plain_blocks -= plain
+        if not plain or self.plain_blocks or self.asked == asked:
+            return count
+        lines = self.scopes[-1].lines
+        block = ["  " + line for line in lines[-count:]]
+        lines[-count:] = ["if (aligned) {", "  const bool aligned = true;", *block, "} else {",
+                          "  const bool aligned = false;", *block, "}"]
+        return 2 * count + 5
+
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
         fewer sums there are. Short ones are written out. Not so loops with several products of a unit, which would
-        leave the instruction cache, and those where the addresses of many steps take registers that the sums need."""
+        leave the instruction cache, those where the addresses of many steps take registers that the sums need, and
+        those that hand on what they have read to their next iteration: a compiler would read it where it is used."""
+        if range_ in self.handed_on:
+            return ["#pragma unroll 1"]
         sums_here = [m for m in self.sums() if m in flow.writes]
         if self.beside.stages and sums_here and (len(sums_here) > 1 or self.matrix_registers(1) > gpu.REGISTERS):
             return ["#pragma unroll 1"]
@@ -338,6 +361,7 @@ class GpuFunction(GroupThreads, CFunction):
         kernel finds out."""
         if not self.is_group_memory(memory):
             self.wide_memories[memory] = None
+            self.asked += 1
         return self.is_group_memory(memory)
 
     def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
