@@ -129,7 +129,7 @@ class GroupTile:
 
     def thread(self) -> tuple[UOp, UOp]:
         """A thread's place among those of the group, along M and along N."""
-        if self.c.block_m == SIDE:
+        if self.c.block_m == SIDE and self.c.vectors < gpu.PIECE:
             return divide(self.lane, SIDE), modulo(self.lane, SIDE)
         high, wide = gpu.WARP_SIDES
         warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide

@@ -31,7 +31,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumu
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
-from glassgrad.compiler.optimize.moves.read_ahead import read_next
+from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
@@ -201,13 +201,25 @@ class GroupUnitPlan:
             steps = -(-self.k.size // self.line(unit)) // c.k_parts
             tiles = self.tiles(c.rows, unit) * c.k_parts
             joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
-            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2, in_two) + joined, -c.stages
-        return min(self.others(), key=time)
+            processors = self.target.few_tasks // 2
+            if c.stay:
+                return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two), -c.stages
+            return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined, -c.stages
+        return min([c for c in self.others() if c.cluster == 1 or in_two[1]], key=time)
 
     def others(self) -> list[Tiling]:
-        found = [self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
-                 for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns]
-        return list(dict.fromkeys(found))
+        """Every tile; groups that stay where a processor has one at once; and clusters."""
+        found = dict.fromkeys([self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
+                               for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns])
+        more = [way for c in found for way in (self.staying(c), replace(c, cluster=2))]
+        return [*found, *[c for c in dict.fromkeys(more) if self.refuses(c) is None
+                          and not (c.stay and c.stages < gpu.LEAST_STAY_STAGES)]]
+
+    def staying(self, c: Tiling) -> Tiling:
+        """The same tile in groups that stay, with as many stages as fit one group on a processor."""
+        c = replace(c, stay=True)
+        fit = gpu.SHARED_BYTES // (self.stage_size(c) * self.unit(c).left.itemsize)
+        return replace(c, stages=min(fit, gpu.MOST_STAGES))
 
     def tiles(self, groups: int, unit: MatrixUnit) -> int:
         return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
@@ -269,7 +281,7 @@ class GroupUnitPlan:
             return self.refuses_cluster(c)
         if not c.stay:
             return None
-        if c.k_parts > 1 or rounded_to(self.product) is not unit.left:
+        if c.k_parts > 1 or rounded_to(self.product) is not unit.left or self.images != (None, None):
             return "groups stay where sums are stored in the type of the factors: a stage holds a tile of them"
         if c.stages * self.stage_size(c) * unit.left.itemsize > gpu.SHARED_BYTES:
             return "stages that hold a tile each do not fit the memory of a group"
@@ -430,7 +442,9 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
         stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
     else:
         stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
-    return [*keep, *read_next(nested([times], nested([further, each], [For(lane, LANE, stores)], TILE)), most=4)]
+    pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
+    ahead = read_ahead(pieces, most=4)
+    return [*keep, *(ahead if ahead is not pieces else read_next(pieces, most=4))]
 
 
 def rounded_to(product: Product) -> DType | None:

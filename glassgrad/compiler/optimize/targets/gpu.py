@@ -97,7 +97,9 @@ WARP_STEP = 32           # of K that are copied at once
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
 UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
-UNIT_ENDS_SEEN = 0.45    # the part of them in which the unit idles, where another group has its steps meanwhile
+UNIT_ENDS_SEEN = 0.65    # the part of them in which the unit idles, where another group has its steps meanwhile
+LEAST_STAY_STAGES = 3    # of groups that stay: one holds sums while copies fill the others
+STAY_MARGIN = 1.01       # that they have to be faster by
 
 
 def warp_tile_time(tiles: int, tile: tuple[int, int], at_once: int) -> float:
@@ -106,16 +108,23 @@ def warp_tile_time(tiles: int, tile: tuple[int, int], at_once: int) -> float:
 
 
 def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processors: int,
-                   in_two: tuple[bool, bool] = (False, False)) -> float:
+                   in_two: tuple[bool, bool] = (False, False), cluster: int = 1) -> float:
     """About how many cycles a product takes: its rounds of tiles, each with its steps and its ends. `in_two` says whose
-    lines lie in two lines of the cache: the left factor's, the right one's."""
+    lines lie in two lines of the cache: the left factor's, the right one's, of which each group of a cluster brings a
+    part."""
     rows, columns, at_once = tile
     if tiles <= processors:
         at_once, tile = 1, (rows, columns, 1)
-    copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]]
+    copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]] / cluster
     steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
     ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
     return -(-tiles // processors) * (steps_take + ends * (1 if at_once == 1 else UNIT_ENDS_SEEN))
+
+
+def unit_stay_time(tiles: int, steps: int, tile: tuple[int, int], processors: int, in_two: tuple[bool, bool]) -> float:
+    """The same where a processor has one group that takes tile after tile: its copies are waited for once."""
+    each = unit_tile_time(1, steps, (*tile, 1), processors, in_two) - UNIT_ENDS[0]
+    return STAY_MARGIN * (UNIT_ENDS[0] + -(-tiles // processors) * each)
 
 
 def unit_join_time(sums: int) -> float:
