@@ -89,9 +89,7 @@ def test_where_memory_begins_is_looked_at_once() -> None:
     assert source.count("% 16 == 0") == 1 and "load_f32_4(data1" in source
     product = Tensor.zeros(512, 512, dtype="bfloat16").contiguous().realize()
     kernel = optimize(lower((product @ product).schedule()[-1].ast), HOPPER, products=False)
-    text = make_source(kernel, HOPPER, "cuda")
-    assert text.count("% 16 == 0") == 1
-    assert text.count("const bool aligned = true;") == text.count("const bool aligned = false;") == 1
+    assert make_source(kernel, HOPPER, "cuda").count("const bool aligned = ") == 1
 
 
 @needs_cxx

@@ -193,6 +193,7 @@ class GroupUnitPlan:
         """The recipe's own choice: the tile with which the whole product takes least time."""
         left, right = self.placed()
         in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
+        operations = epilogue_operations(self.product)
 
         def time(c: Tiling) -> tuple[float, int]:
             unit = self.unit(c)
@@ -202,8 +203,9 @@ class GroupUnitPlan:
             tiles = self.tiles(c.rows, unit) * c.k_parts
             joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
             processors = self.target.few_tasks // 2
+            joined += gpu.unit_epilogue_time(tiles, tile, c.rows * unit.threads, processors, operations)
             if c.stay:
-                return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two), -c.stages
+                return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two) + joined, -c.stages
             return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined, -c.stages
         return min([c for c in self.others() if c.cluster == 1 or in_two[1]], key=time)
 
@@ -445,6 +447,12 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
     ahead = read_ahead(pieces, most=4)
     return [*keep, *(ahead if ahead is not pieces else read_next(pieces, most=4))]
+
+
+def epilogue_operations(product: Product) -> int:
+    """Operations on floats that an epilogue does for each sum."""
+    nodes = toposort([e for s in walk(product.epilogue) for e in expressions(s)])
+    return sum(n.op in o.ELEMENTWISE and n.op is not o.CAST and n.dtype.kind == "f" for n in nodes)
 
 
 def rounded_to(product: Product) -> DType | None:

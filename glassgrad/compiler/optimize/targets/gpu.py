@@ -100,6 +100,8 @@ UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum a
 UNIT_ENDS_SEEN = 0.65    # the part of them in which the unit idles, where another group has its steps meanwhile
 LEAST_STAY_STAGES = 3    # of groups that stay: one holds sums while copies fill the others
 STAY_MARGIN = 1.01       # that they have to be faster by
+LANES = 128              # operations that a processor does in a cycle,
+EPILOGUE_SHARES = ((512, 1.0), (384, 0.87), (256, 0.75), (0, 0.4))     # and their part by the threads that it has
 
 
 def warp_tile_time(tiles: int, tile: tuple[int, int], at_once: int) -> float:
@@ -125,6 +127,14 @@ def unit_stay_time(tiles: int, steps: int, tile: tuple[int, int], processors: in
     """The same where a processor has one group that takes tile after tile: its copies are waited for once."""
     each = unit_tile_time(1, steps, (*tile, 1), processors, in_two) - UNIT_ENDS[0]
     return STAY_MARGIN * (UNIT_ENDS[0] + -(-tiles // processors) * each)
+
+
+def unit_epilogue_time(tiles: int, tile: tuple[int, int, int], threads: int, processors: int, operations: int) -> float:
+    """About how many cycles so many operations on each sum take: they run beside no steps, and few threads wait for
+    each of their results."""
+    rows, columns, at_once = tile
+    busy = next(share for least, share in EPILOGUE_SHARES if (at_once if tiles > processors else 1) * threads >= least)
+    return -(-tiles // processors) * rows * columns * operations / LANES / busy
 
 
 def unit_join_time(sums: int) -> float:

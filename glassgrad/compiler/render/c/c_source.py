@@ -129,15 +129,13 @@ class CFunction(CMatrices):
     def branch(self, condition: UOp, body: list[Statement], flow: Flow) -> None:
         self._nested([f"if ({self.operand(condition).text}) {{"], body, flow, None, True)
 
-    def _nested(self, heads: list[str], body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> int:
-        """A block; returns how many lines it has."""
+    def _nested(self, heads: list[str], body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> None:
         around = self.scopes[-1]
         self.enter(flow, "", range_, guard)
         self.run(body)
         lines = self.scopes[-1].lines
         self.leave()
         around.lines += [*heads, *["  " + line for line in lines], "}"]
-        return len(heads) + len(lines) + 1
 
     # -- registers and values ------------------------------------------------------------------------------------
     def register(self, node: UOp) -> CValue:

@@ -120,7 +120,6 @@ class GpuFunction(GroupThreads, CFunction):
         self.handed_on = {s.range for s in walk(jammed.body) if isinstance(s, For) and s.kind == LOOP and any(
             isinstance(a, Assign) and a.value.op is o.REGISTER for a in s.body)}
         self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
-        self.asked = self.plain_blocks = 0               # how often `aligned` was asked for; open blocks without waits
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
@@ -235,22 +234,6 @@ class GpuFunction(GroupThreads, CFunction):
             values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
             load_wide(self, values, self.is_aligned)
 
-    def _nested(self, heads: list[str], body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> int:
-        """A block; in a kernel that cannot be written twice as a whole, its outermost blocks without waits are, where
-        they access 16 bytes at once: with `aligned` known, loads need not wait for each other."""
-        beside = (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)
-        plain = bool(self.beside.maps) and not any(isinstance(s, beside) for s in walk(body))
-        asked, self.plain_blocks = self.asked, self.plain_blocks + plain
-        count = super()._nested(heads, body, flow, range_, guard)
-        self.plain_blocks -= plain
-        if not plain or self.plain_blocks or self.asked == asked:
-            return count
-        lines = self.scopes[-1].lines
-        block = ["  " + line for line in lines[-count:]]
-        lines[-count:] = ["if (aligned) {", "  const bool aligned = true;", *block, "} else {",
-                          "  const bool aligned = false;", *block, "}"]
-        return 2 * count + 5
-
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
         fewer sums there are. Short ones are written out. Not so loops with several products of a unit, which would
@@ -361,7 +344,6 @@ class GpuFunction(GroupThreads, CFunction):
         kernel finds out."""
         if not self.is_group_memory(memory):
             self.wide_memories[memory] = None
-            self.asked += 1
         return self.is_group_memory(memory)
 
     def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
