@@ -55,6 +55,10 @@ KERNELS: dict[str, tuple[Make, tuple[tuple[int, ...], ...], DType]] = {
     "one factor for a batch": (lambda a, b: a @ b, ((3, 72, 128), (128, 64)), BF16),
     "heads": (lambda a, b: a.reshape(2, 40, 3, 64).transpose(1, 2) @ b.reshape(2, 40, 3, 64).permute(0, 2, 3, 1),
               ((2, 40, 192), (2, 40, 192)), BF16),
+    "the sum over heads": (lambda a, b: a.transpose(1, 2).reshape(256, 192) @ b, ((2, 3, 128, 64), (192, 128)), BF16),
+    "a side of heads": (lambda a, b: a.permute(1, 3, 0, 2).reshape(192, 256) @ b, ((2, 3, 128, 64), (256, 128)), BF16),
+    "heads in pieces of no whole lines": (lambda a, b: a.transpose(1, 2).reshape(80, 120) @ b,
+                                          ((2, 3, 40, 40), (120, 72)), BF16),
     "ragged": (lambda a, b: a @ b, ((133, 111), (111, 97)), BF16),
     "ragged, along the other axis": (lambda a, b: a.T @ b.T, ((111, 133), (97, 111)), BF16),
     "bias and activation": (lambda a, b, c: (a @ b + c).gelu(), ((130, 72), (72, 104), (104,)), BF16),
@@ -152,6 +156,19 @@ def test_trees_compute_the_same(name: str) -> None:
         return seen[-1]
     check([sink], values, compiled, name)
     assert any(is_on_unit(kernel) for kernel in seen), [k.moves for k in seen]
+
+
+@pytest.mark.parametrize(("name", "phases"), [("the sum over heads", 1), ("a side of heads", 1),
+                                              ("heads in pieces of no whole lines", 2)])
+def test_heads_are_axes_of_boxes_where_they_are_whole_lines(name: str, phases: int) -> None:
+    sink, values = graph(name)
+    seen: list[Kernel] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        seen.append(tree(ast))
+        return seen[-1]
+    check([sink], values, compiled, name)
+    assert len(seen[-1].phases) == phases
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(130, 520, 70), (270, 200, 200), (64, 64, 640), (16, 2048, 128)])
@@ -316,7 +333,7 @@ def test_the_source_has_a_step_for_each_part_of_a_line() -> None:
     source = make_source(kernel, HOPPER, "cuda")
     assert source.count("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16") == 4
     assert source.count("wgmma.commit_group.sync.aligned;") == 1 and source.count("wgmma.wait_group.sync.aligned") == 2
-    assert "__launch_bounds__(256, 1)" in source and "store_u16_2_by_round_pair_bf16_aligned(tile" in source
+    assert "__launch_bounds__(256, 1)" in source and "store_u16_2_by_round_pair_bf16_aligned(stages" in source
     assert "store_u16_8(data0" in source
 
 
@@ -327,7 +344,8 @@ def test_a_launch_says_which_boxes_are_copied() -> None:
     assert (right.position, right.sizes, right.strides, right.counts) == (2, (4096, 2048), (8192,), (64, 64))
     assert left.dtype == "bfloat16" and left.nbytes == 4096 * 2048 * 2 and left.swizzle == 3
     [(_, groups, threads, near)] = launch.phases
-    assert (groups, threads) == (32 * 16, 256) and near == 4 * (128 + 256) * 128
+    assert (groups, threads) == (132, 256), "one on each processor, and each takes several tiles"
+    assert near == 3 * 128 * (256 + gpu.UNIT_PAD) * 2, "a stage holds a tile of sums"
 
 
 def test_only_the_phase_that_multiplies_takes_much_memory_of_a_group() -> None:

@@ -26,6 +26,8 @@ class InFlight:
         self.started = self.finished = self.agreed = 0        # steps: begun; over for each thread; over for all
         self.adds: dict[str, int] = {}            # matrix in registers: the last step that adds to it,
         self.multiplies: dict[str, int] = {}      # and the last one that reads it as a factor
+        self.used: dict[UOp, Array] = {}          # memory: elements that threads have read since they last waited,
+        self.stored: dict[UOp, Array] = {}        # and those that they stored since a wait that copies come after
 
     def copy(self, memory: UOp, index: Array, round_: int) -> None:
         """A copy of a round into these elements begins."""
@@ -39,7 +41,19 @@ class InFlight:
         if waiting != NEVER:
             raise Bug(f"{self.title} copies round {round_} of {memory.arg.name} over round {waiting}, which was not "
                       f"waited for")
+        if any(memory in of and of[memory][index].any() for of in (self.used, self.stored)):
+            raise Bug(f"{self.title} copies round {round_} into {memory.arg.name} where threads may still store or "
+                      f"read: a barrier that copies come after is missing")
         rounds[index] = round_
+
+    def use(self, memory: UOp, index: Array, stored: bool) -> None:
+        """Threads store or read these elements by themselves."""
+        rounds, readers = self._of(memory)
+        waiting, last = int(rounds[index].max(initial=NEVER)), int(readers[index].max(initial=0))
+        if waiting != NEVER or last > self.agreed:
+            what = f"round {waiting}" if waiting != NEVER else f"step {last - 1} of the matrix unit"
+            raise Bug(f"{self.title} uses {memory.arg.name} while {what} may still do so: a wait is missing")
+        (self.stored if stored else self.used).setdefault(memory, np.zeros(memory.arg.size, bool))[index] = True
 
     def await_copies(self, memory: UOp, round_: int) -> None:
         rounds, _ = self._of(memory)
@@ -63,9 +77,12 @@ class InFlight:
     def await_steps(self, pending: int) -> None:
         self.finished = max(self.finished, self.started - pending)
 
-    def barrier(self) -> None:
+    def barrier(self, copies: bool = False) -> None:
         """All threads have arrived, so what is over for each is over for all."""
         self.agreed = self.finished
+        self.used.clear()
+        if copies:
+            self.stored.clear()
 
     def assign(self, name: str) -> None:
         """A matrix in registers is written."""

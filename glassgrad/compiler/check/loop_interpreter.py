@@ -124,7 +124,7 @@ class _PhaseRun:
     def _run_tasks(self, first: int, count: int, sizes: Sequence[int]) -> None:
         self.first_task, self.tasks = first, Wide(np.arange(count), (TASKS,))
         self.counters, self.registers, self.fixed = {}, {}, {}
-        self.in_flight = InFlight(self.title)
+        self.in_flight, self.in_step = InFlight(self.title), False
         mask = None
         for loop, values in zip(self.task_loops, np.unravel_index(first + self.tasks.array, sizes) if sizes else ()):
             self.counters[loop.range] = Wide(values.astype(np.int64), (TASKS,))
@@ -216,6 +216,9 @@ class _PhaseRun:
             round_ = self._value(s.round, mask).array.item()
             if s.by_last:
                 self.in_flight.barrier()
+            if s.cluster is not None and s.cluster is not self.task_loops[-1].range:
+                raise Bug(f"{self.title} shares copies along {s.cluster.arg.name}, whose groups do not run at once: it "
+                          f"is not the innermost loop of tasks")
             for box in s.boxes:
                 self._copy_box(s.memory, box, round_, mask)
         elif isinstance(s, AwaitCopies):
@@ -223,7 +226,7 @@ class _PhaseRun:
         elif isinstance(s, AwaitSteps):
             self.in_flight.await_steps(s.pending)
         else:
-            self.in_flight.barrier()
+            self.in_flight.barrier(s.copies)
 
     def _copy_box(self, memory: UOp, box: Box, round_: int, mask: Wide | None) -> None:
         """A box of a matrix, with zeros for what lies outside it."""
@@ -259,12 +262,14 @@ class _PhaseRun:
             any(self.kinds.get(r) == UNIT and r not in own for r in ranges_of(s.value))
 
     def _accumulate(self, s: Accumulate, mask: Wide | None) -> None:
-        if self.waits and self._is_step(s):
+        self.in_step = bool(self.waits) and self._is_step(s)
+        if self.in_step:
             self._start_step(s, mask)
         if s.register not in self.registers:
             raise Bug(f"{self.title} reads register {s.register.arg} before anything is assigned to it")
         register, old, own = s.register, self.registers[s.register], self._own(s.register)
         value = self._spread(self._typed(register, s.value, mask), [*self._spread_over(s.value), *self.along])
+        self.in_step = False
         if mask is not None:
             self._no_stray(mask, [*own, *value.axes], f"accumulates into register {register.arg}")
             value = self.axes.select(mask, value, constant(identity(s.combine, register.dtype)))
@@ -290,6 +295,8 @@ class _PhaseRun:
             raise Bug(f"{self.title} stores {s.value.dtype.name} to {memory.name}, which holds {s.memory.dtype.name}")
         active = mask if s.gate is None else self.axes.both(mask, self._value(s.gate, mask))
         index, value = self._value(s.index, mask), self._value(s.value, active)
+        if s.memory in self.in_flight.rounds:
+            self.in_flight.use(s.memory, np.unique(index.array), stored=True)
         apart: list[Axis] = [*self.along, TASKS]
         if s.combine is not None:              # each iteration combines its own value, equal or not
             apart += [r for e in expressions(s) for r in self._spread_over(e)]
@@ -380,6 +387,8 @@ class _PhaseRun:
                 spots = where.ravel()[chosen]
                 memory.watch.load(spots, tasks.ravel()[chosen] + self.first_task, self._race(
                     memory, spots, lambda n: self._place(int(chosen[n]), runs.shape, wide)))
+        if node.src[0] in self.in_flight.rounds and not self.in_step:
+            self.in_flight.use(node.src[0], np.unique(at), stored=False)
         value = Wide(memory.load(at, rows), axes)
         return value if gate is None else self.axes.select(gate, value, Wide(value.array.dtype.type(0)))
 

@@ -119,6 +119,8 @@ class CopyBoxes:
     round: UOp
     boxes: tuple[Box, ...]
     by_last: bool = False     # it starts when the last thread has come here; none waits for that
+    cluster: UOp | None = None      # a TASK loop whose groups run at once: boxes that do not depend on it are brought
+                                    # once for all of them, a part by each, when all have come here
 
 
 @dataclass(eq=False)
@@ -140,6 +142,7 @@ class AwaitSteps:
 @dataclass(eq=False)
 class Barrier:
     """Every thread of a group waits for all the others."""
+    copies: bool = False      # and copies that begin after it come after what threads did to memory before it
 
 
 Statement = Union[For, If, Assign, Accumulate, Store, Prefetch, CopyBoxes,  # noqa: UP007 - it is evaluated, on

@@ -56,12 +56,15 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
             _body(s.body, depth + 1, lines)
         elif isinstance(s, CopyBoxes):
             last = ", by the last thread" if s.by_last else ""
+            last += f", once for all {s.cluster.arg.name} where it can" if s.cluster is not None else ""
             lines += [f"{pad}copy {memory_text(s.memory)}[{text(box.to)}] = {_box(box)} as round {text(s.round)}{last}"
                       for box in s.boxes]
         elif isinstance(s, AwaitCopies):
             lines.append(f"{pad}await copies of round {text(s.round)}")
-        elif isinstance(s, (AwaitSteps, Barrier)):
-            lines.append(pad + ("barrier" if isinstance(s, Barrier) else f"await steps, all but {s.pending}"))
+        elif isinstance(s, AwaitSteps):
+            lines.append(f"{pad}await steps, all but {s.pending}")
+        elif isinstance(s, Barrier):
+            lines.append(f"{pad}barrier" + ", for copies too" * s.copies)
         else:
             lines.append(pad + statement_text(s))
 

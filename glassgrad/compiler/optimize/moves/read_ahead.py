@@ -7,10 +7,10 @@ compiler cannot load it earlier, because a store between might change it. Iterat
 from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, expressions,
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, expressions, load,
                                             ranges_of, register)
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -30,11 +30,7 @@ def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_REA
     if not isinstance(first, For) or first.kind != LOOP or first.stop is not None or first.range.arg.size % pieces:
         return body
     wide, inner = _wide_loops(first.body)
-    stores = [s for s in inner if isinstance(s, Store)]
-    reads = _reads(inner)
-    stored, read = {s.memory for s in stores}, {n.src[0] for n in reads}
-    if len(wide) < 2 or len(stores) != len(inner) or not 0 < len(reads) <= most or \
-            (len(stores) > 1 and stored & read) or not all(wide[-1].range in ranges_of(n.src[1]) for n in reads):
+    if not _may_read_ahead(wide, inner, _reads(inner), most):
         return body
     outer, piece = counter(first.range.arg.name, first.range.arg.size // pieces), counter("q", pieces)
     inner = rebuild(inner, {first.range: add(multiply(outer, pieces), piece)})
@@ -47,6 +43,46 @@ def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_REA
     for f in reversed(wide):
         out = [For(f.range, f.kind, out)]
     return [For(outer, LOOP, [For(piece, TILE, out)]), *body[1:]]
+
+
+@move(lambda body, *_: body)
+def read_next(body: list[Statement], most: int) -> list[Statement]:
+    """for o in n: wide: S(x[o], y)  ->  wide: s = y; r = x[0]; for o in n: wide: t = x[o + 1]; S(r, s); r = t
+
+    For what is computed for long: a compiler moves loads of several pieces down to where each is used. refuses (returns
+    the body): as `read_ahead`, but for any n above 1, and numbers that all lanes read are left where they are
+    """
+    first = body[0] if body else None
+    if not isinstance(first, For) or first.kind != LOOP or first.stop is not None or first.range.arg.size < 2:
+        return body
+    (wide, inner), at = _wide_loops(first.body), first.range
+    reads = [n for n in _reads(inner) if any(f.range in ranges_of(n) for f in wide)]
+    if not _may_read_ahead(wide, inner, reads, most) or any(n.op is o.LOAD for r in reads for n in toposort(r.src[1:])):
+        return body
+    axes = [f.range for f in wide]
+    held, later = ({n: register(f"{name}{i}", n.dtype, axes) for i, n in enumerate(reads)}
+                   for name in ("ahead", "after"))
+    begin = rebuild([Assign(r, n) for n, r in held.items()], {at: index(0)})
+    moving = [n for n in reads if at in ranges_of(n)]
+    steps = [*[Assign(later[n], _read_after(n, at)) for n in moving], *rebuild(inner, {**held}),
+             *[Assign(held[n], later[n]) for n in moving]]
+    for f in reversed(wide):
+        begin, steps = [For(f.range, f.kind, begin)], [For(f.range, f.kind, steps)]
+    return [*begin, For(at, LOOP, steps), *body[1:]]
+
+
+def _read_after(read: UOp, at: UOp) -> UOp:
+    """What the next iteration reads; nothing in the last one."""
+    place, *gates = [substitute_index(e, {at: add(at, index(1))}, {}) for e in read.src[1:]]
+    return load(read.src[0], place, both(less(add(at, index(1)), index(at.arg.size)), gates[0] if gates else None))
+
+
+def _may_read_ahead(wide: list[For], inner: list[Statement], reads: list[UOp], most: int) -> bool:
+    """Whether statements are stores that read few elements, and none that another of them stores."""
+    stores = [s for s in inner if isinstance(s, Store)]
+    stored, read = {s.memory for s in stores}, {n.src[0] for n in reads}
+    return len(wide) >= 2 and len(stores) == len(inner) and 0 < len(reads) <= most and \
+        not (len(stores) > 1 and stored & read) and all(wide[-1].range in ranges_of(n.src[1]) for n in reads)
 
 
 def _reads(inner: list[Statement]) -> list[UOp]:

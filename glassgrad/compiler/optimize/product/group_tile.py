@@ -110,7 +110,7 @@ class GroupTile:
 
     def __init__(self, product: Product, m: FlatAxis, n: FlatAxis, k: FlatAxis, outer: list[UOp], c: Tiling):
         self.product, self.m, self.n, self.k, self.outer, self.c = product, m, n, k, outer, c
-        self.lane = counter("l", gpu.THREADS)
+        self.lane = counter("l", c.lanes)
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
         self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
         self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
@@ -129,7 +129,7 @@ class GroupTile:
 
     def thread(self) -> tuple[UOp, UOp]:
         """A thread's place among those of the group, along M and along N."""
-        if self.c.block_m == SIDE:
+        if self.c.block_m == SIDE and self.c.vectors < gpu.PIECE:
             return divide(self.lane, SIDE), modulo(self.lane, SIDE)
         high, wide = gpu.WARP_SIDES
         warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide

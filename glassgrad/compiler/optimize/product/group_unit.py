@@ -14,12 +14,14 @@ All threads do the same: no roles. Does not know which unit it is: shapes, layou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
+from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, less, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
@@ -29,10 +31,11 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumu
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
-from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
+from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
+from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, stride_along, swells,
+                                                           to_neighbour)
 from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
@@ -53,37 +56,55 @@ def on_group_unit(product: Product, target: Target, decisions: Decisions) \
     return GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
 
 
+class Digit(NamedTuple):
+    """A part of a flat counter with a stride of its own: counter // begin % size."""
+    begin: int
+    size: int
+    stride: int
+
+
 @dataclass
 class Factor:
-    """A factor as a matrix in memory with one contiguous axis: K, or its own axis (M or N)."""
+    """A factor as a matrix in memory with one contiguous axis: K, or its own axis (M or N). Both may be taken apart
+    there, as heads are: then they are further axes of its boxes."""
     memory: UOp
     offset: int
     axis: FlatAxis
     k: FlatAxis
     along_k: bool
-    pitch: int                            # from line to line
+    own: list[Digit]                      # positions of its own axis, those of the least stride first;
+    sum: list[Digit]                      # and those of K
     outer: list[tuple[UOp, int]]          # other loops that it depends on, with its stride along each: those around
                                           # everything, and of a padded K all but the last
     before: list[Statement]               # the loops that store it there, where it did not lie so
 
     @property
+    def pitch(self) -> int:
+        """Elements from line to line."""
+        return (self.own if self.along_k else self.sum)[0].stride
+
+    @property
     def in_two_lines(self) -> bool:
         """Whether lines that are copied may lie in two lines of the cache each."""
-        return (self.pitch * self.memory.dtype.itemsize) % gpu.CACHE_LINE != 0
+        strides = [self.pitch, *[d.stride for d in (*self.own[1:], *self.sum[1:])]]
+        return any(s * self.memory.dtype.itemsize % gpu.CACHE_LINE for s in strides)
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
-        around = tuple([Axis(r.arg.size, stride) for r, stride in self.outer])
-        places = self.k.apart(k) if self.k.pitch else {}
-        at = tuple([places.get(r, r) for r, _ in self.outer])
-        k, length = places.get(self.k.parts[-1], k), self.k.row
-        if self.along_k:
-            axes = (Axis(length, 1), Axis(self.axis.size, self.pitch), *around)
-            return [Box(self.memory, self.offset, axes, (line, size, *[1] * len(around)), (k, position, *at), to)]
-        axes = (Axis(self.axis.size, 1), Axis(length, self.pitch), *around)
-        return [Box(self.memory, self.offset, axes, (line, line, *[1] * len(around)),
-                    (add(position, index(i)), k, *at), add(to, index(i * line)))
-                for i in range(0, size, line)]
+        padded = self.k.apart(k) if self.k.pitch else {}
+        k = padded.get(self.k.parts[-1], k)
+        outer = [(Axis(r.arg.size, stride), padded.get(r, r)) for r, stride in self.outer]
+        at_once = math.gcd(size, self.own[0].size) if len(self.own) > 1 else size
+        at_once = at_once if self.along_k else line
+        found = []
+        for i in range(0, size, at_once):
+            own, sums = _along(self.own, add(position, index(i))), _along(self.sum, k)
+            first, second = (sums, own) if self.along_k else (own, sums)
+            sides = [first[0], second[0], *first[1:], *second[1:], *outer]
+            counts = (line, at_once if self.along_k else line, *[1] * (len(sides) - 2))
+            found.append(Box(self.memory, self.offset, tuple([axis for axis, _ in sides]), counts,
+                             tuple([at for _, at in sides]), add(to, index(i * line))))
+        return found
 
     def place(self, line: int, position: UOp, k: UOp) -> UOp:
         """Where the boxes have put a position and a k, both counted from their beginning."""
@@ -164,7 +185,7 @@ class GroupUnitPlan:
 
     def placed(self) -> list[Factor | BoxFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
-        found = [in_place(*of) for of in self.factors()]
+        found = [in_place(*of, self.line(self.units[0])) for of in self.factors()]
         readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
         return [image or factor for image, factor in zip(self.images, readable)]
 
@@ -172,6 +193,7 @@ class GroupUnitPlan:
         """The recipe's own choice: the tile with which the whole product takes least time."""
         left, right = self.placed()
         in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
+        operations = epilogue_operations(self.product)
 
         def time(c: Tiling) -> tuple[float, int]:
             unit = self.unit(c)
@@ -180,13 +202,26 @@ class GroupUnitPlan:
             steps = -(-self.k.size // self.line(unit)) // c.k_parts
             tiles = self.tiles(c.rows, unit) * c.k_parts
             joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
-            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2, in_two) + joined, -c.stages
-        return min(self.others(), key=time)
+            processors = self.target.few_tasks // 2
+            joined += gpu.unit_epilogue_time(tiles, tile, c.rows * unit.threads, processors, operations)
+            if c.stay:
+                return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two) + joined, -c.stages
+            return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined, -c.stages
+        return min([c for c in self.others() if c.cluster == 1 or in_two[1]], key=time)
 
     def others(self) -> list[Tiling]:
-        found = [self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
-                 for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns]
-        return list(dict.fromkeys(found))
+        """Every tile; groups that stay where a processor has one at once; and clusters."""
+        found = dict.fromkeys([self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
+                               for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns])
+        more = [way for c in found for way in (self.staying(c), replace(c, cluster=2))]
+        return [*found, *[c for c in dict.fromkeys(more) if self.refuses(c) is None
+                          and not (c.stay and c.stages < gpu.LEAST_STAY_STAGES)]]
+
+    def staying(self, c: Tiling) -> Tiling:
+        """The same tile in groups that stay, with as many stages as fit one group on a processor."""
+        c = replace(c, stay=True)
+        fit = gpu.SHARED_BYTES // (self.stage_size(c) * self.unit(c).left.itemsize)
+        return replace(c, stages=min(fit, gpu.MOST_STAGES))
 
     def tiles(self, groups: int, unit: MatrixUnit) -> int:
         return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
@@ -203,6 +238,19 @@ class GroupUnitPlan:
         stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
         sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
         return max(2, min(limit // stage, gpu.MOST_STAGES, -(-self.k.size // line))) if sums <= limit else 0
+
+    def stage_size(self, c: Tiling) -> int:
+        """Elements of a stage: a step of both factors, or a tile of rounded sums where it goes there."""
+        unit = self.unit(c)
+        step = (c.rows * unit.rows + unit.columns) * c.k_block
+        tile = c.rows * unit.rows * (unit.columns + gpu.UNIT_PAD) if c.stay else 0
+        whole = gpu.STAGE_BYTES // unit.left.itemsize
+        return -(-max(step, tile) // whole) * whole
+
+    def groups_at_once(self, elements: int) -> int:
+        """Groups that run at once, where each has so many elements of memory."""
+        bytes_ = elements * self.units[0].left.itemsize
+        return self.target.few_tasks // 2 * (2 if bytes_ <= gpu.SHARED_BYTES // 2 else 1)
 
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
         line, stages = self.line(unit), self.stages(groups, unit, at_once)
@@ -229,8 +277,25 @@ class GroupUnitPlan:
         unit = self.unit(c)
         if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
             return "no tile has so many matrices of the unit's rows"
-        if not 2 <= c.stages <= self.stages(c.rows, unit, 1):
+        if not 2 <= c.stages <= (gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)):
             return "stages do not fit the memory of a group, or are more than the steps of K"
+        if c.cluster > 1:
+            return self.refuses_cluster(c)
+        if not c.stay:
+            return None
+        if c.k_parts > 1 or rounded_to(self.product) is not unit.left or self.images != (None, None):
+            return "groups stay where sums are stored in the type of the factors: a stage holds a tile of them"
+        if c.stages * self.stage_size(c) * unit.left.itemsize > gpu.SHARED_BYTES:
+            return "stages that hold a tile each do not fit the memory of a group"
+        return None
+
+
+    def refuses_cluster(self, c: Tiling) -> str | None:
+        """Why groups cannot share the copies of this product's right factor."""
+        if c.cluster != 2 or c.stay:
+            return "clusters are two groups, of one tile each"
+        if -(-self.m.size // (c.rows * self.unit(c).rows)) % c.cluster or self.images != (None, None):
+            return "rows of tiles do not come out even, or a factor is an image"
         return None
 
 
@@ -239,6 +304,7 @@ class GroupUnitTile:
 
     def __init__(self, plan: GroupUnitPlan, c: Tiling):
         self.plan, self.product, self.stages, self.unit = plan, plan.product, c.stages, plan.unit(c)
+        self.stay = c.stay
         self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
         self.threads = c.rows * self.unit.threads
         self.height, self.width = c.rows * self.unit.rows, self.unit.columns
@@ -246,15 +312,19 @@ class GroupUnitTile:
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
-        self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together)
+        if c.stay or c.cluster > 1:                               # tiles are numbered: no group of them is shorter
+            together = next(n for n in range(together, 0, -1) if tiles_m % n == 0 and n % c.cluster == 0)
+        self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together // c.cluster)
+        self.cluster = counter("mc", c.cluster)
         self.task_n, self.tiles_m = counter("nb", -(-self.n.size // self.width)), tiles_m
-        self.first_m = multiply(add(multiply(one(self.group), together), one(self.in_group)), self.height)
+        tile = add(multiply(one(self.group), together), add(multiply(one(self.in_group), c.cluster), one(self.cluster)))
+        self.first_m = multiply(tile, self.height)
         self.first_n = multiply(one(self.task_n), self.width)
         self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // self.line) // c.k_parts
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
         self.left_size = self.height * self.line
-        self.stage_size = self.left_size + self.width * self.line
+        self.stage_size = plan.stage_size(c)
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
         self.parts = Parts(self.unit.total, c.k_parts, self.outer, self.m, self.n)
 
@@ -262,10 +332,13 @@ class GroupUnitTile:
         """The phases, and the loops that add up the parts of K."""
         body: list[Statement] = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]), *self.sums(),
                                  AwaitSteps(0), Barrier(), *self.epilogue()]
-        stop = left_of(self.tiles_m, self.in_group.arg.size, self.group)
-        if self.in_group.arg.size > 1:
-            body = [For(self.in_group, TASK, body, stop)]
-        tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
+        stop = left_of(self.tiles_m, self.in_group.arg.size, self.group) if self.cluster.arg.size == 1 else None
+        if self.stay:
+            tasks = self.staying()
+        else:
+            body = nested([self.cluster], body, TASK)
+            body = [For(self.in_group, TASK, body, stop)] if self.in_group.arg.size > 1 else body
+            tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
         joined = self.parts.joined(self.product) if self.part.arg.size > 1 else []
         return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
@@ -275,46 +348,82 @@ class GroupUnitTile:
     def sums(self) -> list[Statement]:
         """The steps of K, with copies on their way for the next ones."""
         first, step, ahead = counter("ka", self.stages - 1), counter("ks", self.steps), self.stages - 1
+        later = add(one(step), index(ahead))
+        body = self.step(one(step))
+        if self.steps > ahead:
+            body.append(If(less(later, index(self.steps)), [self.copies(later, later)]))
+        return [*nested([first], [self.copies(one(first), one(first))]),
+                *([For(step, LOOP, body)] if self.steps > 1 else body)]
+
+    def step(self, round_: UOp) -> list[Statement]:
+        """A step of the unit on what a round has brought; after it the stage of the step before it is free."""
         depth = counter("k", self.line)
-        begin = multiply(modulo(one(step), self.stages), self.stage_size)
+        begin = multiply(modulo(round_, self.stages), self.stage_size)
         a = load(self.memory, add(begin, self.left.place(self.line, self.row, depth)))
         b = load(self.memory, add(add(begin, index(self.left_size)), self.right.place(self.line, self.column, depth)))
         multiplied = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))
-        later = add(one(step), index(ahead))
-        body: list[Statement] = [AwaitCopies(self.memory, one(step), self.stages),
-                                 *self.in_unit([For(depth, UNIT, [multiplied])]), AwaitSteps(1), Barrier()]
-        if self.steps > ahead:
-            body.append(If(less(later, index(self.steps)), [self.copies(later)]))
-        return [*nested([first], [self.copies(one(first))]),
-                *([For(step, LOOP, body)] if self.steps > 1 else body)]
+        return [AwaitCopies(self.memory, round_, self.stages), *self.in_unit([For(depth, UNIT, [multiplied])]),
+                AwaitSteps(1), Barrier()]
 
-    def copies(self, step: UOp) -> CopyBoxes:
-        """The copies of both factors for a step of K, into its stage."""
-        to = multiply(modulo(step, self.stages), self.stage_size)
+    def staying(self) -> list[Statement]:
+        """TASK groups: for the tiles of a group: steps; epilogue      the next tile's copies are on their way meanwhile
+
+        Sums go into the stage of the tile's last step: it is the one that no copy has begun to refill."""
+        order = FlatAxis.of([*self.outer, self.group, self.task_n, self.in_group])
+        groups = min(order.size, self.plan.groups_at_once(self.stages * self.stage_size))
+        group, tile, step = counter("g", groups), counter("t", -(-order.size // groups)), counter("ks", self.steps)
+
+        def copies(tile: UOp, later: UOp) -> Statement:
+            """The copies of a step that may be one of a later tile; none past the last tile."""
+            number = add(multiply(add(tile, divide(later, self.steps)), groups), one(group))
+            round_ = add(multiply(tile, self.steps), later)
+            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.apart(number))
+            inside = moves.below(number, order.size)
+            return begun[0] if inside is None else If(inside, begun)
+        number = add(multiply(one(tile), groups), one(group))
+        round_ = add(multiply(one(tile), self.steps), one(step))
+        steps = [*self.step(round_), copies(one(tile), add(one(step), index(self.stages - 1)))]
+        last = add(multiply(one(tile), self.steps), index(self.steps - 1))
+        into = self.memory, multiply(modulo(last, self.stages), self.stage_size)
+        body = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]),
+                *([For(step, LOOP, steps)] if self.steps > 1 else steps), AwaitSteps(0), Barrier(),
+                *moves.rebuild(self.epilogue(into), order.apart(number)), Barrier(copies=True)]
+        stop = None if order.size % groups == 0 else \
+            add(divide(add(index(order.size - 1), multiply(one(group), -1)), groups), index(1))
+        first = counter("ka", self.stages - 1)
+        tiles: list[Statement] = [For(tile, LOOP, body, stop)] if tile.arg.size > 1 else body
+        return nested([group], [*nested([first], [copies(index(0), one(first))]), *tiles], TASK)
+
+    def copies(self, step: UOp, round_: UOp) -> CopyBoxes:
+        """The copies of both factors for a step of K, into the stage of its round."""
+        to = multiply(modulo(round_, self.stages), self.stage_size)
         k = multiply(add(multiply(one(self.part), self.steps), step), self.line)
-        return CopyBoxes(self.memory, step, (
+        return CopyBoxes(self.memory, round_, (
             *self.left.boxes(self.line, to, self.first_m, self.height, k),
-            *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)))
+            *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)),
+            cluster=self.cluster if self.cluster.arg.size > 1 else None)
 
-    def epilogue(self) -> list[Statement]:
+    def epilogue(self, into: tuple[UOp, UOp] | None = None) -> list[Statement]:
         parts = (self.parts, one(self.part)) if self.part.arg.size > 1 else None
         return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
-                              "stages", parts)
+                              "stages", parts, into)
 
 
 def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tuple[FlatAxis, UOp], threads: int,
-                   over: str, parts: tuple[Parts, UOp] | None = None) -> list[Statement]:
+                   over: str, parts: tuple[Parts, UOp] | None = None, into: tuple[UOp, UOp] | None = None) \
+        -> list[Statement]:
     """The sums to memory of the group, and what is stored of them: neighbouring threads store neighbouring pieces of a
     line. `m` and `n` are the axes, and where the tile begins along them. Sums that are rounded to a small type before
-    anything else are so on their way to that memory. With `parts` they are stored as the sums of that part of K."""
+    anything else are so on their way to that memory: one `over` another, or `into` one that begins there. With `parts`
+    they are stored as the sums of that part of K."""
     (axis_m, first_m), (axis_n, first_n) = m, n
     row, column = total.src
     height, width = row.arg.size, column.arg.size
     pitch = width + gpu.UNIT_PAD
     small = rounded_to(product) if parts is None else None
-    tile = local("tile", small or total.dtype, height * pitch, over=over)
+    tile, start = into or (local("tile", small or total.dtype, height * pitch, over=over), index(0))
     value = total if small is None else total.cast(small)
-    keep = nested([row, column], [Store(tile, add(multiply(row, pitch), column), value)], UNIT)
+    keep = nested([row, column], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
     columns = axis_n.parts[-1].arg.size if axis_n.pitch else axis_n.size
     piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
     along = width // piece
@@ -326,7 +435,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
                 moves.below(at_n, axis_n.size) if axis_n.size % width else None)
     gate = both(gate, axis_n.gate(at_n))
-    result = load(tile, add(add(multiply(line, pitch), begin), one(each)))
+    result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
     if small is not None:
         rounded = register(product.total.arg, small)
         epilogue = moves.rebuild(product.epilogue, {product.total.cast(small): rounded})
@@ -335,7 +444,15 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
         stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
     else:
         stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
-    return [*keep, *read_ahead(nested([times], nested([further, each], [For(lane, LANE, stores)], TILE)), most=4)]
+    pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
+    ahead = read_ahead(pieces, most=4)
+    return [*keep, *(ahead if ahead is not pieces else read_next(pieces, most=4))]
+
+
+def epilogue_operations(product: Product) -> int:
+    """Operations on floats that an epilogue does for each sum."""
+    nodes = toposort([e for s in walk(product.epilogue) for e in expressions(s)])
+    return sum(n.op in o.ELEMENTWISE and n.op is not o.CAST and n.dtype.kind == "f" for n in nodes)
 
 
 def rounded_to(product: Product) -> DType | None:
@@ -348,25 +465,50 @@ def rounded_to(product: Product) -> DType | None:
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------
-def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> Factor | None:
+def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int) -> Factor | None:
     """A factor that copies can bring as it lies: a matrix with one contiguous axis whose other strides, and whose
-    beginning, are multiples of 16 bytes."""
+    beginning, are multiples of 16 bytes; its axes in one piece, or in pieces of whole lines."""
     if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM:
         return None
     position, step = counter("position", axis.size), counter("step", k.row)
     places = {**axis.apart(position), **({k.parts[-1]: step} if k.pitch else k.apart(step))}
     offset, terms = linear(substitute_index(value.src[1], places, {}))
     used = [r for r in (*outer, *(k.parts[:-1] if k.pitch else ())) if r in terms]
-    if any(atom not in (position, step, *used) for atom in terms) or len(used) > gpu.COPY_AXES - 2:
+    own, sums = digits(terms, position, line), digits(terms, step, line)
+    if not own or not sums or len(own) + len(sums) + len(used) < len(terms) or len(terms) > gpu.COPY_AXES:
         return None
-    along_k = terms.get(step) == 1
-    if not along_k and terms.get(position) != 1:
+    along_k = sums[0].stride == 1
+    if not along_k and own[0].stride != 1:
         return None
-    pitch = terms.get(position if along_k else step, 0)
     whole = gpu.COPY_BYTES // value.dtype.itemsize
-    if offset % whole or any(s <= 0 or s % whole for s in (pitch, *[terms[r] for r in used])):
-        return None
-    return Factor(value.src[0], offset, axis, k, along_k, pitch, [(r, terms[r]) for r in used], [])
+    found = Factor(value.src[0], offset, axis, k, along_k, own, sums, [(r, terms[r]) for r in used], [])
+    strides = [found.pitch, *[d.stride for d in (*own[1:], *sums[1:])], *[terms[r] for r in used]]
+    return None if offset % whole or any(s <= 0 or s % whole for s in strides) else found
+
+
+def digits(terms: Terms, whole: UOp, line: int) -> list[Digit]:
+    """How an index goes along a counter: as it is, or by its quotient and its remainder where those of them that follow
+    each other have pieces of whole lines; none where it is anything else."""
+    found = []
+    for atom, stride in terms.items():
+        inner, begin, size = atom, 1, whole.arg.size
+        if inner.op is o.MOD and inner.src[1].op is o.CONST:
+            inner, size = inner.src[0], inner.src[1].arg
+        if inner.op is o.IDIV and inner.src[1].op is o.CONST:
+            inner, begin = inner.src[0], inner.src[1].arg
+        if inner is whole:
+            found.append(Digit(begin, min(size, -(-whole.arg.size // begin)), stride))
+    found.sort()
+    ends = [d.begin * d.size for d in found]
+    follow = [d.begin for d in found] == [1, *ends[:-1]] and ends[-1] >= whole.arg.size if found else False
+    return found if follow and all(end % line == 0 for end in ends[:-1]) else []
+
+
+def _along(parts: list[Digit], at: UOp) -> list[tuple[Axis, UOp]]:
+    """The axes of a box along a counter, and where it begins on each; the last one may lie past the end."""
+    places = [divide(at, d.begin) for d in parts]
+    inside = [modulo(place, d.size) for place, d in zip(places[:-1], parts)]
+    return [(Axis(d.size, d.stride), place) for d, place in zip(parts, [*inside, places[-1]])]
 
 
 def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \
@@ -377,8 +519,8 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     whole = [at for at in reads if not ranges_of(at).isdisjoint(k.parts) and not ranges_of(at).isdisjoint(axis.parts)]
     reads = whole or reads                                        # not what is read for each line, or along one
-    along_k = any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
-        not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
+    along_k = any(to_neighbour(at, k.parts[-1]) == 1 for at in reads) and \
+        not any(to_neighbour(at, axis.parts[-1]) == 1 for at in reads)
     across = must_follow_k and not along_k                        # it is transposed on its way
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
@@ -396,14 +538,16 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     blocks = CopyAcross.of(loops_around([*used, at_line, at], [Store(memory, *copy(at_line, at, None))], TASK))
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
     stored_k = FlatAxis(k.parts, k.size)                          # a padded one is stored with its padding
+    own, sums = ([Digit(1, of.size, pitch if of is lines else 1)] for of in (axis, k))
+    stored = Factor(memory, 0, axis, stored_k, along_k, own, sums, list(zip(used, strides)), [])
     if blocks is not None:
-        return Factor(memory, 0, axis, stored_k, along_k, pitch, list(zip(used, strides)), blocks.blocks())
+        return replace(stored, before=blocks.blocks())
     plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one
     most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
     piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
     rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
     before = _in_rows(memory, used, (lines.size, inner.size), rows, piece, copy)
-    return Factor(memory, 0, axis, stored_k, along_k, pitch, list(zip(used, strides)), before)
+    return replace(stored, before=before)
 
 
 def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: int, piece: int,

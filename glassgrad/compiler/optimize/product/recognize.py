@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, divide, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
@@ -348,6 +348,12 @@ def stride_along(at: UOp, along: UOp) -> int | None:
     if any(along in ranges_of(atom) and atom is not along for atom in terms):
         return None
     return terms.get(along, 0)
+
+
+def to_neighbour(at: UOp, along: UOp) -> int | None:
+    """The stride of an address from a counter's first value to its second; None where it is not a constant."""
+    first, second = (linear(substitute_index(at, {along: index(n)}, {})) for n in (0, 1))
+    return second[0] - first[0] if first[1] == second[1] else None
 
 
 def evenly_along(at: UOp, along: UOp) -> bool:

@@ -23,7 +23,7 @@ FAMILIES = {
     "direct": ("rows", "vectors", "along", "block_m", "block_n"),
     "unit": ("rows", "vectors", "block_m", "block_n", "left", "k_block"),
     "staged": ("rows", "vectors", "k_block", "stages"),
-    "boxes": ("rows", "unit", "stages"),
+    "boxes": ("rows", "unit", "stages", "stay", "cluster"),
     "warps": ("rows", "vectors"),
     "held": ("ahead",),
     "dots": ("rows",),
@@ -55,6 +55,8 @@ class Tiling(Choice, names=FAMILIES):
     k_parts: int = 1          # parts of K, each summed by a task of its own
     pitch: int = 0            # between rows of an image; 0: none
     stages: int = 0           # steps of K whose copies are in memory or on their way
+    cluster: int = 1          # groups that run at once, one below the other, and bring the right factor once
+    stay: bool = False        # persistent groups: each takes tile after tile, and copies for the next one meanwhile
 
     @property
     def kind(self) -> str:

@@ -79,6 +79,7 @@ MOST_REGISTERS = 255     # of a thread
 STEP_REGISTERS = 40      # that it needs besides, where copies bring all factors of its steps
 HELD_WORK = 2048         # steps of a task's sums from which it pays to read a left factor into registers first
 MOST_STAGES = 8          # of copies that are on their way
+STAGE_BYTES = 1024       # that stages begin at multiples of: eight lines, which are permuted together
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
 MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stores
@@ -99,7 +100,11 @@ WARP_STEP = 32           # of K that are copied at once
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
 UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
-UNIT_ENDS_SEEN = 0.45    # the part of them in which the unit idles, where another group has its steps meanwhile
+UNIT_ENDS_SEEN = 0.65    # the part of them in which the unit idles, where another group has its steps meanwhile
+LEAST_STAY_STAGES = 3    # of groups that stay: one holds sums while copies fill the others
+STAY_MARGIN = 1.01       # that they have to be faster by
+LANES = 128              # operations that a processor does in a cycle,
+EPILOGUE_SHARES = ((512, 1.0), (384, 0.87), (256, 0.75), (0, 0.4))     # and their part by the threads that it has
 
 
 def warp_tile_time(tiles: int, tile: tuple[int, int], at_once: int) -> float:
@@ -108,16 +113,31 @@ def warp_tile_time(tiles: int, tile: tuple[int, int], at_once: int) -> float:
 
 
 def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processors: int,
-                   in_two: tuple[bool, bool] = (False, False)) -> float:
+                   in_two: tuple[bool, bool] = (False, False), cluster: int = 1) -> float:
     """About how many cycles a product takes: its rounds of tiles, each with its steps and its ends. `in_two` says whose
-    lines lie in two lines of the cache: the left factor's, the right one's."""
+    lines lie in two lines of the cache: the left factor's, the right one's, of which each group of a cluster brings a
+    part."""
     rows, columns, at_once = tile
     if tiles <= processors:
         at_once, tile = 1, (rows, columns, 1)
-    copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]]
+    copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]] / cluster
     steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
     ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
     return -(-tiles // processors) * (steps_take + ends * (1 if at_once == 1 else UNIT_ENDS_SEEN))
+
+
+def unit_stay_time(tiles: int, steps: int, tile: tuple[int, int], processors: int, in_two: tuple[bool, bool]) -> float:
+    """The same where a processor has one group that takes tile after tile: its copies are waited for once."""
+    each = unit_tile_time(1, steps, (*tile, 1), processors, in_two) - UNIT_ENDS[0]
+    return STAY_MARGIN * (UNIT_ENDS[0] + -(-tiles // processors) * each)
+
+
+def unit_epilogue_time(tiles: int, tile: tuple[int, int, int], threads: int, processors: int, operations: int) -> float:
+    """About how many cycles so many operations on each sum take: they run beside no steps, and few threads wait for
+    each of their results."""
+    rows, columns, at_once = tile
+    busy = next(share for least, share in EPILOGUE_SHARES if (at_once if tiles > processors else 1) * threads >= least)
+    return -(-tiles // processors) * rows * columns * operations / LANES / busy
 
 
 def unit_join_time(sums: int) -> float:

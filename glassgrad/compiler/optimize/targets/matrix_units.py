@@ -39,6 +39,7 @@ class Swizzled:
     line_bytes: int = 128
     unit_code: int = 1        # in the unit's descriptor of a matrix
     copy_code: int = 3        # in the copy's description of a box
+    repeats: int = 8          # lines after which the permutation begins again
 
     def address(self, line: int, byte: int) -> int:
         """Where a byte of a line lies.
@@ -46,7 +47,7 @@ class Swizzled:
         >>> [Swizzled().address(line, 0) for line in (0, 1, 2)]
         [0, 144, 288]
         """
-        return line * self.line_bytes + (byte // 16 ^ line % 8) * 16 + byte % 16
+        return line * self.line_bytes + (byte // 16 ^ line % self.repeats) * 16 + byte % 16
 
 
 Lines = Callable[[Any], "tuple[Any, Any]"]

@@ -45,6 +45,17 @@ static __device__ __forceinline__ void round_wait(unsigned bar, unsigned parity)
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done) : "r"(bar), "r"(parity) : "memory");
 }
+// For groups of a cluster, which run at once. Not .release.cluster: that would be a memory barrier of the whole device.
+static __device__ __forceinline__ void clusters_begin(unsigned bar, unsigned groups) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(groups) : "memory");
+}
+static __device__ __forceinline__ void cluster_arrive(unsigned bar, unsigned group) {
+  asm volatile("{ .reg .b32 far; mapa.shared::cluster.u32 far, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [far]; }"
+               :: "r"(bar), "r"(group) : "memory");
+}
+static __device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+}
 // Whether this is the first thread of the last warp to come; it counts for the next time then.
 static __device__ __forceinline__ bool comes_last(unsigned arrived, unsigned warps, unsigned thread) {
   unsigned before = 0;
@@ -68,8 +79,22 @@ def has_copies(kernel: Kernel) -> bool:
 
 def box_maps(kernel: Kernel, slots: dict[UOp, int]) -> list[BoxMap]:
     """The tensor maps of a kernel, each once."""
-    boxes = [box for phase in kernel.phases for s in walk(phase.body) if isinstance(s, CopyBoxes) for box in s.boxes]
+    boxes = [brought(box, s.cluster) for phase in kernel.phases for s in walk(phase.body) if isinstance(s, CopyBoxes)
+             for box in s.boxes]
     return list(dict.fromkeys(_box_map(box, slots) for box in boxes))
+
+
+def brought(box: Box, cluster: UOp | None) -> Box:
+    """What one group brings of a box: all of it, or its part of one that all groups of a cluster need: some lines."""
+    if cluster is None or cluster in frozenset().union(*[ranges_of(e) for e in box.first]):
+        return box
+    size, lines = cluster.arg.size, box.counts[1]
+    if lines % (size * Swizzled().repeats):
+        raise Bug(f"{lines} lines cannot be brought by {size} groups: they are permuted {Swizzled().repeats} at a time")
+    part, rank = lines // size, multiply(cluster, lines // size)
+    return box._replace(counts=(box.counts[0], part, *box.counts[2:]),
+                        first=(box.first[0], add(box.first[1], rank), *box.first[2:]),
+                        to=add(box.to, multiply(rank, box.counts[0])))
 
 
 def _box_map(box: Box, slots: dict[UOp, int]) -> BoxMap:
@@ -127,6 +152,8 @@ class Asynchronous:
         self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
                             and function.is_matrix(s.register)}) > 1          # sums of the unit
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
+        shared = [s.cluster for s in walk(function.body) if isinstance(s, CopyBoxes) and s.cluster is not None]
+        self.cluster = int(shared[0].arg.size) if shared else 1
 
     # -- what a function begins with ---------------------------------------------------------------------------
     def parameters(self) -> list[str]:
@@ -137,10 +164,17 @@ class Asynchronous:
             return []
         by_last = any(isinstance(s, CopyBoxes) and s.by_last for s in walk(self.f.body))
         each = "rounds_begin(shared_at(rounds + s));" + " arrived[s] = 0;" * by_last
+        if self.cluster > 1:
+            each += f" clusters_begin(shared_at(freed + s), {self.cluster});"
         first = f"if (thread == 0) {{ for (int s = 0; s < {self.stages}; s++) {{ {each} }} rounds_visible(); }}"
         return [f"__shared__ u64 rounds[{self.stages}];",
-                *([f"__shared__ unsigned arrived[{self.stages}];"] if by_last else []), first, self.wait,
+                *([f"__shared__ unsigned arrived[{self.stages}];"] if by_last else []),
+                *([f"__shared__ u64 freed[{self.stages}];"] if self.cluster > 1 else []), first, self.wait, *self.end(),
                 "const unsigned warps = __shfl_sync(0xffffffffu, (unsigned)thread / 128, 0);"]
+
+    def end(self) -> list[str]:
+        """What a function ends with: no group of a cluster leaves while others may write to its memory."""
+        return ["cluster_wait();"] if self.cluster > 1 else []
 
     # -- statements ----------------------------------------------------------------------------------------------
     def write(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
@@ -148,9 +182,10 @@ class Asynchronous:
         if isinstance(s, CopyBoxes):
             self.copy(s)
         elif isinstance(s, AwaitCopies):
-            parity = f"(unsigned)({self.value(s.round)} / {s.stages}) & 1"
-            line(f"round_wait(shared_at(rounds + {self.stage(s.round)}), {parity});")
+            line(f"round_wait(shared_at(rounds + {self.stage(s.round)}), {self.parity(s.round)});")
         elif isinstance(s, Barrier):
+            if s.copies:
+                line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
             line(self.wait)
         else:
             self.await_steps(s)
@@ -160,9 +195,13 @@ class Asynchronous:
         bytes_ = sum(_count(box) for box in s.boxes) * size
         lines = [f"const unsigned round = shared_at(rounds + {self.stage(s.round)});",
                  f"round_expect(round, {bytes_});"]
-        for box in s.boxes:
-            rank = len(box.axes)
-            name = self.box_copy(rank)
+        if s.cluster is not None:
+            freed = f"shared_at(freed + {self.stage(s.round)})"
+            lines += [f"cluster_arrive({freed}, {group});" for group in range(self.cluster)]
+            lines.append(f"round_wait({freed}, {self.parity(s.round)});")
+        for whole in s.boxes:
+            box = brought(whole, s.cluster)
+            name = self.box_copy(len(box.axes), 1 if box is whole else self.cluster)
             at = ", ".join(f"(int)({self.value(e)})" for e in box.first)
             which = self.maps.index(_box_map(box, self.slots))
             lines.append(f"{name}(shared_at({base} + {self.value(box.to)}), &map{which}, round, {at});")
@@ -174,14 +213,19 @@ class Asynchronous:
             self.f.line("  " + text)
         self.f.line("}")
 
-    def box_copy(self, rank: int) -> str:
+    def box_copy(self, rank: int, groups: int) -> str:
+        """The helper that starts the copy of a box, to the same place of so many groups."""
         takes = ", ".join(f"int x{i}" for i in range(rank))
         places = ", ".join(f"%{3 + i}" for i in range(rank))
         given = ", ".join(f'"r"(x{i})' for i in range(rank))
+        to_all, mask, name = "", "", f"copy_box_{rank}"
+        if groups > 1:
+            to_all, mask, name = ".multicast::cluster", f", %{3 + rank}", f"copy_box_{rank}_to_{groups}"
+            given += f', "h"((unsigned short){(1 << groups) - 1})'
         return self.f.define(
-            f"copy_box_{rank}", "void", f"unsigned to, const TensorMap *map, unsigned round, {takes}",
-            f'asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes '
-            f'[%0], [%1, {{{places}}}], [%2];" :: "r"(to), "l"(map), "r"(round), {given} : "memory");')
+            name, "void", f"unsigned to, const TensorMap *map, unsigned round, {takes}",
+            f'asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes'
+            f'{to_all} [%0], [%1, {{{places}}}], [%2]{mask};" :: "r"(to), "l"(map), "r"(round), {given} : "memory");')
 
     def await_steps(self, s: AwaitSteps) -> None:
         """The wait. Registers are named where they must be computed before it, or used only after it, so that nothing
@@ -271,6 +315,10 @@ class Asynchronous:
     def value(self, node: UOp) -> str:
         self.f.note((node,))
         return self.f.operand(node).inside
+
+    def parity(self, round_: UOp) -> str:
+        """Which of two phases of its stage's barrier a round is."""
+        return f"(unsigned)({self.value(round_)} / {self.stages}) & 1"
 
     def stage(self, round_: UOp) -> str:
         return self.value(modulo(round_, self.stages))

@@ -23,9 +23,10 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
-                                            For, Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
+from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
+                                            CopyBoxes, For, Kernel, Statement, Store, expressions, ranges_of,
+                                            shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -116,6 +117,8 @@ class GpuFunction(GroupThreads, CFunction):
             {s.register for s in walk(jammed.body) if isinstance(s, Accumulate)}
         self.native_floats = target.small_floats(dialect.name)     # where a chip has these, it has their instructions
         self.rounded = rounded_divisions(jammed.body, self.native_floats) if dialect.quotient else set()
+        self.handed_on = {s.range for s in walk(jammed.body) if isinstance(s, For) and s.kind == LOOP and any(
+            isinstance(a, Assign) and a.value.op is o.REGISTER for a in s.body)}
         self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
@@ -147,9 +150,11 @@ class GpuFunction(GroupThreads, CFunction):
         parameters = self._parameters(in_global)
         scratch = self._scratch_lines(in_global)
         body = [f"{self.counts_in} {self.thread} = {d.thread};", *scratch, *self.beside.begin(), *self.pointers,
-                *declared, *head, *lines, *foot]
+                *declared, *head, *lines, *foot, *self.beside.end()]
         at_once = AT_ONCE if self.group_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
+        if self.beside.cluster > 1:
+            declaration += f" __cluster_dims__({self.beside.cluster}, 1, 1)"
         twice = bool(self.wide_memories) and not self.beside.maps and not self.units
         if self.wide_memories and not twice:             # registers are short, or arguments cannot be passed on
             body.insert(0, f"const bool aligned = {self._aligned()};")
@@ -231,7 +236,10 @@ class GpuFunction(GroupThreads, CFunction):
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
         fewer sums there are. Short ones are written out. Not so loops with several products of a unit, which would
-        leave the instruction cache, and those where the addresses of many steps take registers that the sums need."""
+        leave the instruction cache, those where the addresses of many steps take registers that the sums need, and
+        those that hand on what they have read to their next iteration: a compiler would read it where it is used."""
+        if range_ in self.handed_on:
+            return ["#pragma unroll 1"]
         sums_here = [m for m in self.sums() if m in flow.writes]
         if self.beside.stages and sums_here and (len(sums_here) > 1 or self.matrix_registers(1) > gpu.REGISTERS):
             return ["#pragma unroll 1"]
