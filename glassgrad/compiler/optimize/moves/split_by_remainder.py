@@ -6,7 +6,8 @@ multiply zeros. But which taps count depends on the remainder of i alone:
     for i in n: for k in taps: if (i - k) % s == 0: S[i, k]
     ->  for each r in s:  for i in n/s: for k in the taps with (r - k) % s == 0:  S[s*i + r, k]
 
-Each remainder is a loop nest of its own: no gate is left, no product is wasted, and addresses step evenly again.
+Each remainder is a loop nest of its own: no gate is left, no product is wasted, and addresses step evenly again. Where
+those are no products, one nest has them side by side on a GPU: what lies between each other's results is stored once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, linear, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, counter, task_loops, walk, with_body
+from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, If, Statement, Store, counter, expressions,
+                                            register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.steps import move
 
@@ -37,6 +39,41 @@ def residues(body: list[Statement]) -> list[list[Statement]]:
         else:
             waiting += cut
     return done
+
+
+@move(lambda nests: nests)
+def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
+    """for i: S0[2i]; for i: S1[2i + 1]  ->  for i: S0[2i]; S1[2i + 1]      (neighbours are read and stored together)
+    refuses: loops of different lengths; statements other than sums, then stores; what reads memory that is stored to"""
+    around = [[(f.range, f.kind, f.stop) for f in task_loops(nest)[0]] for nest in nests]
+    inner = [task_loops(nest)[1] for nest in nests]
+    every = [s for body in inner for s in walk(body)]
+    stored = {s.memory for s in every if isinstance(s, Store)}
+    read = {n.src[0] for n in toposort([e for s in every for e in expressions(s)]) if n.op is o.LOAD}
+    if len(nests) == 1 or any(other != around[0] for other in around) or not stored.isdisjoint(read) or \
+            not all(isinstance(s, (For, Assign, Accumulate, Store)) for s in every):
+        return nests
+    sums: list[Statement] = []
+    stores: list[Statement] = []
+    for number, body in enumerate(inner):
+        own = {r: register(f"{r.arg}_{number}", r.dtype, r.src) for r in moves.assigned(body)}
+        begins = [s for s in body if isinstance(s, Assign)]
+        steps = [s for s in body if isinstance(s, (For, Accumulate))]
+        ends = [s for s in body if isinstance(s, Store)]
+        if [*begins, *steps, *ends] != body:
+            return nests
+        if all(isinstance(s, Accumulate) for s in steps):            # a sum of one term is no loop
+            first = {s.register: s.value for s in begins}
+            for s in steps:
+                first[s.register] = UOp(s.combine, s.value.dtype, (first[s.register], s.value))
+            stores += moves.rebuild(ends, first)
+        else:
+            sums += moves.rebuild([*begins, *steps], own)
+            stores += moves.rebuild(ends, own)
+    body = [*sums, *stores]
+    for r, kind, stop in reversed(around[0]):
+        body = [For(r, kind, body, stop)]
+    return [body]
 
 
 def _cut(body: list[Statement]) -> list[list[Statement]] | None:

@@ -31,6 +31,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
+from glassgrad.compiler.optimize.product.line_boxes import LineAxis, LineFactor, line_rows, line_windows
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
@@ -105,7 +106,7 @@ class GroupUnitPlan:
     outer: list[UOp]
     left: UOp
     right: UOp
-    images: tuple[BoxFactor | None, BoxFactor | None] = (None, None)       # factors that are read as boxes of an image
+    images: tuple[BoxFactor | None, BoxFactor | LineFactor | None] = (None, None)     # factors that are boxes of one
 
     @staticmethod
     def of(p: Product, target: Target) -> GroupUnitPlan | None:
@@ -122,7 +123,7 @@ class GroupUnitPlan:
         plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
         if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
-        plan = plan.with_images()
+        plan = plan.with_images().with_columns_of_all()
         if min(plan.m.size, plan.n.size) < gpu.LEAST_SIDE:
             return None
         stored = any(image is None and swells(factor, loops + p.k)
@@ -141,11 +142,27 @@ class GroupUnitPlan:
         if found is not None and self.left_follows(found.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
             return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
+        lines = line_windows(self.right, p.n, p.k, line, MOST_PADDED)
+        if lines is not None and self.left_follows(lines.k):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *lines.axis.parts)]
+            return replace(self, n=lines.axis, k=lines.k, outer=outer, images=(None, lines))
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
             if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
+            lines = line_rows(self.right, p.n, padded.k, line) \
+                if self.units[0].across and not self.outer and padded.placed()[0] is not None else None
+            if lines is not None:
+                return replace(padded, n=lines.axis, images=(None, lines))
             return padded if padded.placed() != [None, None] else self
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
+
+    def with_columns_of_all(self) -> GroupUnitPlan:
+        """The same, with columns of all images on one axis, where the right factor is stored first anyway: tiles end
+        with the last image then, not with each."""
+        images = [r for r in self.outer if r in self.product.n]
+        if not images or self.placed()[1] is not None:
+            return self
+        return replace(self, n=FlatAxis.of(self.product.n), outer=[r for r in self.outer if r not in images])
 
     def left_follows(self, k: FlatAxis) -> bool:
         """Whether the left factor can be stored in this order of K: it lies so, or its memory is in the cache."""
@@ -162,7 +179,7 @@ class GroupUnitPlan:
             return self
         return replace(self, k=FlatAxis([*around, last], count(around) * pitch, pitch))
 
-    def placed(self) -> list[Factor | BoxFactor | None]:
+    def placed(self) -> list[Factor | BoxFactor | LineFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
         found = [in_place(*of) for of in self.factors()]
         readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
@@ -202,7 +219,8 @@ class GroupUnitPlan:
         line, limit = self.line(unit), gpu.SHARED_BYTES // at_once
         stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
         sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
-        return max(2, min(limit // stage, gpu.MOST_STAGES, -(-self.k.size // line))) if sums <= limit else 0
+        steps = -(-self.k.size // line)
+        return max(min(2, steps), min(limit // stage, gpu.MOST_STAGES, steps)) if sums <= limit else 0
 
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
         line, stages = self.line(unit), self.stages(groups, unit, at_once)
@@ -229,7 +247,7 @@ class GroupUnitPlan:
         unit = self.unit(c)
         if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
             return "no tile has so many matrices of the unit's rows"
-        if not 2 <= c.stages <= self.stages(c.rows, unit, 1):
+        if not min(2, -(-self.k.size // self.line(unit))) <= c.stages <= self.stages(c.rows, unit, 1):
             return "stages do not fit the memory of a group, or are more than the steps of K"
         return None
 
@@ -274,7 +292,8 @@ class GroupUnitTile:
 
     def sums(self) -> list[Statement]:
         """The steps of K, with copies on their way for the next ones."""
-        first, step, ahead = counter("ka", self.stages - 1), counter("ks", self.steps), self.stages - 1
+        ahead = max(1, self.stages - 1)
+        first, step = counter("ka", ahead), counter("ks", self.steps)
         depth = counter("k", self.line)
         begin = multiply(modulo(one(step), self.stages), self.stage_size)
         a = load(self.memory, add(begin, self.left.place(self.line, self.row, depth)))
@@ -315,7 +334,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     tile = local("tile", small or total.dtype, height * pitch, over=over)
     value = total if small is None else total.cast(small)
     keep = nested([row, column], [Store(tile, add(multiply(row, pitch), column), value)], UNIT)
-    columns = axis_n.parts[-1].arg.size if axis_n.pitch else axis_n.size
+    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n)
     piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
     along = width // piece
     each, further = counter("e", piece), counter("f", 8 // piece)
@@ -338,6 +357,17 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     return [*keep, *read_ahead(nested([times], nested([further, each], [For(lane, LANE, stores)], TILE)), most=4)]
 
 
+def neighbours_stored(product: Product, axis: FlatAxis) -> int:
+    """How many positions of an axis lie side by side in what is stored: of all loops, or of the last ones."""
+    stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
+    run = 1
+    for r in reversed(axis.parts[-1:] if axis.pitch else axis.parts):
+        if any(stride_along(s.index, r) != run for s in stores):
+            break
+        run *= r.arg.size
+    return run
+
+
 def rounded_to(product: Product) -> DType | None:
     """The type of 16 bits that an epilogue rounds the sum to before it does anything else; None: it does not."""
     found: set[DType | None] = set()
@@ -351,7 +381,7 @@ def rounded_to(product: Product) -> DType | None:
 def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp]) -> Factor | None:
     """A factor that copies can bring as it lies: a matrix with one contiguous axis whose other strides, and whose
     beginning, are multiples of 16 bytes."""
-    if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM:
+    if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM or isinstance(k, LineAxis):
         return None
     position, step = counter("position", axis.size), counter("step", k.row)
     places = {**axis.apart(position), **({k.parts[-1]: step} if k.pitch else k.apart(step))}

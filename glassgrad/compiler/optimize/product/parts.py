@@ -35,7 +35,7 @@ class Parts:
     def joined(self, product: Product) -> list[Statement]:
         """The sums of the parts, as plain loops: for all results: for the parts: add."""
         total = register(product.total.arg, product.total.dtype)
-        at = load(self.memory, self.at(self.part, flat_index(self.m.parts), flat_index(self.n.parts)))
+        at = load(self.memory, self.at(self.part, self.m.position(), self.n.position()))
         body: list[Statement] = [Assign(total, identity(o.ADD, total.dtype)),
                                  For(self.part, LOOP, [Accumulate(total, o.ADD, at)]),
                                  *moves.rebuild(product.epilogue, {product.total: total})]

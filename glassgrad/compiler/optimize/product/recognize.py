@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, divide, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, linear, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
@@ -181,11 +182,12 @@ class FlatAxis:
     """Several loops as one: `size` positions, taken apart again by division where that is needed.
 
     With a pitch, the last loop (columns of an image) is laid out in rows of so many positions: those past its last
-    column are unused, and `gate` says where.
+    column are unused, and `gate` says where. With a height, the loop before it is in so many rows, likewise.
     """
     parts: list[UOp]
     size: int
     pitch: int = 0
+    height: int = 0
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
@@ -200,12 +202,28 @@ class FlatAxis:
         """Where a position is used; None: everywhere."""
         if not self.pitch:
             return None
-        return moves.below(modulo(at, self.pitch), self.parts[-1].arg.size)
+        column = moves.below(modulo(at, self.pitch), self.parts[-1].arg.size)
+        row = modulo(divide(at, self.pitch), self.height) if self.height else None
+        return column if row is None else both(column, moves.below(row, self.parts[-2].arg.size))
+
+    def position(self) -> UOp:
+        """The position that the loops have reached."""
+        sizes = [int(r.arg.size) for r in self.parts]
+        sizes[-1] = self.pitch or sizes[-1]
+        sizes[-2:-1] = [self.height or n for n in sizes[-2:-1]]
+        at = index(0)
+        for r, size in zip(self.parts, sizes):
+            at = add(multiply(at, size), r)
+        return at
 
     def apart(self, at: UOp) -> dict[UOp, UOp]:
         if self.pitch:
-            rows = FlatAxis.of(self.parts[:-1]).apart(divide(at, self.pitch))
-            return {**rows, self.parts[-1]: modulo(at, self.pitch)}
+            line, around = divide(at, self.pitch), self.parts[:-1]
+            column = {self.parts[-1]: modulo(at, self.pitch)}
+            if not self.height:
+                return {**FlatAxis.of(around).apart(line), **column}
+            whole = FlatAxis.of(around[:-1]).apart(divide(line, self.height)) if around[1:] else {}
+            return {**whole, around[-1]: modulo(line, self.height), **column}
         out, step = {}, 1
         for r in reversed(self.parts):
             whole = divide(at, step)
