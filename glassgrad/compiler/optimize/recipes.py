@@ -7,18 +7,16 @@ timing; each is data (decisions.py), so that a search can try others (runtime/se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Assign, For, Kernel, Phase, Statement, Store, expressions, walk
+from glassgrad.compiler.lower.loops import Kernel, Phase, Statement
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues, side_by_side
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.nests import is_nests, nests
+from glassgrad.compiler.optimize.phases import filled_once, in_one_launch
 from glassgrad.compiler.optimize.plain.group_loops import in_threads
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
@@ -49,7 +47,8 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
         phases += [Phase(b) for b in [*done, *(_plain(rest, target, decisions) if rest else [])]]
         any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
-    phases = [Phase(cold_path.branch(phase.body)) for phase in filled_once(phases)]
+    phases = in_one_launch(filled_once(phases)) if target.groups else phases
+    phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
 
 
@@ -61,30 +60,6 @@ def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[
         if short is not None:
             return short
     return plain(body, target, decisions)
-
-
-def filled_once(phases: list[Phase]) -> list[Phase]:
-    """phases a: m = S, b, c: m = S  ->  a, b      (memory that has its contents already is not filled again)"""
-    def seen(memories: Iterable[UOp]) -> set[UOp]:
-        return {m for m in memories if m.op is o.PARAM or m.op is o.LOCAL and m.arg.scope == "shared"}
-    statements = [[*walk(phase.body)] for phase in phases]
-    fills = [seen(s.memory for s in every if isinstance(s, Store)) for every in statements]
-    stored = frozenset[UOp]().union(*fills)
-    kept: list[Phase] = []
-    holds: dict[UOp, object] = {}                # memory, and what filled it last
-    for phase, every, memories in zip(phases, statements, fills):
-        copies = all(isinstance(s, (For, Assign, Store)) for s in every) and \
-            stored.isdisjoint(seen(toposort([e for s in every for e in expressions(s)])))
-        contents = contents_of(phase.body) if copies else phase
-        if not memories or any(holds.get(memory) != contents for memory in memories):
-            kept.append(phase)
-        holds.update(dict.fromkeys(memories, contents))
-    return kept
-
-
-def contents_of(body: list[Statement]) -> tuple[object, ...]:
-    """Statements as what can be compared."""
-    return tuple([(type(s), *[contents_of(v) if isinstance(v, list) else v for v in vars(s).values()]) for s in body])
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[Statement]]:

@@ -341,9 +341,9 @@ class _Plan:
                     self.store(value, "read by every tap of a window")
                 return NOTHING
         if repeats and node.op is not o.EXPAND and inside.cost * self._reads(node) > 8:
-            image = self._image(source) if self.limits.pads_as_read else None
-            self.store(image or source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
-            if image is None:
+            padded = self._image(source) if self.limits.pads_as_read else None
+            self.store(padded or source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
+            if padded is None:
                 return NOTHING
             self.inlined[source] = inside = NOTHING._replace(cost=source.op.cost)
         if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and not self._feeds_contraction(node):

@@ -62,10 +62,11 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
         ends = [s for s in body if isinstance(s, Store)]
         if [*begins, *steps, *ends] != body:
             return nests
-        if all(isinstance(s, Accumulate) for s in steps):            # a sum of one term is no loop
+        terms = [s for s in steps if isinstance(s, Accumulate)]
+        if terms == steps:                       # a sum of one term is no loop
             first = {s.register: s.value for s in begins}
-            for s in steps:
-                first[s.register] = UOp(s.combine, s.value.dtype, (first[s.register], s.value))
+            for term in terms:
+                first[term.register] = UOp(term.combine, term.value.dtype, (first[term.register], term.value))
             stores += moves.rebuild(ends, first)
         else:
             sums += moves.rebuild([*begins, *steps], own)

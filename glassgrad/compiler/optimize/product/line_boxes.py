@@ -196,5 +196,5 @@ def line_windows(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int, most
 
 def line_rows(value: UOp, n: Sequence[UOp], k: FlatAxis, line: int) -> LineFactor | None:
     """A factor whose rows and columns are those of K, padded; its lines are positions."""
-    found = few_channels(value, n, *k.parts[-2:], line) if len(k.parts) >= 2 and k.pitch else None
+    found = few_channels(value, n, k.parts[-2], k.parts[-1], line) if len(k.parts) >= 2 and k.pitch else None
     return None if found is None else LineFactor(found[0], found[1], k, found[1], k.parts[-1])

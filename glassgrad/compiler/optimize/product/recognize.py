@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, linear, modulo, multiply,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
@@ -219,11 +218,11 @@ class FlatAxis:
     def apart(self, at: UOp) -> dict[UOp, UOp]:
         if self.pitch:
             line, around = divide(at, self.pitch), self.parts[:-1]
-            column = {self.parts[-1]: modulo(at, self.pitch)}
+            places = {self.parts[-1]: modulo(at, self.pitch)}
             if not self.height:
-                return {**FlatAxis.of(around).apart(line), **column}
-            whole = FlatAxis.of(around[:-1]).apart(divide(line, self.height)) if around[1:] else {}
-            return {**whole, around[-1]: modulo(line, self.height), **column}
+                return {**FlatAxis.of(around).apart(line), **places}
+            outer = FlatAxis.of(around[:-1]).apart(divide(line, self.height))
+            return {**outer, around[-1]: modulo(line, self.height), **places}
         out, step = {}, 1
         for r in reversed(self.parts):
             whole = divide(at, step)
