@@ -267,6 +267,24 @@ def test_float32_is_read_so_where_the_unit_may_round_it() -> None:
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float32))
 
 
+@pytest.mark.parametrize("pixels", [(5, 28), (4, 56)], ids=str)
+def test_the_gradient_by_the_weights_of_float32_reads_rows_that_are_moved_by_a_tap(pixels: tuple[int, int]) -> None:
+    """A unit that takes lines along the sum alone: the image is stored once for each tap along a row."""
+    features = {"sm_90a", "tf32"}
+    target = replace(HOPPER, features=frozenset(features), units=units_of(features))
+    x, w, g = (a.astype(np.float32) for a in numbers((2, 32, *pixels), (64, 32, 3, 3), (2, 64, *pixels)))
+    leaf = Tensor(w).realize()
+    [item] = (Tensor(x).realize().conv2d(leaf, padding=1) * Tensor(g).realize()).sum().gradient(leaf)[0].schedule()
+    kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target, products=False)
+    assert any(m.arg.name == "right_shifted" for p in kernel.phases for m in filled(p)), kernel.moves
+    wanted = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64))
+                       for part in taps(x, (3, 3), 1).values()], -1).reshape(w.shape)
+    given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
+    out = np.full(wanted.size, np.nan, np.float32)
+    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float32))
+
+
 def test_a_box_that_hardware_refuses_is_reported() -> None:
     """Along its innermost axis a box begins at a multiple of 16 bytes."""
     [item] = (Tensor.zeros(4, 64, dtype="float16").contiguous().realize() + 1).schedule()

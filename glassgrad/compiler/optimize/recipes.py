@@ -20,7 +20,6 @@ from glassgrad.compiler.optimize.phases import filled_once, in_one_launch
 from glassgrad.compiler.optimize.plain.group_loops import in_threads
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
-from glassgrad.compiler.optimize.product.recognize import recognize
 from glassgrad.compiler.optimize.targets.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable
@@ -41,11 +40,21 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
     phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
               for body in nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
-    for body in _loop_nests(kernel, target):
-        tiled = contraction(body, target, decisions) if products or target.groups else None
-        done, rest = ([], body) if tiled is None else tiled
-        phases += [Phase(b) for b in [*done, *(_plain(rest, target, decisions) if rest else [])]]
-        any_tiled = any_tiled or tiled is not None
+    for parts in _loop_nests(kernel):
+        waiting: list[list[Statement]] = []              # on a GPU, nests that are no products are taken together
+        for part in parts:
+            blocks = in_blocks(moves.merge_all(part), target)
+            for body in blocks:
+                tiled = contraction(body, target, decisions) if products or target.groups else None
+                done, rest = ([], body) if tiled is None else tiled
+                phases += [Phase(b) for b in done]
+                if rest and target.groups:
+                    waiting.append(rest if tiled is not None or len(blocks) > 1 else part)
+                elif rest:
+                    phases += [Phase(b) for b in _plain(rest, target, decisions)]
+                any_tiled = any_tiled or tiled is not None
+        for rest in side_by_side(waiting):
+            phases += [Phase(b) for b in _plain(moves.merge_all(rest), target, decisions)]
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = in_one_launch(filled_once(phases)) if target.groups else phases
     phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
@@ -62,14 +71,10 @@ def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[
     return plain(body, target, decisions)
 
 
-def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[Statement]]:
-    """The loop nests that are optimized one by one: of each phase, split by remainders, merged, cut to known sizes."""
+def _loop_nests(kernel: Kernel) -> Iterator[list[list[Statement]]]:
+    """The loop nests of each phase, split by remainders."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
-        parts = residues(phase.body)
-        if target.groups and not any(recognize(part) for part in parts):
-            parts = side_by_side(parts)
-        for part in parts:
-            yield from in_blocks(moves.merge_all(part), target)
+        yield residues(phase.body)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

@@ -50,7 +50,7 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
     every = [s for body in inner for s in walk(body)]
     stored = {s.memory for s in every if isinstance(s, Store)}
     read = {n.src[0] for n in toposort([e for s in every for e in expressions(s)]) if n.op is o.LOAD}
-    if len(nests) == 1 or any(other != around[0] for other in around) or not stored.isdisjoint(read) or \
+    if len(nests) < 2 or any(other != around[0] for other in around) or not stored.isdisjoint(read) or \
             not all(isinstance(s, (For, Assign, Accumulate, Store)) for s in every):
         return nests
     sums: list[Statement] = []

@@ -7,6 +7,7 @@
         for steps of K (or of a part of it, where tiles are few):
             wait for its copies; one step of the unit; wait for the step before it; refill the stage that it read
         put the sums into that memory, line by line; the epilogue reads them there
+    for all results, where columns are not neighbours in memory or K is in parts: the epilogue of sums stored so far
 
 Copies bring zeros for what lies past the edges of M, N and K. What lies past those of M and N is dropped at the store.
 All threads do the same: no roles. Does not know which unit it is: shapes, layouts and limits come from targets/.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Union
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
@@ -35,11 +37,14 @@ from glassgrad.compiler.optimize.product.line_boxes import LineAxis, LineFactor,
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
+from glassgrad.compiler.optimize.product.shifted_rows import ShiftedFactor, shifted_rows
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
+
+ImageFactor = Union[BoxFactor, LineFactor, ShiftedFactor]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 def on_group_unit(product: Product, target: Target, decisions: Decisions) \
@@ -106,7 +111,7 @@ class GroupUnitPlan:
     outer: list[UOp]
     left: UOp
     right: UOp
-    images: tuple[BoxFactor | None, BoxFactor | LineFactor | None] = (None, None)     # factors that are boxes of one
+    images: tuple[BoxFactor | None, ImageFactor | None] = (None, None)     # factors that are read as boxes of an image
 
     @staticmethod
     def of(p: Product, target: Target) -> GroupUnitPlan | None:
@@ -149,10 +154,12 @@ class GroupUnitPlan:
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
             if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
-            lines = line_rows(self.right, p.n, padded.k, line) \
-                if self.units[0].across and not self.outer and padded.placed()[0] is not None else None
-            if lines is not None:
-                return replace(padded, n=lines.axis, images=(None, lines))
+            rows: LineFactor | ShiftedFactor | None = None
+            if not self.outer:
+                rows = line_rows(self.right, p.n, padded.k, line) if self.units[0].across else \
+                    shifted_rows(self.right, p.n, padded.k)
+            if rows is not None:
+                return replace(padded, n=rows.axis, images=(None, rows))
             return padded if padded.placed() != [None, None] else self
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
 
@@ -179,7 +186,7 @@ class GroupUnitPlan:
             return self
         return replace(self, k=FlatAxis([*around, last], count(around) * pitch, pitch))
 
-    def placed(self) -> list[Factor | BoxFactor | LineFactor | None]:
+    def placed(self) -> list[Factor | ImageFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
         found = [in_place(*of) for of in self.factors()]
         readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
@@ -192,8 +199,9 @@ class GroupUnitPlan:
 
         def time(c: Tiling) -> tuple[float, int]:
             unit = self.unit(c)
-            tile = (c.rows * unit.rows, unit.columns, 2 if c.stages <= self.stages(c.rows, unit, 2) else 1)
-            tile = tile if tile in gpu.UNIT_RATES else (*tile[:2], 1)
+            rows, columns = c.rows * unit.rows, unit.columns
+            tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
+                       and c.stages <= self.stages(c.rows, unit, n))
             steps = -(-self.k.size // self.line(unit)) // c.k_parts
             tiles = self.tiles(c.rows, unit) * c.k_parts
             joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
@@ -274,7 +282,9 @@ class GroupUnitTile:
         self.left_size = self.height * self.line
         self.stage_size = self.left_size + self.width * self.line
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
-        self.parts = Parts(self.unit.total, c.k_parts, self.outer, self.m, self.n)
+        self.apart = c.k_parts > 1 or self.n.parts[-1].arg.size > 1 and neighbours_stored(self.product, self.n) == 1
+        small = rounded_to(self.product) if c.k_parts == 1 else None
+        self.parts = Parts(small or self.unit.total, c.k_parts, self.outer, self.m, self.n, self.product)
 
     def phases(self) -> tuple[list[list[Statement]], list[Statement]]:
         """The phases, and the loops that add up the parts of K."""
@@ -284,7 +294,7 @@ class GroupUnitTile:
         if self.in_group.arg.size > 1:
             body = [For(self.in_group, TASK, body, stop)]
         tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
-        joined = self.parts.joined(self.product) if self.part.arg.size > 1 else []
+        joined = self.parts.joined() if self.apart else []
         return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
     def in_unit(self, body: list[Statement]) -> list[Statement]:
@@ -316,7 +326,7 @@ class GroupUnitTile:
             *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)))
 
     def epilogue(self) -> list[Statement]:
-        parts = (self.parts, one(self.part)) if self.part.arg.size > 1 else None
+        parts = (self.parts, one(self.part)) if self.apart else None
         return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                               "stages", parts)
 
@@ -330,7 +340,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     row, column = total.src
     height, width = row.arg.size, column.arg.size
     pitch = width + gpu.UNIT_PAD
-    small = rounded_to(product) if parts is None else None
+    small = rounded_to(product) if parts is None or parts[0].part.arg.size == 1 else None
     tile = local("tile", small or total.dtype, height * pitch, over=over)
     value = total if small is None else total.cast(small)
     keep = nested([row, column], [Store(tile, add(multiply(row, pitch), column), value)], UNIT)
@@ -346,11 +356,8 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
                 moves.below(at_n, axis_n.size) if axis_n.size % width else None)
     gate = both(gate, axis_n.gate(at_n))
     result = load(tile, add(add(multiply(line, pitch), begin), one(each)))
-    if small is not None:
-        rounded = register(product.total.arg, small)
-        epilogue = moves.rebuild(product.epilogue, {product.total.cast(small): rounded})
-        product = replace(product, total=rounded, epilogue=epilogue)
     if parts is None:
+        product = product if small is None else product.rounded(small)
         stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
     else:
         stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
@@ -72,6 +73,11 @@ class Product:
         assert isinstance(store, Store)
         strides = {r: abs(stride) for r, stride in linear(store.index)[1].items() if r in (*self.m, *self.n)}
         return self.swapped() if min(strides, key=lambda r: strides[r], default=None) in self.m else self
+
+    def rounded(self, dtype: DType) -> Product:
+        """The same, of sums that are of a small type already, to which its epilogue rounds them first."""
+        total = register(self.total.arg, dtype)
+        return replace(self, total=total, epilogue=moves.rebuild(self.epilogue, {self.total.cast(dtype): total}))
 
     def stores(self, result: UOp, places: dict[UOp, UOp], gate: UOp | None) -> list[Statement]:
         """The epilogue with the sum `result`, at these values of its loops; nothing is stored where the gate is false,

@@ -87,8 +87,8 @@ COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
 UNIT_RATES = {(192, 256, 1): 1.0, (128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9,
-              (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48,
-              (64, 64, 2): 0.47}
+              (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 128, 4): 0.65,
+              (64, 64, 1): 0.48, (64, 64, 2): 0.47}
 UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least
 # Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
 WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}
@@ -96,7 +96,8 @@ WARP_STEP = 32           # of K that are copied at once
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
 UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
-UNIT_ENDS_SEEN = 0.45    # the part of them in which the unit idles, where another group has its steps meanwhile
+UNIT_ENDS_SEEN = 0.45    # the part of them in which the unit idles, where another group has its steps meanwhile;
+SHORT_SUM, ENDS_OF_SHORT = 4, {1: 1.3, 2: 0.9, 4: 0.5}      # of sums of fewer steps, by the groups on a processor
 
 
 def warp_tile_time(tiles: int, tile: tuple[int, int], at_once: int) -> float:
@@ -114,7 +115,8 @@ def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processor
     copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]]
     steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
     ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
-    return -(-tiles // processors) * (steps_take + ends * (1 if at_once == 1 else UNIT_ENDS_SEEN))
+    seen = ENDS_OF_SHORT[at_once] if steps < SHORT_SUM else 1.0 if at_once == 1 else UNIT_ENDS_SEEN
+    return -(-tiles // processors) * (steps_take + ends * seen)
 
 
 def unit_join_time(sums: int) -> float:
