@@ -179,7 +179,7 @@ REWRITES = {
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "cold_path.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
     "phases.filled_once": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
-    "phases.in_one_launch": "test_window_boxes.py::test_windows_are_boxes_of_the_image",
+    "split_by_remainder.interleaved": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
     "split_by_remainder.side_by_side": "test_group_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
     "split_by_remainder.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
 }

@@ -69,7 +69,7 @@ def test_windows_are_boxes_of_the_image(name: str) -> None:
     image, weights, padding = SHAPES[name]
     x, w = numbers(image, weights)
     kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=padding))
-    assert copies_windows(kernel) and "right=shared" in kernel.moves[0] and len(kernel.phases) == 2
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0] and len(kernel.phases) == 3
     wanted = convolved(x, w, padding)
     out = np.full(wanted.size, np.nan, np.float16)
     run_kernel(kernel, [out, x.ravel(), w.ravel()])
@@ -120,6 +120,7 @@ def test_the_gradient_by_the_weights_sums_over_rows_and_columns_of_boxes(name: s
 
 # image, weights, padding, stride, dilation
 STRIDED = {"every second": ((2, 64, 11, 28), (64, 64, 3, 3), 1, 2, 1),
+           "as many odd rows as even ones": ((2, 64, 12, 28), (64, 64, 3, 3), 1, 2, 1),
            "one tap": ((1, 64, 9, 56), (64, 64, 1, 1), 0, 2, 1),
            "every third, taps apart": ((1, 64, 9, 46), (64, 64, 3, 2), 2, 3, 2),
            "taps apart": ((1, 64, 7, 28), (72, 64, 3, 3), 2, 1, 2),
@@ -139,7 +140,7 @@ def test_windows_with_a_stride_are_boxes_of_the_rows_and_columns_of_a_remainder(
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
 
 
-@pytest.mark.parametrize("name", ["every second", "every third, taps apart"])
+@pytest.mark.parametrize("name", ["every second", "as many odd rows as even ones", "every third, taps apart"])
 def test_the_gradients_of_a_strided_convolution(name: str) -> None:
     """By the image each remainder of rows and columns is a product of its own, whose results lie apart."""
     image, weights, padding, stride, dilation = STRIDED[name]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from glassgrad.compiler.lower.loops import Kernel, Phase, Statement
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
-from glassgrad.compiler.optimize.moves.split_by_remainder import residues, side_by_side
+from glassgrad.compiler.optimize.moves.split_by_remainder import interleaved, residues, side_by_side
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.nests import is_nests, nests
-from glassgrad.compiler.optimize.phases import filled_once, in_one_launch
+from glassgrad.compiler.optimize.phases import filled_once
 from glassgrad.compiler.optimize.plain.group_loops import in_threads
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
@@ -41,34 +42,48 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
               for body in nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
     for parts in _loop_nests(kernel):
-        waiting: list[list[Statement]] = []              # on a GPU, nests that are no products are taken together
-        for part in parts:
-            blocks = in_blocks(moves.merge_all(part), target)
-            for body in blocks:
-                tiled = contraction(body, target, decisions) if products or target.groups else None
-                done, rest = ([], body) if tiled is None else tiled
-                phases += [Phase(b) for b in done]
-                if rest and target.groups:
-                    waiting.append(rest if tiled is not None or len(blocks) > 1 else part)
-                elif rest:
-                    phases += [Phase(b) for b in _plain(rest, target, decisions)]
-                any_tiled = any_tiled or tiled is not None
-        for rest in side_by_side(waiting):
-            phases += [Phase(b) for b in _plain(moves.merge_all(rest), target, decisions)]
+        if target.groups:
+            phases += _by_groups(parts, target, decisions)
+            continue
+        for body in [body for part in parts for body in in_blocks(moves.merge_all(part), target)]:
+            tiled = contraction(body, target, decisions) if products else None
+            done = plain(body, target, decisions) if tiled is None else tiled[0]
+            phases += [Phase(b) for b in done]
+            any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
-    phases = in_one_launch(filled_once(phases)) if target.groups else phases
+    phases = filled_once(phases) if target.groups else phases
     phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
 
 
+def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:
+    """The phases of loop nests on groups of threads; those that are no contractions, or are left of one, are taken
+    together."""
+    phases: list[Phase] = []
+    waiting: list[list[Statement]] = []
+    for part in parts:
+        blocks = in_blocks(moves.merge_all(part), target)
+        for body in blocks:
+            tiled = contraction(body, target, decisions)
+            done, rest = ([], part if len(blocks) == 1 else body) if tiled is None else tiled
+            phases += [Phase(b) for b in done]
+            waiting += [rest] if rest else []
+    alike: dict[tuple[UOp, ...], list[list[Statement]]] = {}
+    for nest in waiting:
+        alike.setdefault(tuple([f.range for f in task_loops(nest)[0]]), []).append(nest)
+    for nests_ in alike.values():
+        lines = interleaved(nests_, target.lanes(4))
+        bodies = [lines] if lines is not None else [body for nest in side_by_side(nests_)
+                                                    for body in _plain(moves.merge_all(nest), target, decisions)]
+        phases += [Phase(body) for body in bodies]
+    return phases
+
+
 def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """A loop nest that is no contraction."""
-    if target.groups:
-        across = across_group(body, target, decisions)
-        short = in_threads(body, target, decisions) if across is None else [across]
-        if short is not None:
-            return short
-    return plain(body, target, decisions)
+    """A loop nest that is no contraction, on groups of threads."""
+    across = across_group(body, target, decisions)
+    short = in_threads(body, target, decisions) if across is None else [across]
+    return plain(body, target, decisions) if short is None else short
 
 
 def _loop_nests(kernel: Kernel) -> Iterator[list[list[Statement]]]:

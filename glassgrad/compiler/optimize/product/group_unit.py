@@ -33,18 +33,18 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
-from glassgrad.compiler.optimize.product.line_boxes import LineAxis, LineFactor, line_rows, line_windows
+from glassgrad.compiler.optimize.product.line_boxes import (LineAxis, ShiftedFactor, line_rows, line_windows,
+                                                            shifted_rows)
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
-from glassgrad.compiler.optimize.product.shifted_rows import ShiftedFactor, shifted_rows
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
-ImageFactor = Union[BoxFactor, LineFactor, ShiftedFactor]  # noqa: UP007 - it is evaluated, on Python 3.10 too
+ImageFactor = Union[BoxFactor, ShiftedFactor]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 def on_group_unit(product: Product, target: Target, decisions: Decisions) \
@@ -154,7 +154,7 @@ class GroupUnitPlan:
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
             if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
-            rows: LineFactor | ShiftedFactor | None = None
+            rows: ImageFactor | None = None
             if not self.outer:
                 rows = line_rows(self.right, p.n, padded.k, line) if self.units[0].across else \
                     shifted_rows(self.right, p.n, padded.k)

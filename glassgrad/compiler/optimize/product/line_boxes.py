@@ -1,4 +1,4 @@
-"""Windows of an image of few channels, copied as lines that overlap. In: factors of a product. Out: `LineFactor`s.
+"""Windows copied as lines along rows of an image. In: factors of a product. Out: `LineFactor`, `ShiftedFactor`.
 
 A first layer reads three channels: too few for a line of memory that a matrix unit reads. But where channels are
 innermost, all taps of a window along one row lie side by side, and those of the next position begin a stride further
@@ -8,6 +8,10 @@ never are. A copy fills what is left of a line with zeros, and so it does with r
 
     forward               a step of K is one row of taps; positions are rows and columns
     by the weights        a step of K is columns; positions are rows of taps
+
+By the weights, a unit that takes lines along the sum alone (of float32, of bytes) wants columns innermost, as images
+have them; but a tap begins at any column. There the image is stored once for each tap along a row, moved by it; taps
+across rows are boxes of that, which begin at another row (`ShiftedFactor`). Of nine taps it is a third of all windows.
 """
 
 from __future__ import annotations
@@ -24,11 +28,12 @@ from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box,
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
-from glassgrad.compiler.optimize.product.window_boxes import StoredImage
+from glassgrad.compiler.optimize.product.window_boxes import BoxFactor, StoredImage
 from glassgrad.compiler.optimize.targets import gpu
 
 MOST_WASTE = 4             # times the products of a line of which few positions are used
-AT_ONCE = 4                # pixels that a thread stores
+AT_ONCE = 4                # pixels that a thread stores, or pieces of
+BESIDE = 4                 # elements
 
 
 @dataclass
@@ -59,18 +64,19 @@ class LineAxis(FlatAxis):
 
 
 @dataclass
-class LineFactor:
-    """A factor of a product as lines of an image with its channels innermost."""
-    image: StoredImage
-    axis: FlatAxis                         # rows and columns, padded; or rows of taps
-    k: FlatAxis                            # rows of taps; or rows and columns, padded
-    lines: LineAxis                        # the one of them that is rows of taps
-    columns: UOp                           # the loop over positions of a row
-    in_two_lines: bool = True              # whether a line that is copied may lie in two lines of the cache
+class LineFactor(BoxFactor):
+    """A factor of a product as lines of an image with its channels innermost: one of its axes is rows of taps."""
 
     @property
-    def along_k(self) -> bool:
-        return self.lines is self.k
+    def lines(self) -> LineAxis:
+        lines = self.k if isinstance(self.k, LineAxis) else self.axis
+        assert isinstance(lines, LineAxis)
+        return lines
+
+    @property
+    def columns(self) -> UOp:
+        """The loop over positions of a row."""
+        return (self.axis if self.along_k else self.k).parts[-1]
 
     @property
     def rows(self) -> Axis:
@@ -94,24 +100,6 @@ class LineFactor:
     def to(self) -> UOp:
         size = math.prod(self.outer) * self.rows.size * self.row_size * self.lines.channels
         return local(f"{self.image.name}_lines", self.image.memory.dtype, size, "shared")
-
-    def place(self, line: int, position: UOp, k: UOp) -> UOp:
-        """Where the boxes have put a position and a k, both counted from their beginning."""
-        if self.along_k:
-            return add(multiply(position, line), k)
-        column = add(multiply(k, line), modulo(position, line))
-        return add(multiply(divide(position, line), line * line), column)
-
-    def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
-        """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
-        pixels, pitch = (size, self.axis.pitch) if self.along_k else (line, self.k.pitch)
-        columns, rows = (pitch, pixels // pitch) if pixels % pitch == 0 else (math.gcd(pixels, pitch), 1)
-        step = columns * rows if self.along_k else line
-        found = []
-        for i in range(0, size, step):
-            places = {**self.axis.apart(add(position, index(i))), **self.k.apart(k)}
-            found.append(self.box(places, line, columns, rows, add(to, index(i * line))))
-        return found
 
     def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
         """The lines of so many columns and rows, the first ones given by the values of all loops."""
@@ -191,10 +179,86 @@ def line_windows(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int, most
     pitch = 1 << (n[-1].arg.size - 1).bit_length()
     pitch = pitch if pitch <= most_padded * n[-1].arg.size else -(-n[-1].arg.size // 16) * 16
     axis = FlatAxis([*n[-2:]], n[-2].arg.size * pitch, pitch)
-    return LineFactor(image, axis, lines, lines, n[-1])
+    return LineFactor(image, axis, lines, in_two_lines=True)
 
 
 def line_rows(value: UOp, n: Sequence[UOp], k: FlatAxis, line: int) -> LineFactor | None:
     """A factor whose rows and columns are those of K, padded; its lines are positions."""
     found = few_channels(value, n, k.parts[-2], k.parts[-1], line) if len(k.parts) >= 2 and k.pitch else None
-    return None if found is None else LineFactor(found[0], found[1], k, found[1], k.parts[-1])
+    return None if found is None else LineFactor(found[0], found[1], k, in_two_lines=True)
+
+
+# -- rows that are moved by a tap -------------------------------------------------------------------------------------
+@dataclass
+class ShiftedFactor:
+    """A factor of a product as boxes of an image that is stored once for each tap along a row."""
+    image: StoredImage
+    axis: FlatAxis                         # other taps, the tap along a row, channels
+    k: FlatAxis                            # rows and columns, padded
+    in_two_lines: bool = False
+    along_k: bool = True
+
+    @property
+    def sizes(self) -> list[int]:
+        """The axes as they are stored: taps along a row, images, channels, rows, columns."""
+        outer = [last - least + 1 for least, last in self.image.ends[:-2]]
+        least, last = self.image.ends[-2]
+        return [self.axis.parts[-2].arg.size, *outer, self.image.channels.size, last - least + 1, self.k.pitch]
+
+    @property
+    def to(self) -> UOp:
+        return local(f"{self.image.name}_shifted", self.image.memory.dtype, math.prod(self.sizes), "shared")
+
+    def place(self, line: int, position: UOp, k: UOp) -> UOp:
+        """Where the boxes have put a position and a k, both counted from their beginning."""
+        return add(multiply(position, line), k)
+
+    def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
+        """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
+        at_once, sizes = math.gcd(size, self.image.channels.size), self.sizes
+        strides = [math.prod(sizes[a + 1:]) for a in range(len(sizes))]
+        taps, *outer, channels, rows, columns = [Axis(*axis) for axis in zip(sizes, strides)]
+        found = []
+        for i in range(0, size, at_once):
+            places = {**self.axis.apart(add(position, index(i))), **self.k.apart(k)}
+            *around, row = [substitute_index(build(constant - least, terms), places, {})
+                            for (constant, terms), (least, _) in zip(self.image.coordinates[:-1], self.image.ends)]
+            first = (places[self.k.parts[-1]], places[self.image.channel], row, *around, places[self.axis.parts[-2]])
+            axes = (columns, channels, rows, *outer, taps)
+            counts = (line, at_once, *[1] * (len(axes) - 2))
+            found.append(Box(self.to, 0, axes, counts, first, add(to, index(i * line))))
+        return found
+
+    @property
+    def before(self) -> list[Statement]:
+        """The loops that store the image for each tap: a thread stores neighbours at once."""
+        image, all_ = self.image, FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(self.sizes)])
+        each, lane, more = counter("e", BESIDE), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
+        block = counter("p", -(-all_.size // (AT_ONCE * BESIDE * gpu.PACK_LANES)))
+        piece = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
+        inside, places = moves.below(multiply(piece, BESIDE), all_.size), all_.apart(multiply(piece, BESIDE))
+        tap, *outer, channel, row, column = [places[r] for r in all_.parts]
+        constant, terms = image.coordinates[-1]
+        own = add(column, each)
+        column = add(add(own, index(constant)), multiply(tap, terms[self.axis.parts[-2]]))
+        at = add(multiply(channel, image.channels.stride), column)
+        for position, axis, (least, _) in zip([*outer, row], image.axes, image.ends):
+            at = add(at, multiply(add(position, index(least)), axis.stride))
+        gate = both(less(index(-1), column), less(column, index(image.axes[-1].size)))
+        gate = both(both(gate, moves.below(own, self.k.parts[-1].arg.size)), inside)
+        held = register(f"{image.name}_next", image.memory.dtype, (more, each, lane))
+        body: list[Statement] = [Assign(held, load(image.memory, at, gate)),
+                                 Store(self.to, add(multiply(piece, BESIDE), each), held, None, inside)]
+        return nested([block], nested([more, each], [For(lane, LANE, body)], TILE), TASK)
+
+
+def shifted_rows(value: UOp, n: Sequence[UOp], k: FlatAxis) -> ShiftedFactor | None:
+    """A factor whose rows and columns are those of K, padded, without a step; refuses (None) anything else."""
+    image = StoredImage.of("right", value, n, k.parts[-2], k.parts[-1]) if len(k.parts) >= 2 and k.pitch else None
+    if image is None or max(image.steps) > 1 or len(image.axes) != 3 or k.pitch % BESIDE:
+        return None
+    taps = [r for r in image.coordinates[-1][1] if r is not k.parts[-1]]
+    if len(taps) != 1 or taps[0] not in n:
+        return None
+    others = [r for r in n if r not in (taps[0], image.channel)]
+    return ShiftedFactor(image, FlatAxis.of([*others, taps[0], image.channel]), k)

@@ -223,18 +223,21 @@ class FlatAxis:
 
     def apart(self, at: UOp) -> dict[UOp, UOp]:
         if self.pitch:
-            line, around = divide(at, self.pitch), self.parts[:-1]
-            places = {self.parts[-1]: modulo(at, self.pitch)}
-            if not self.height:
-                return {**FlatAxis.of(around).apart(line), **places}
-            outer = FlatAxis.of(around[:-1]).apart(divide(line, self.height))
-            return {**outer, around[-1]: modulo(line, self.height), **places}
+            return self._in_rows(at)
         out, step = {}, 1
         for r in reversed(self.parts):
             whole = divide(at, step)
             out[r] = whole if r is self.parts[0] else modulo(whole, r.arg.size)
             step *= r.arg.size
         return out
+
+    def _in_rows(self, at: UOp) -> dict[UOp, UOp]:
+        line, around = divide(at, self.pitch), self.parts[:-1]
+        places = {self.parts[-1]: modulo(at, self.pitch)}
+        if not self.height:
+            return {**FlatAxis.of(around).apart(line), **places}
+        outer = FlatAxis.of(around[:-1]).apart(divide(line, self.height))
+        return {**outer, around[-1]: modulo(line, self.height), **places}
 
 
 @dataclass

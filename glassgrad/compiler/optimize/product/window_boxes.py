@@ -70,8 +70,12 @@ class BoxFactor:
         found = []
         for i in range(0, size, step):
             places = {**self.axis.apart(add(position, index(i))), **self.k.apart(k)}
-            found.append(self.image.box(places, line, columns, rows, add(to, index(i * line))))
+            found.append(self.box(places, line, columns, rows, add(to, index(i * line))))
         return found
+
+    def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
+        """A box of lines of so many columns and rows, the first ones given by the values of all loops."""
+        return self.image.box(places, line, columns, rows, to)
 
 
 @dataclass
