@@ -312,6 +312,17 @@ def test_cuda_takes_the_source(name: str) -> None:
     check([sink], values, compiled, name)
 
 
+@needs_nvrtc
+def test_large_tiles_of_short_sums_have_the_registers_they_need() -> None:
+    """Two groups would have room in shared memory, but not for their sums."""
+    a, b = (Tensor.zeros(*shape, dtype="float16").contiguous().realize() for shape in ((256, 128), (128, 512)))
+    [item] = (a @ b).schedule()
+    given = ["boxes(rows=2, vectors=1, unit=wgmma_m64n256k16_f16, left=shared, right=shared, k_block=64, stages=2)"]
+    kernel = optimize(lower(item.ast, keep_bytes=HOPPER.row_bytes), HOPPER, products=False, given=given)
+    source = make_source(kernel, HOPPER, "cuda")
+    assert "__launch_bounds__(256, 1)" in source and nvrtc.compile_cuda(source, "sm_90a")
+
+
 def test_the_source_has_a_step_for_each_part_of_a_line() -> None:
     kernel = one_kernel(4096, 4096, 4096)
     source = make_source(kernel, HOPPER, "cuda")

@@ -74,7 +74,8 @@ def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int
 UNIT_LIMITS = Limits(least_k=16, least_work=1 << 17)
 SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
 REGISTERS = 64 << 10      # of a processor, 32 bits each
-OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices
+OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices;
+LEAST_REGISTERS = 26     # and with which one matrix of sums can be compiled at all
 MOST_STAGES = 8          # of copies that are on their way
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
