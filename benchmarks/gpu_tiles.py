@@ -123,7 +123,11 @@ def tile_cases() -> list[Case]:
             *convolutions("conv 3x3 tf32", "float32", image, weights, rounded=True),
             *convolutions("conv 3x3 stride 2 bfloat16", "bfloat16", (64, 128, 56, 56), (128, 128, 3, 3), 2),
             *convolutions("conv 1x1 bfloat16", "bfloat16", (64, 64, 56, 56), (256, 64, 1, 1)),
-            *convolutions("conv 1x1 stride 2 bfloat16", "bfloat16", (64, 256, 56, 56), (512, 256, 1, 1), 2)]
+            *convolutions("conv 1x1 stride 2 bfloat16", "bfloat16", (64, 256, 56, 56), (512, 256, 1, 1), 2),
+            *convolutions("conv 7x7 stride 2 bfloat16", "bfloat16", (64, 3, 224, 224), (64, 3, 7, 7), 2)[::2],
+            *convolutions("conv 3x3 of 14x14 bfloat16", "bfloat16", (64, 256, 14, 14), (256, 256, 3, 3)),
+            *convolutions("conv 1x1 of 14x14 bfloat16", "bfloat16", (64, 256, 14, 14), (1024, 256, 1, 1)),
+            *convolutions("conv 3x3 of 7x7 bfloat16", "bfloat16", (64, 512, 7, 7), (512, 512, 3, 3))[2:]]
     out += [convolution("conv 1x1 float16", "float16", image, (512, 128, 1, 1)),
             product("product 128 x 512x512x64", "bfloat16", 512, 512, 64, 128),
             product("product 5000x3000x1111 ragged", "bfloat16", 5000, 3000, 1111),

@@ -180,6 +180,9 @@ REWRITES = {
     "reduction_moves.group": "test_optimize.py::test_group",
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "cold_path.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
+    "phases.filled_once": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
+    "divisibility_gates.interleaved": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
+    "divisibility_gates.side_by_side": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
     "divisibility_gates.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
 }
 

@@ -137,3 +137,34 @@ def test_the_sources_compile(name: str) -> None:
     make, shape = EXPRESSIONS[name]
     for item in make(Tensor.zeros(64, *shape[1:]).contiguous().realize()).schedule():
         assert nvrtc.compile_cuda(make_source(tree(item.ast, HOPPER), HOPPER, "cuda"), "sm_90a")
+
+
+OVERLAPPING = {"even": ((2, 3, 12, 8), 1), "odd": ((2, 3, 11, 8), 2)}     # an image, and phases of its gradient
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_remainders_of_a_pooled_gradient_are_side_by_side(name: str) -> None:
+    """Every second row and column has taps of its own: those of equal length are one nest."""
+    shape, phases = OVERLAPPING[name]
+    values, made = Inputs(), list[Kernel]()
+    x = Tensor(values.leaf(np.random.default_rng(5).standard_normal(shape).astype(np.float32)))
+
+    def compiled(ast: UOp) -> Kernel:
+        made.append(tree(ast, GPU))
+        return made[-1]
+    gradient = (normalized(x).max_pool2d(3, 2, padding=1) ** 2).sum().gradient(x)[0]
+    check([gradient.uop], values, compiled, name, GPU.fusion)
+    strided = [k for k in made if k.params[0].shape == shape and k.name.endswith("r3_r3")]
+    assert [len(k.phases) for k in strided] == [phases]
+
+
+def test_a_window_reads_its_image_without_the_padding() -> None:
+    """What a pooling window reads is stored as it is, not with the values around it."""
+    values, shapes = Inputs(), list[tuple[int, ...]]()
+    x = Tensor(values.leaf(np.random.default_rng(6).standard_normal((2, 3, 12, 8)).astype(np.float32)))
+
+    def compiled(ast: UOp) -> Kernel:
+        shapes.append(tree(ast, GPU).params[0].shape)
+        return tree(ast, GPU)
+    check([x.exp().max_pool2d(3, 2, padding=1).uop], values, compiled, "padded", GPU.fusion)
+    assert (2, 3, 12, 8) in shapes and (2, 3, 14, 10) not in shapes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,8 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import index
-from glassgrad.compiler.lower.loops import AwaitCopies, Axis, Box, CopyBoxes, Kernel, Phase, Store, local, walk, zero
+from glassgrad.compiler.lower.loops import (AwaitCopies, Axis, Box, CopyBoxes, Kernel, Phase, Store, filled, local,
+                                            walk, zero)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
@@ -91,7 +93,9 @@ def test_the_gradient_by_the_image_is_read_so_too() -> None:
 BY_WEIGHTS = {"a row is a step": ((2, 64, 5, 56), (128, 64, 3, 3), 1),
               "two rows are a step": ((3, 64, 6, 28), (128, 64, 3, 3), 1),
               "two steps are a row": ((1, 64, 2, 120), (128, 64, 1, 3), 0),
-              "many images": ((64, 64, 4, 16), (128, 64, 1, 2), 0)}
+              "many images": ((64, 64, 4, 16), (128, 64, 1, 2), 0),
+              "rows that are no whole steps": ((3, 64, 14, 14), (128, 64, 3, 3), 1),
+              "very short rows": ((2, 64, 7, 7), (128, 64, 3, 3), 1)}
 
 
 @pytest.mark.parametrize("name", BY_WEIGHTS)
@@ -116,6 +120,7 @@ def test_the_gradient_by_the_weights_sums_over_rows_and_columns_of_boxes(name: s
 
 # image, weights, padding, stride, dilation
 STRIDED = {"every second": ((2, 64, 11, 28), (64, 64, 3, 3), 1, 2, 1),
+           "as many odd rows as even ones": ((2, 64, 12, 28), (64, 64, 3, 3), 1, 2, 1),
            "one tap": ((1, 64, 9, 56), (64, 64, 1, 1), 0, 2, 1),
            "every third, taps apart": ((1, 64, 9, 46), (64, 64, 3, 2), 2, 3, 2),
            "taps apart": ((1, 64, 7, 28), (72, 64, 3, 3), 2, 1, 2),
@@ -135,7 +140,7 @@ def test_windows_with_a_stride_are_boxes_of_the_rows_and_columns_of_a_remainder(
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
 
 
-@pytest.mark.parametrize("name", ["every second", "every third, taps apart"])
+@pytest.mark.parametrize("name", ["every second", "as many odd rows as even ones", "every third, taps apart"])
 def test_the_gradients_of_a_strided_convolution(name: str) -> None:
     """By the image each remainder of rows and columns is a product of its own, whose results lie apart."""
     image, weights, padding, stride, dilation = STRIDED[name]
@@ -154,6 +159,8 @@ def test_the_gradients_of_a_strided_convolution(name: str) -> None:
     for leaf, wanted in zip(leaves, (by_image[:, :, inside, inside], by_weights.reshape(weights))):
         kernel = tree(product.sum().gradient(leaf)[0])
         assert all(move.startswith("boxes") for move in kernel.moves[:1]), kernel.moves
+        images = [m for p in kernel.phases for m in {*filled(p)} if m.arg.name.endswith("_image")]
+        assert len(images) == len(set(images)), "the same image is stored twice"
         given = {p.arg.slot: {x.size: x, w.size: w, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
         out = np.full(wanted.size, np.nan, np.float16)
         run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
@@ -172,6 +179,48 @@ def test_a_sum_over_images_of_pixels_reads_both_factors_in_place(pixels: tuple[i
     given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
     out = np.full(w.size, np.nan, np.float16)
     run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+# image, weights, padding, stride
+FEW_CHANNELS = {"a first layer": ((2, 3, 13, 96), (64, 3, 7, 7), 3, 2),
+                "every fourth": ((1, 3, 23, 163), (64, 3, 11, 11), 2, 4),
+                "every one": ((2, 4, 6, 44), (72, 4, 3, 5), 0, 1)}
+
+
+@pytest.mark.parametrize("of", ["result", "weights"])
+@pytest.mark.parametrize("name", FEW_CHANNELS)
+def test_windows_of_few_channels_are_lines_that_overlap(name: str, of: str) -> None:
+    image, weights, padding, stride = FEW_CHANNELS[name]
+    x, w = numbers(image, weights)
+    parts = taps(x, weights[2:], padding, stride)
+    wanted = convolved(x, w, padding, stride)
+    [g] = numbers(wanted.shape)
+    leaf = Tensor(w).realize()
+    out = Tensor(x).realize().conv2d(leaf, padding=padding, stride=stride)
+    if of == "weights":
+        out = (out.cast("float32") * Tensor(g).realize().cast("float32")).sum().gradient(leaf)[0]
+        wanted = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64)) for part in parts.values()], -1)
+        wanted = wanted.reshape(weights)
+    kernel = tree(out)
+    assert any(m.arg.name == "right_lines" for p in kernel.phases for m in filled(p)), kernel.moves
+    given = {p.arg.slot: {x.size: x, w.size: w, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
+    result = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [result, *[given[slot].ravel() for slot in sorted(given)]])
+    np.testing.assert_array_equal(result.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize("pixels", [(6, 6), (7, 7), (2, 9)], ids=str)
+def test_columns_of_several_images_share_tiles(pixels: tuple[int, int]) -> None:
+    """Images whose lines do not begin at multiples of 16 bytes are stored first: one after another, without gaps."""
+    x, w = numbers((7, 64, *pixels), (72, 64, 1, 1))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize()))
+    assert "left=shared" in kernel.moves[0] and "right=shared" not in kernel.moves[0]
+    [right] = filled(kernel.phases[0])
+    assert right.arg.size == 64 * -(-7 * math.prod(pixels) // 64) * 64
+    wanted = convolved(x, w, 0)
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
 
 
@@ -216,6 +265,24 @@ def test_float32_is_read_so_where_the_unit_may_round_it() -> None:
     wanted = convolved(x, w, 1)
     out = np.full(wanted.size, np.nan, np.float32)
     run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("pixels", [(5, 28), (4, 56)], ids=str)
+def test_the_gradient_by_the_weights_of_float32_reads_rows_that_are_moved_by_a_tap(pixels: tuple[int, int]) -> None:
+    """A unit that takes lines along the sum alone: the image is stored once for each tap along a row."""
+    features = {"sm_90a", "tf32"}
+    target = replace(HOPPER, features=frozenset(features), units=units_of(features))
+    x, w, g = (a.astype(np.float32) for a in numbers((2, 32, *pixels), (64, 32, 3, 3), (2, 64, *pixels)))
+    leaf = Tensor(w).realize()
+    [item] = (Tensor(x).realize().conv2d(leaf, padding=1) * Tensor(g).realize()).sum().gradient(leaf)[0].schedule()
+    kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target, products=False)
+    assert any(m.arg.name == "right_shifted" for p in kernel.phases for m in filled(p)), kernel.moves
+    wanted = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64))
+                       for part in taps(x, (3, 3), 1).values()], -1).reshape(w.shape)
+    given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
+    out = np.full(wanted.size, np.nan, np.float32)
+    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float32))
 
 

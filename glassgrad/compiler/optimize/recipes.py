@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
-from glassgrad.compiler.optimize.moves.divisibility_gates import residues
+from glassgrad.compiler.optimize.moves.divisibility_gates import interleaved, residues, side_by_side
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
+from glassgrad.compiler.optimize.phases import filled_once
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
 from glassgrad.compiler.optimize.plain.short_rows import in_pieces
@@ -40,34 +42,58 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
     phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
               for body in nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
-    for body in _loop_nests(kernel, target):
-        tiled = contraction(body, target, decisions) if products or target.groups else None
-        done, rest = ([], body) if tiled is None else tiled
-        phases += [Phase(b) for b in [*done, *(_plain(rest, target, decisions) if rest else [])]]
-        any_tiled = any_tiled or tiled is not None
+    for parts in _loop_nests(kernel):
+        if target.groups:
+            phases += _by_groups(parts, target, decisions)
+            continue
+        for body in [body for part in parts for body in in_blocks(moves.merge_all(part), target)]:
+            tiled = contraction(body, target, decisions) if products else None
+            done = plain(body, target, decisions) if tiled is None else tiled[0]
+            phases += [Phase(b) for b in done]
+            any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
+    phases = filled_once(phases) if target.groups else phases
     phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
 
 
+def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:
+    """The phases of loop nests on groups of threads; those that are no contractions, or are left of one, are taken
+    together."""
+    phases: list[Phase] = []
+    waiting: list[list[Statement]] = []
+    for part in parts:
+        blocks = in_blocks(moves.merge_all(part), target)
+        for body in blocks:
+            tiled = contraction(body, target, decisions)
+            done, rest = ([], part if len(blocks) == 1 else body) if tiled is None else tiled
+            phases += [Phase(b) for b in done]
+            waiting += [rest] if rest else []
+    alike: dict[tuple[UOp, ...], list[list[Statement]]] = {}
+    for nest in waiting:
+        alike.setdefault(tuple([f.range for f in task_loops(nest)[0]]), []).append(nest)
+    for nests_ in alike.values():
+        lines = interleaved(nests_, target.lanes(4))
+        bodies = [lines] if lines is not None else [body for nest in side_by_side(nests_)
+                                                    for body in _plain(moves.merge_all(nest), target, decisions)]
+        phases += [Phase(body) for body in bodies]
+    return phases
+
+
 def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """A loop nest that is no contraction."""
-    if target.groups:
-        rows = in_pieces(*task_loops(body), target, decisions)
-        if rows is not None:
-            return [rows]
-        across = across_group(body, target, decisions)
-        short = in_threads(body, target, decisions) if across is None else [across]
-        if short is not None:
-            return short
-    return plain(body, target, decisions)
+    """A loop nest that is no contraction, on groups of threads."""
+    rows = in_pieces(*task_loops(body), target, decisions)
+    if rows is not None:
+        return [rows]
+    across = across_group(body, target, decisions)
+    short = in_threads(body, target, decisions) if across is None else [across]
+    return plain(body, target, decisions) if short is None else short
 
 
-def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[Statement]]:
-    """The loop nests that are optimized one by one: of each phase, split by remainders, merged, cut to known sizes."""
+def _loop_nests(kernel: Kernel) -> Iterator[list[list[Statement]]]:
+    """The loop nests of each phase, split by remainders."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
-        for part in residues(phase.body):
-            yield from in_blocks(moves.merge_all(part), target)
+        yield residues(phase.body)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

@@ -83,6 +83,7 @@ class FusionLimits(NamedTuple):
     few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
     long_rows: int = 1 << 17       # into parts
     buffers: int = 1 << 30         # that a kernel can be given
+    pads_as_read: bool = False     # a window's image is stored without its padding
     masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
 
 
@@ -357,8 +358,11 @@ class _Plan:
                     self.store(value, "read by every tap of a window")
                 return NOTHING
         if repeats and node.op is not o.EXPAND and inside.cost * self._reads(node) > 8:
-            self.store(source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
-            return NOTHING
+            padded = self._image(source) if self.limits.pads_as_read else None
+            self.store(padded or source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
+            if padded is None:
+                return NOTHING
+            self.inlined[source] = inside = NOTHING._replace(cost=source.op.cost)
         if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and not self._feeds_contraction(node):
             self.store(source, "costly, and repeated many times")
             return NOTHING
@@ -366,6 +370,12 @@ class _Plan:
             along = max(nontrivial(node.shape))      # repeated along the last axis, it is computed once for all of it
             return inside._replace(inputs=0, cost=inside.cost if most(source.shape[along]) > 1 else 0)
         return inside
+
+    def _image(self, node: UOp) -> UOp | None:
+        """The value in pad(value), or in where(inside, pad(value), a constant); None: neither, or it costs nothing."""
+        if node.op is o.WHERE and all(self.inlined[s].inputs == 0 for s in (node.src[0], node.src[2])):
+            node = node.src[1]
+        return node.src[0] if node.op is o.PAD and self.inlined[node.src[0]].cost > 0 else None
 
     def _reads(self, node: UOp) -> int:
         if node.op is o.WINDOW:

@@ -24,7 +24,7 @@ from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Launch, Reje
 
 __all__ = ["DriverDevice", "RunTimeCompiler"]
 
-MOST_THREADS = 8             # that compile: each takes a few hundred MB
+MOST_THREADS = 16            # that compile: each takes a few hundred MB
 
 
 def _in_thread(pool: ThreadPoolExecutor, work: Callable[[], bytes]) -> Callable[[], bytes]:

@@ -6,7 +6,8 @@ multiply zeros. But which taps count depends on the remainder of i alone:
     for i in n: for k in taps: if (i - k) % s == 0: S[i, k]
     ->  for each r in s:  for i in n/s: for k in the taps with (r - k) % s == 0:  S[s*i + r, k]
 
-Each remainder is a loop nest of its own: no gate is left, no product is wasted, and addresses step evenly again.
+Each remainder is a loop nest of its own: no gate is left, no product is wasted, and addresses step evenly again. Where
+those are no products, one nest has them side by side on a GPU: what lies between each other's results is stored once.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, index, linear, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, divide, index, less, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, counter, task_loops, walk, with_body
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
 
@@ -37,6 +39,80 @@ def residues(body: list[Statement]) -> list[list[Statement]]:
         else:
             waiting += cut
     return done
+
+
+@move(lambda nests: nests)
+def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
+    """for i: S0[2i]; for i: S1[2i + 1]  ->  for i: S0[2i]; S1[2i + 1]      (neighbours are read and stored together)
+    refuses: loops of different lengths; statements other than sums, then stores; what reads memory that is stored to"""
+    around = [[(f.range, f.kind, f.stop) for f in task_loops(nest)[0]] for nest in nests]
+    inner = [task_loops(nest)[1] for nest in nests]
+    every = [s for body in inner for s in walk(body)]
+    stored = {s.memory for s in every if isinstance(s, Store)}
+    read = {n.src[0] for n in toposort([e for s in every for e in expressions(s)]) if n.op is o.LOAD}
+    if len(nests) < 2 or any(other != around[0] for other in around) or not stored.isdisjoint(read) or \
+            not all(isinstance(s, (For, Assign, Accumulate, Store)) for s in every):
+        return nests
+    sums: list[Statement] = []
+    stores: list[Statement] = []
+    for number, body in enumerate(inner):
+        own = {r: register(f"{r.arg}_{number}", r.dtype, r.src) for r in moves.assigned(body)}
+        begins = [s for s in body if isinstance(s, Assign)]
+        steps = [s for s in body if isinstance(s, (For, Accumulate))]
+        ends = [s for s in body if isinstance(s, Store)]
+        if [*begins, *steps, *ends] != body:
+            return nests
+        terms = [s for s in steps if isinstance(s, Accumulate)]
+        if terms == steps:                       # a sum of one term is no loop
+            first = {s.register: s.value for s in begins}
+            for term in terms:
+                first[term.register] = UOp(term.combine, term.value.dtype, (first[term.register], term.value))
+            stores += moves.rebuild(ends, first)
+        else:
+            sums += moves.rebuild([*begins, *steps], own)
+            stores += moves.rebuild(ends, own)
+    body = [*sums, *stores]
+    for r, kind, stop in reversed(around[0]):
+        body = [For(r, kind, body, stop)]
+    return [body]
+
+
+@move(lambda nests, lanes: None)
+def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | None:
+    """for i: y[2i] = a; for i: y[2i + 1] = b  ->  TASK, LANE: for 4 i: TILE e in 8: y[8i + e] = a or b
+    refuses (None): what is not stored by one statement each, or does not fill lines of what is stored"""
+    around, inner = [task_loops(nest)[0] for nest in nests], [task_loops(nest)[1] for nest in nests]
+    stores = [s for body in inner for s in body if isinstance(s, Store) and s.combine is None and s.gate is None]
+    if len(nests) < 2 or [len(body) for body in inner] != [1] * len(stores) or not around[0] or \
+            any([(f.range, f.stop) for f in loops] != [(f.range, None) for f in around[0]] for loops in around):
+        return None
+    *outer, last = [f.range for f in around[0]]
+    found = [linear(s.index) for s in stores]
+    (_, terms), step = found[0], found[0][1].get(last, 0)
+    order = sorted(range(len(stores)), key=lambda number: found[number][0])
+    groups = [order[at:at + step] for at in range(0, len(order), step)] if step > 1 else []
+    if not groups or any(own != terms for _, own in found) or len({s.memory for s in stores}) != 1 or \
+            any([found[n][0] - found[group[0]][0] for n in group] != list(range(step)) for group in groups):
+        return None
+    times = next(n for n in (4, 2, 1) if n * step <= max(8, step) and last.arg.size % n == 0)
+    each, lane, some = counter("e", times * step), counter("l", lanes), counter(last.arg.name, last.arg.size // times)
+    loops = [*outer, some]
+    size = math.prod(r.arg.size for r in loops)
+    block = counter("b", -(-size // lanes))
+    flat, places = add(multiply(block, lanes), lane), dict[UOp, UOp]()
+    inside = less(flat, index(size)) if size % lanes else None
+    for r in reversed(loops):
+        places[r], flat = modulo(flat, r.arg.size), divide(flat, r.arg.size)
+    at = {**{r: places[r] for r in outer}, last: add(multiply(places[some], times), divide(each, step))}
+    body: list[Statement] = []
+    for group in groups:
+        values = [substitute_index(stores[n].value, at, {}) for n in group]
+        value = values[-1]
+        for number in reversed(range(step - 1)):
+            value = less(modulo(each, step), index(number + 1)).where(values[number], value)
+        first = substitute_index(stores[group[0]].index, {**at, last: multiply(places[some], times)}, {})
+        body.append(Store(stores[0].memory, add(first, each), moves.edge_gate(value, inside), None, inside))
+    return [For(block, TASK, [For(each, TILE, [For(lane, LANE, body)])])]
 
 
 def _cut(body: list[Statement]) -> list[list[Statement]] | None:

@@ -156,9 +156,9 @@ class GroupTile:
         if self.c.k_parts == 1:
             finish = p.stores(self.total, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
             return [nested([*self.outer, *blocks], [*start, *loop, *self.for_all(finish)], TASK)], []
-        parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n)
+        parts = Parts(self.total.dtype, self.c.k_parts, self.outer, self.m, self.n, p)
         kept = self.for_all([parts.store(one(self.part), self.at_m, self.at_n, self.total, gate)])
-        return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], parts.joined(p)
+        return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], parts.joined()
 
     def steps(self, left: _SharedTile, right: _SharedTile) -> tuple[list[Statement], list[Statement]]:
         """What comes before the loop over K, and one round of it."""

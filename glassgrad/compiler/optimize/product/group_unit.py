@@ -7,6 +7,7 @@
         for steps of K (or of a part of it, where tiles are few):
             wait for its copies; one step of the unit; wait for the step before it; refill the stage that it read
         put the sums into that memory, line by line; the epilogue reads them there
+    for all results, where columns are not neighbours in memory or K is in parts: the epilogue of sums stored so far
 
 Copies bring zeros for what lies past the edges of M, N and K. What lies past those of M and N is dropped at the store.
 All threads do the same: no roles. Does not know which unit it is: shapes, layouts and limits come from targets/.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
@@ -33,6 +34,8 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
+from glassgrad.compiler.optimize.product.line_boxes import (LineAxis, ShiftedFactor, line_rows, line_windows,
+                                                            shifted_rows)
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, stride_along, swells,
                                                            to_neighbour)
@@ -42,6 +45,8 @@ from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFac
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
+
+ImageFactor = Union[BoxFactor, ShiftedFactor]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 def on_group_unit(product: Product, target: Target, decisions: Decisions) \
@@ -126,7 +131,7 @@ class GroupUnitPlan:
     outer: list[UOp]
     left: UOp
     right: UOp
-    images: tuple[BoxFactor | None, BoxFactor | None] = (None, None)       # factors that are read as boxes of an image
+    images: tuple[BoxFactor | None, ImageFactor | None] = (None, None)     # factors that are read as boxes of an image
 
     @staticmethod
     def of(p: Product, target: Target) -> GroupUnitPlan | None:
@@ -143,7 +148,7 @@ class GroupUnitPlan:
         plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
         if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
-        plan = plan.with_images()
+        plan = plan.with_images().with_columns_of_all()
         if min(plan.m.size, plan.n.size) < gpu.LEAST_SIDE:
             return None
         stored = any(image is None and swells(factor, loops + p.k)
@@ -162,11 +167,29 @@ class GroupUnitPlan:
         if found is not None and self.left_follows(found.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
             return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
+        lines = line_windows(self.right, p.n, p.k, line, MOST_PADDED)
+        if lines is not None and self.left_follows(lines.k):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *lines.axis.parts)]
+            return replace(self, n=lines.axis, k=lines.k, outer=outer, images=(None, lines))
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
             if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
         if both_ is None:
+            rows: ImageFactor | None = None
+            if not self.outer:
+                rows = line_rows(self.right, p.n, padded.k, line) if self.units[0].across else \
+                    shifted_rows(self.right, p.n, padded.k)
+            if rows is not None:
+                return replace(padded, n=rows.axis, images=(None, rows))
             return padded if padded.placed() != [None, None] else self
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
+
+    def with_columns_of_all(self) -> GroupUnitPlan:
+        """The same, with columns of all images on one axis, where the right factor is stored first anyway: tiles end
+        with the last image then, not with each."""
+        images = [r for r in self.outer if r in self.product.n]
+        if not images or self.placed()[1] is not None:
+            return self
+        return replace(self, n=FlatAxis.of(self.product.n), outer=[r for r in self.outer if r not in images])
 
     def left_follows(self, k: FlatAxis) -> bool:
         """Whether the left factor can be stored in this order of K: it lies so, or its memory is in the cache."""
@@ -183,7 +206,7 @@ class GroupUnitPlan:
             return self
         return replace(self, k=FlatAxis([*around, last], count(around) * pitch, pitch))
 
-    def placed(self) -> list[Factor | BoxFactor | None]:
+    def placed(self) -> list[Factor | ImageFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
         found = [in_place(*of, self.line(self.units[0])) for of in self.factors()]
         readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
@@ -197,8 +220,9 @@ class GroupUnitPlan:
 
         def time(c: Tiling) -> tuple[float, int]:
             unit = self.unit(c)
-            tile = (c.rows * unit.rows, unit.columns, 2 if c.stages <= self.stages(c.rows, unit, 2) else 1)
-            tile = tile if tile in gpu.UNIT_RATES else (*tile[:2], 1)
+            rows, columns = c.rows * unit.rows, unit.columns
+            tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
+                       and c.stages <= self.stages(c.rows, unit, n))
             steps = -(-self.k.size // self.line(unit)) // c.k_parts
             tiles = self.tiles(c.rows, unit) * c.k_parts
             joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
@@ -237,7 +261,8 @@ class GroupUnitPlan:
         line, limit = self.line(unit), gpu.SHARED_BYTES // at_once
         stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
         sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
-        return max(2, min(limit // stage, gpu.MOST_STAGES, -(-self.k.size // line))) if sums <= limit else 0
+        steps = -(-self.k.size // line)
+        return max(min(2, steps), min(limit // stage, gpu.MOST_STAGES, steps)) if sums <= limit else 0
 
     def stage_size(self, c: Tiling) -> int:
         """Elements of a stage: a step of both factors, or a tile of rounded sums where it goes there."""
@@ -277,18 +302,22 @@ class GroupUnitPlan:
         unit = self.unit(c)
         if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
             return "no tile has so many matrices of the unit's rows"
-        if not 2 <= c.stages <= (gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)):
+        most = gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)
+        if not min(2, -(-self.k.size // self.line(unit))) <= c.stages <= most:
             return "stages do not fit the memory of a group, or are more than the steps of K"
         if c.cluster > 1:
             return self.refuses_cluster(c)
         if not c.stay:
             return None
-        if c.k_parts > 1 or rounded_to(self.product) is not unit.left or self.images != (None, None):
+        if self.apart(c) or rounded_to(self.product) is not unit.left or self.images != (None, None):
             return "groups stay where sums are stored in the type of the factors: a stage holds a tile of them"
         if c.stages * self.stage_size(c) * unit.left.itemsize > gpu.SHARED_BYTES:
             return "stages that hold a tile each do not fit the memory of a group"
         return None
 
+    def apart(self, c: Tiling) -> bool:
+        """Whether a second phase stores the results: of parts of K, or of columns that do not lie side by side."""
+        return c.k_parts > 1 or self.n.parts[-1].arg.size > 1 and neighbours_stored(self.product, self.n) == 1
 
     def refuses_cluster(self, c: Tiling) -> str | None:
         """Why groups cannot share the copies of this product's right factor."""
@@ -326,7 +355,9 @@ class GroupUnitTile:
         self.left_size = self.height * self.line
         self.stage_size = plan.stage_size(c)
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
-        self.parts = Parts(self.unit.total, c.k_parts, self.outer, self.m, self.n)
+        self.apart = plan.apart(c)
+        small = rounded_to(self.product) if c.k_parts == 1 else None
+        self.parts = Parts(small or self.unit.total, c.k_parts, self.outer, self.m, self.n, self.product)
 
     def phases(self) -> tuple[list[list[Statement]], list[Statement]]:
         """The phases, and the loops that add up the parts of K."""
@@ -339,7 +370,7 @@ class GroupUnitTile:
             body = nested([self.cluster], body, TASK)
             body = [For(self.in_group, TASK, body, stop)] if self.in_group.arg.size > 1 else body
             tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
-        joined = self.parts.joined(self.product) if self.part.arg.size > 1 else []
+        joined = self.parts.joined() if self.apart else []
         return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
     def in_unit(self, body: list[Statement]) -> list[Statement]:
@@ -347,7 +378,8 @@ class GroupUnitTile:
 
     def sums(self) -> list[Statement]:
         """The steps of K, with copies on their way for the next ones."""
-        first, step, ahead = counter("ka", self.stages - 1), counter("ks", self.steps), self.stages - 1
+        ahead = max(1, self.stages - 1)
+        first, step = counter("ka", ahead), counter("ks", self.steps)
         later = add(one(step), index(ahead))
         body = self.step(one(step))
         if self.steps > ahead:
@@ -404,7 +436,7 @@ class GroupUnitTile:
             cluster=self.cluster if self.cluster.arg.size > 1 else None)
 
     def epilogue(self, into: tuple[UOp, UOp] | None = None) -> list[Statement]:
-        parts = (self.parts, one(self.part)) if self.part.arg.size > 1 else None
+        parts = (self.parts, one(self.part)) if self.apart else None
         return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
                               "stages", parts, into)
 
@@ -420,11 +452,11 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     row, column = total.src
     height, width = row.arg.size, column.arg.size
     pitch = width + gpu.UNIT_PAD
-    small = rounded_to(product) if parts is None else None
+    small = rounded_to(product) if parts is None or parts[0].part.arg.size == 1 else None
     tile, start = into or (local("tile", small or total.dtype, height * pitch, over=over), index(0))
     value = total if small is None else total.cast(small)
     keep = nested([row, column], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
-    columns = axis_n.parts[-1].arg.size if axis_n.pitch else axis_n.size
+    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n)
     piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
     along = width // piece
     each, further = counter("e", piece), counter("f", 8 // piece)
@@ -436,11 +468,8 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
                 moves.below(at_n, axis_n.size) if axis_n.size % width else None)
     gate = both(gate, axis_n.gate(at_n))
     result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
-    if small is not None:
-        rounded = register(product.total.arg, small)
-        epilogue = moves.rebuild(product.epilogue, {product.total.cast(small): rounded})
-        product = replace(product, total=rounded, epilogue=epilogue)
     if parts is None:
+        product = product if small is None else product.rounded(small)
         stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
     else:
         stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
@@ -453,6 +482,17 @@ def epilogue_operations(product: Product) -> int:
     """Operations on floats that an epilogue does for each sum."""
     nodes = toposort([e for s in walk(product.epilogue) for e in expressions(s)])
     return sum(n.op in o.ELEMENTWISE and n.op is not o.CAST and n.dtype.kind == "f" for n in nodes)
+
+
+def neighbours_stored(product: Product, axis: FlatAxis) -> int:
+    """How many positions of an axis lie side by side in what is stored: of all loops, or of the last ones."""
+    stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
+    run = 1
+    for r in reversed(axis.parts[-1:] if axis.pitch else axis.parts):
+        if any(stride_along(s.index, r) != run for s in stores):
+            break
+        run *= r.arg.size
+    return run
 
 
 def rounded_to(product: Product) -> DType | None:
@@ -468,7 +508,7 @@ def rounded_to(product: Product) -> DType | None:
 def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int) -> Factor | None:
     """A factor that copies can bring as it lies: a matrix with one contiguous axis whose other strides, and whose
     beginning, are multiples of 16 bytes; its axes in one piece, or in pieces of whole lines."""
-    if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM:
+    if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM or isinstance(k, LineAxis):
         return None
     position, step = counter("position", axis.size), counter("step", k.row)
     places = {**axis.apart(position), **({k.parts[-1]: step} if k.pitch else k.apart(step))}

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
@@ -72,6 +73,11 @@ class Product:
         assert isinstance(store, Store)
         strides = {r: abs(stride) for r, stride in linear(store.index)[1].items() if r in (*self.m, *self.n)}
         return self.swapped() if min(strides, key=lambda r: strides[r], default=None) in self.m else self
+
+    def rounded(self, dtype: DType) -> Product:
+        """The same, of sums that are of a small type already, to which its epilogue rounds them first."""
+        total = register(self.total.arg, dtype)
+        return replace(self, total=total, epilogue=moves.rebuild(self.epilogue, {self.total.cast(dtype): total}))
 
     def stores(self, result: UOp, places: dict[UOp, UOp], gate: UOp | None) -> list[Statement]:
         """The epilogue with the sum `result`, at these values of its loops; nothing is stored where the gate is false,
@@ -181,11 +187,12 @@ class FlatAxis:
     """Several loops as one: `size` positions, taken apart again by division where that is needed.
 
     With a pitch, the last loop (columns of an image) is laid out in rows of so many positions: those past its last
-    column are unused, and `gate` says where.
+    column are unused, and `gate` says where. With a height, the loop before it is in so many rows, likewise.
     """
     parts: list[UOp]
     size: int
     pitch: int = 0
+    height: int = 0
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
@@ -200,18 +207,37 @@ class FlatAxis:
         """Where a position is used; None: everywhere."""
         if not self.pitch:
             return None
-        return moves.below(modulo(at, self.pitch), self.parts[-1].arg.size)
+        column = moves.below(modulo(at, self.pitch), self.parts[-1].arg.size)
+        row = modulo(divide(at, self.pitch), self.height) if self.height else None
+        return column if row is None else both(column, moves.below(row, self.parts[-2].arg.size))
+
+    def position(self) -> UOp:
+        """The position that the loops have reached."""
+        sizes = [int(r.arg.size) for r in self.parts]
+        sizes[-1] = self.pitch or sizes[-1]
+        sizes[-2:-1] = [self.height or n for n in sizes[-2:-1]]
+        at = index(0)
+        for r, size in zip(self.parts, sizes):
+            at = add(multiply(at, size), r)
+        return at
 
     def apart(self, at: UOp) -> dict[UOp, UOp]:
         if self.pitch:
-            rows = FlatAxis.of(self.parts[:-1]).apart(divide(at, self.pitch))
-            return {**rows, self.parts[-1]: modulo(at, self.pitch)}
+            return self._in_rows(at)
         out, step = {}, 1
         for r in reversed(self.parts):
             whole = divide(at, step)
             out[r] = whole if r is self.parts[0] else modulo(whole, r.arg.size)
             step *= r.arg.size
         return out
+
+    def _in_rows(self, at: UOp) -> dict[UOp, UOp]:
+        line, around = divide(at, self.pitch), self.parts[:-1]
+        places = {self.parts[-1]: modulo(at, self.pitch)}
+        if not self.height:
+            return {**FlatAxis.of(around).apart(line), **places}
+        outer = FlatAxis.of(around[:-1]).apart(divide(line, self.height))
+        return {**outer, around[-1]: modulo(line, self.height), **places}
 
 
 @dataclass

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.index_algebra import add, linear, multiply
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
 
 
 class Parts:
-    """The sums of all parts, in memory that all tasks see."""
+    """The sums of all parts, in memory that all tasks see. Of one part, where its sums go there in a better order."""
 
-    def __init__(self, dtype: DType, parts: int, outer: list[UOp], m: FlatAxis, n: FlatAxis):
+    def __init__(self, dtype: DType, parts: int, outer: list[UOp], m: FlatAxis, n: FlatAxis, product: Product):
         self.outer, self.m, self.n, self.part = outer, m, n, counter("kp", parts)
-        self.memory = local("parts", dtype, parts * count(outer) * m.size * n.size, "shared")
+        self.product = product if dtype is product.total.dtype else product.rounded(dtype)
+        store = product.epilogue[-1]
+        assert isinstance(store, Store)
+        self.place = store.index
+        begin, _ = linear(self.place)                    # of several products of a kernel, each has its own
+        self.memory = local(f"parts{begin or ''}", dtype, parts * count(outer) * m.size * n.size, "shared")
 
     def at(self, part: UOp, m: UOp, n: UOp) -> UOp:
         return add(multiply(add(multiply(flat_index(self.outer, part), self.m.size), m), self.n.size), n)
@@ -32,11 +37,16 @@ class Parts:
         """Keep the sum of a part."""
         return Store(self.memory, self.at(part, m, n), total, None, gate)
 
-    def joined(self, product: Product) -> list[Statement]:
+    def joined(self) -> list[Statement]:
         """The sums of the parts, as plain loops: for all results: for the parts: add."""
+        product = self.product
         total = register(product.total.arg, product.total.dtype)
-        at = load(self.memory, self.at(self.part, flat_index(self.m.parts), flat_index(self.n.parts)))
+        at = load(self.memory, self.at(one(self.part), self.m.position(), self.n.position()))
+        loops = [*self.outer, *self.m.parts, *self.n.parts]
+        loops.sort(key=lambda r: -abs(stride_along(self.place, r) or 0))
+        if self.part.arg.size == 1:
+            return nested(loops, moves.rebuild(product.epilogue, {product.total: at}), TASK)
         body: list[Statement] = [Assign(total, identity(o.ADD, total.dtype)),
                                  For(self.part, LOOP, [Accumulate(total, o.ADD, at)]),
                                  *moves.rebuild(product.epilogue, {product.total: total})]
-        return nested([*self.outer, *self.m.parts, *self.n.parts], body, TASK)
+        return nested(loops, body, TASK)

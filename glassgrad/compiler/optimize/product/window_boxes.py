@@ -3,9 +3,9 @@
 A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the image reads the result's gradient with
 the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels of some columns of
 some rows. A copy begins at any row and column, but not at any element: along the innermost axis at multiples of 16
-bytes alone. So the image is stored first with its channels innermost, and with the zeros around it; windows never are.
-With a stride s, rows h of each remainder h % s are stored one after another, and columns likewise: what one tap reads
-lies side by side again.
+bytes alone. So the image is stored first with its channels innermost; windows never are, nor are the zeros around it,
+which copies bring. With a stride s, rows h of each remainder h % s are stored one after another, and columns likewise,
+zeros too: what one tap reads lies side by side again.
 
     forward, and by the image     a step of K is one tap and some channels; positions are rows and columns
     by the weights                a step of K is rows and columns; positions are channels, of one tap
@@ -27,7 +27,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
                                             local, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
@@ -69,14 +70,18 @@ class BoxFactor:
         found = []
         for i in range(0, size, step):
             places = {**self.axis.apart(add(position, index(i))), **self.k.apart(k)}
-            found.append(self.image.box(places, line, columns, rows, add(to, index(i * line))))
+            found.append(self.box(places, line, columns, rows, add(to, index(i * line))))
         return found
+
+    def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
+        """A box of lines of so many columns and rows, the first ones given by the values of all loops."""
+        return self.image.box(places, line, columns, rows, to)
 
 
 @dataclass
 class StoredImage:
     """An image that a factor reads, stored with its channels innermost: every coordinate from the least to the greatest
-    that is read, zeros where it is outside of the image."""
+    that is read; along axes with a step zeros where it is outside of the image."""
     name: str
     memory: UOp                            # of the image as it was,
     axes: list[Axis]                       # its axes but the channels', outermost first,
@@ -112,8 +117,8 @@ class StoredImage:
         return StoredImage(name, value.src[0], [*axes[:at], *axes[at + 1:]], coordinates, channel, axes[at], steps)
 
     @property
-    def ends(self) -> list[tuple[int, int]]:
-        """The least and the greatest coordinate along each axis."""
+    def reads(self) -> list[tuple[int, int]]:
+        """The least and the greatest coordinate that is read along each axis."""
         found = []
         for constant, terms in self.coordinates:
             ends = [k * (r.arg.size - 1) for r, k in terms.items()]
@@ -121,10 +126,19 @@ class StoredImage:
         return found
 
     @property
+    def ends(self) -> list[tuple[int, int]]:
+        """The least and the greatest coordinate that is stored along each axis."""
+        return [(least, last) if step > 1 else (max(0, least), min(last, axis.size - 1))
+                for (least, last), axis, step in zip(self.reads, self.axes, self.steps)]
+
+    @property
     def remainders(self) -> list[int]:
         """How many remainders of coordinates by the step are read along each axis: they are stored apart."""
         found = []
         for (constant, terms), (least, _), step in zip(self.coordinates, self.ends, self.steps):
+            if step == 1:
+                found.append(1)
+                continue
             furthest = constant - least + sum(max(0, k * (r.arg.size - 1)) for r, k in terms.items() if k % step)
             found.append(step if any(k % step and k < 0 for k in terms.values()) else min(step, furthest + 1))
         return found
@@ -140,9 +154,9 @@ class StoredImage:
         """The memory that it is stored in."""
         return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
-    def ends_with(self, columns: UOp) -> bool:
-        """Whether it has these columns and no others: zeros follow."""
-        return self.coordinates[-1] == (0, {columns: 1})
+    def ends_with(self, rows: UOp, columns: UOp) -> bool:
+        """Whether it has these rows and columns and no others: zeros follow."""
+        return self.coordinates[-2:] == [(0, {rows: 1}), (0, {columns: 1})]
 
     def box(self, places: dict[UOp, UOp], channels: int, columns: int, rows: int, to: UOp) -> Box:
         """A box of so many channels, columns and rows, the first ones given by the values of all loops."""
@@ -161,8 +175,23 @@ class StoredImage:
         return Box(self.to, 0, tuple(axes), counts, (channel, *first[::-1]), to)
 
     def stored(self) -> list[Statement]:
-        """The loops that store it: a group exchanges a square of channels and columns, so that both the image and what
-        is stored are used line by line."""
+        """The loops that store it."""
+        across = CopyAcross.of(self.transposed()) if max(self.steps) == 1 else None
+        return self.in_squares() if across is None else across.blocks()
+
+    def transposed(self) -> list[Statement]:
+        """for all axes: for channels: store one element      (rows that are stored whole are one loop)"""
+        *outer, rows, columns = [Axis(size, axis.stride) for size, axis in zip(self.sizes[1:], self.axes)]
+        whole = columns.size == self.axes[-1].size
+        pixels = [Axis(rows.size * columns.size, columns.stride)] if whole else [rows, columns]
+        axes = [*outer, *pixels, self.channels]
+        loops = {counter(f"a{a}", axis.size): axis.stride for a, axis in enumerate(axes) if axis.size > 1}
+        at = build(sum(low * axis.stride for (low, _), axis in zip(self.ends, self.axes)), loops)
+        return nested([*loops], [Store(self.to, flat_index(loops), load(self.memory, at))], TASK)
+
+    def in_squares(self) -> list[Statement]:
+        """A group exchanges a square of channels and columns, so that both the image and what is stored are used line
+        by line."""
         outer = [counter(f"a{a}", size) for a, size in enumerate(self.sizes[:-1])]
         columns, channels = self.sizes[-1], self.channels.size
         wide = min(SQUARE, 1 << (columns - 1).bit_length())
@@ -218,22 +247,23 @@ def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> 
 def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Sequence[UOp], line: int) \
         -> tuple[BoxFactor, BoxFactor] | None:
     """Both factors as images whose rows and columns are those of K, such as the gradient of a convolution by its
-    weights; refuses (None) anything else. Past the last column one of them must have zeros."""
+    weights; refuses (None) anything else. Past the last row and column one of them must have zeros."""
     if len(k) < 2:
         return None
     rows, columns = k[-2:]
     pitch = _row_pitch(columns.arg.size)
-    whole = line % pitch == 0 and rows.arg.size % (line // pitch) == 0 or pitch % line == 0
-    if not whole or pitch > MOST_PADDED * columns.arg.size:
+    height = -(-rows.arg.size // max(1, line // pitch)) * max(1, line // pitch)            # whole steps of several rows
+    if line % pitch and pitch % line or pitch * height > MOST_PADDED * columns.arg.size * rows.arg.size:
         return None
-    pixels, found = FlatAxis([*k], math.prod(r.arg.size for r in k[:-1]) * pitch, pitch), []
+    pixels = FlatAxis([*k], math.prod(r.arg.size for r in k[:-2]) * height * pitch, pitch, height)
+    found: list[BoxFactor] = []
     for name, value, loops in (("left", left, m), ("right", right, n)):
         image = StoredImage.of(name, value, loops, rows, columns)
         if image is None or image.channel.arg.size % line:
             return None
         axis = FlatAxis.of([*[r for r in loops if r is not image.channel], image.channel])
         found.append(BoxFactor(image, axis, pixels))
-    return (found[0], found[1]) if any(f.image.ends_with(columns) for f in found) else None
+    return (found[0], found[1]) if any(f.image.ends_with(rows, columns) for f in found) else None
 
 
 def _row_pitch(columns: int) -> int:

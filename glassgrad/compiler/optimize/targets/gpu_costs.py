@@ -74,7 +74,8 @@ def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int
 UNIT_LIMITS = Limits(least_k=16, least_work=1 << 17)
 SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
 REGISTERS = 64 << 10      # of a processor, 32 bits each
-OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices
+OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices;
+LEAST_REGISTERS = 26     # and with which one matrix of sums can be compiled at all
 MOST_REGISTERS = 255     # of a thread
 STEP_REGISTERS = 40      # that it needs besides, where copies bring all factors of its steps
 HELD_WORK = 2048         # steps of a task's sums from which it pays to read a left factor into registers first
@@ -91,8 +92,8 @@ COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
 UNIT_RATES = {(192, 256, 1): 1.0, (128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9,
-              (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48,
-              (64, 64, 2): 0.47}
+              (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 128, 4): 0.65,
+              (64, 64, 1): 0.48, (64, 64, 2): 0.47}
 UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least
 # Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
 WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}
@@ -100,7 +101,8 @@ WARP_STEP = 32           # of K that are copied at once
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
 UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
-UNIT_ENDS_SEEN = 0.65    # the part of them in which the unit idles, where another group has its steps meanwhile
+UNIT_ENDS_SEEN = 0.65    # the part of them in which the unit idles, where another group has its steps meanwhile;
+SHORT_SUM, ENDS_OF_SHORT = 4, {1: 1.3, 2: 0.9, 4: 0.5}      # of sums of fewer steps, by the groups on a processor
 LEAST_STAY_STAGES = 3    # of groups that stay: one holds sums while copies fill the others
 STAY_MARGIN = 1.01       # that they have to be faster by
 LANES = 128              # operations that a processor does in a cycle,
@@ -123,7 +125,8 @@ def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processor
     copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]] / cluster
     steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
     ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
-    return -(-tiles // processors) * (steps_take + ends * (1 if at_once == 1 else UNIT_ENDS_SEEN))
+    seen = ENDS_OF_SHORT[at_once] if steps < SHORT_SUM else 1.0 if at_once == 1 else UNIT_ENDS_SEEN
+    return -(-tiles // processors) * (steps_take + ends * seen)
 
 
 def unit_stay_time(tiles: int, steps: int, tile: tuple[int, int], processors: int, in_two: tuple[bool, bool]) -> float:

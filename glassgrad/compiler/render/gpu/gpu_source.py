@@ -23,7 +23,7 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
                                             CopyBoxes, For, Kernel, Statement, Store, expressions, ranges_of,
                                             shared_locals, walk)
@@ -185,13 +185,14 @@ class GpuFunction(GroupThreads, CFunction):
         sums = self.sums()
         if groups * self.threads > MOST_THREADS:
             return False
-        return not sums or self.beside.stages and len(sums) == 1 or self.matrix_registers(groups) <= gpu.REGISTERS
+        other = gpu.LEAST_REGISTERS if self.beside.stages and len(sums) == 1 else gpu.OTHER_REGISTERS
+        return not sums or self.matrix_registers(groups, other) <= gpu.REGISTERS
 
-    def matrix_registers(self, groups: int) -> int:
+    def matrix_registers(self, groups: int, other: int = gpu.OTHER_REGISTERS) -> int:
         """What matrices, and all else, take of the registers that so many groups share."""
         axes = [matrix_axes(m, self.units) for m in self.sums()]
         return groups * (sum(rows.arg.size * columns.arg.size for rows, columns in axes) +
-                         gpu.OTHER_REGISTERS * self.threads)
+                         other * self.threads)
 
     def _parameters(self, in_global: bool) -> list[str]:
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""

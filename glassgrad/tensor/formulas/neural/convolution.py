@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, promote
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import whole
@@ -81,7 +81,8 @@ class FirstTakesAll:
         seen = (x if windows.side_by_side else windows.seen(x)).detach()
         taps, count = windows.taps(seen), math.prod(windows.size)
         lead = (1,) * (len(seen.shape) - windows.rank)
-        number = (counting(count) + 1).reshape((*lead, *windows.size))                 # of the taps: 1, 2, .. count
+        kind = dtypes.int32 if windows.side_by_side or count > dtypes.uint8.max else dtypes.uint8      # it is stored
+        number = (counting(count, kind) + 1).reshape((*lead, *windows.size))           # of the taps: 1, 2, .. count
         reached = seen.eq(seen.reduce(o.AMAX, taps)) | seen.ne(seen)
         first = reached.where(number, count).reduce(o.AMIN, taps)
         mine = g.reshape((*g.shape, *(1,) * windows.rank))

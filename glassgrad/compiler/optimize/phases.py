@@ -1,0 +1,48 @@
+"""Phases that are not needed. In: the phases of a kernel. Out: those that change memory.
+
+What prepares a factor of a product is stored by a phase before it; several products of a kernel may want the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Assign, For, Phase, Statement, Store, expressions, walk
+
+
+def filled_once(phases: list[Phase]) -> list[Phase]:
+    """phases a: m = S, b, c: m = S  ->  a, b      (memory that has its contents already is not filled again)"""
+    stored = frozenset[UOp]().union(*[_stored(phase) for phase in phases])
+    kept: list[Phase] = []
+    holds: dict[UOp, object] = {}                # memory, and what filled it last
+    for phase in phases:
+        contents = _contents(phase.body) if _copies(phase) and stored.isdisjoint(_read(phase)) else phase
+        if any(holds.get(memory) != contents for memory in _stored(phase)):
+            kept.append(phase)
+        holds.update(dict.fromkeys(_stored(phase), contents))
+    return kept
+
+
+def _copies(phase: Phase) -> bool:
+    return all(isinstance(s, (For, Assign, Store)) for s in walk(phase.body))
+
+
+def _stored(phase: Phase) -> set[UOp]:
+    return _seen(s.memory for s in walk(phase.body) if isinstance(s, Store))
+
+
+def _read(phase: Phase) -> set[UOp]:
+    return _seen(toposort([e for s in walk(phase.body) for e in expressions(s)]))
+
+
+def _seen(memories: Iterable[UOp]) -> set[UOp]:
+    """Those that other tasks see."""
+    return {m for m in memories if m.op is o.PARAM or m.op is o.LOCAL and m.arg.scope == "shared"}
+
+
+def _contents(body: list[Statement]) -> tuple[object, ...]:
+    """Statements as what can be compared."""
+    return tuple([(type(s), *[_contents(v) if isinstance(v, list) else v for v in vars(s).values()]) for s in body])

@@ -1,0 +1,264 @@
+"""Windows copied as lines along rows of an image. In: factors of a product. Out: `LineFactor`, `ShiftedFactor`.
+
+A first layer reads three channels: too few for a line of memory that a matrix unit reads. But where channels are
+innermost, all taps of a window along one row lie side by side, and those of the next position begin a stride further
+on. To a copy that is a matrix whose lines overlap: taps times channels long, a stride times channels apart. So the
+image is stored once, its channels innermost and padded with zeros until lines begin at multiples of 16 bytes; windows
+never are. A copy fills what is left of a line with zeros, and so it does with rows outside of the image.
+
+    forward               a step of K is one row of taps; positions are rows and columns
+    by the weights        a step of K is columns; positions are rows of taps
+
+By the weights, a unit that takes lines along the sum alone (of float32, of bytes) wants columns innermost, as images
+have them; but a tap begins at any column. There the image is stored once for each tap along a row, moved by it; taps
+across rows are boxes of that, which begin at another row (`ShiftedFactor`). Of nine taps it is a third of all windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph.index_algebra import (add, both, build, divide, index, less, modulo, multiply,
+                                                    substitute_index)
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
+                                            local, register)
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.product.recognize import FlatAxis
+from glassgrad.compiler.optimize.product.window_boxes import BoxFactor, StoredImage
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+
+MOST_WASTE = 4             # times the products of a line of which few positions are used
+AT_ONCE = 4                # pixels that a thread stores, or pieces of
+BESIDE = 4                 # elements
+
+
+@dataclass
+class LineAxis(FlatAxis):
+    """Rows of taps as lines of `pitch` positions: [other loops][tap][channel, padded]; those past the last tap, and
+    past the last channel, are unused."""
+    channels: int = 1                      # positions from tap to tap
+
+    @property
+    def row(self) -> int:
+        return 1
+
+    def gate(self, at: UOp) -> UOp | None:
+        *_, tap, channel = self.parts
+        inside = modulo(at, self.pitch)
+        return both(moves.below(divide(inside, self.channels), tap.arg.size),
+                    moves.below(modulo(inside, self.channels), channel.arg.size))
+
+    def apart(self, at: UOp) -> dict[UOp, UOp]:
+        *rows, tap, channel = self.parts
+        inside = modulo(at, self.pitch)
+        return {**FlatAxis.of(rows).apart(divide(at, self.pitch)), tap: divide(inside, self.channels),
+                channel: modulo(inside, self.channels)}
+
+    def position(self) -> UOp:
+        *rows, tap, channel = self.parts
+        return add(multiply(flat_index(rows), self.pitch), add(multiply(tap, self.channels), channel))
+
+
+@dataclass
+class LineFactor(BoxFactor):
+    """A factor of a product as lines of an image with its channels innermost: one of its axes is rows of taps."""
+
+    @property
+    def lines(self) -> LineAxis:
+        lines = self.k if isinstance(self.k, LineAxis) else self.axis
+        assert isinstance(lines, LineAxis)
+        return lines
+
+    @property
+    def columns(self) -> UOp:
+        """The loop over positions of a row."""
+        return (self.axis if self.along_k else self.k).parts[-1]
+
+    @property
+    def rows(self) -> Axis:
+        """The stored rows, and the step between neighbouring positions; those past the image's last one are zeros."""
+        step = self.image.steps[-2]
+        return Axis(-(-self.image.axes[-2].size // step) * step, step)
+
+    @property
+    def row_size(self) -> int:
+        """Stored columns of a row: all that are read, until the next row begins at a multiple of 16 bytes."""
+        least, last = self.image.reads[-1]
+        whole = max(1, gpu.COPY_BYTES // (self.lines.channels * self.image.memory.dtype.itemsize))
+        return -(-(last - least + 1) // whole) * whole
+
+    @property
+    def outer(self) -> list[int]:
+        """Sizes of the axes around rows: images of a batch."""
+        return [last - least + 1 for least, last in self.image.ends[:-2]]
+
+    @property
+    def to(self) -> UOp:
+        size = math.prod(self.outer) * self.rows.size * self.row_size * self.lines.channels
+        return local(f"{self.image.name}_lines", self.image.memory.dtype, size, "shared")
+
+    def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
+        """The lines of so many columns and rows, the first ones given by the values of all loops."""
+        channels, pitch = self.lines.channels, self.row_size * self.lines.channels
+        height, step = self.rows
+        constant, terms = self.image.coordinates[-2]
+        before = -(min(0, self.image.reads[-2][0]) // step)                       # steps outside of the image, above it
+        at = substitute_index(build(constant + before * step, terms), places, {})
+        axes = [Axis(self.lines.parts[-2].arg.size * channels, 1),
+                Axis(self.columns.arg.size, self.image.steps[-1] * channels), Axis(height // step, step * pitch)]
+        first = [index(0), places[self.columns], add(divide(at, step), index(-before))]
+        if step > 1:
+            axes.append(Axis(step, pitch))
+            first.append(modulo(at, step))
+        stride = height * pitch
+        for a in reversed(range(len(self.outer))):
+            (constant, terms), (least, _) = self.image.coordinates[a], self.image.ends[a]
+            axes.append(Axis(self.outer[a], stride))
+            first.append(substitute_index(build(constant - least, terms), places, {}))
+            stride *= self.outer[a]
+        counts = (line, columns, rows, *[1] * (len(axes) - 3))
+        return Box(self.to, 0, tuple(axes), counts, tuple(first), to)
+
+    @property
+    def before(self) -> list[Statement]:
+        """The loops that store the image: a thread reads all channels of a pixel, and stores them at once."""
+        image, channels = self.image, self.lines.channels
+        sizes = [*self.outer, self.rows.size, self.row_size]
+        pixels = FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(sizes)])
+        each, lane, more = counter("e", channels), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
+        block = counter("p", -(-pixels.size // (AT_ONCE * gpu.PACK_LANES)))
+        pixel = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
+        inside = gate = moves.below(pixel, pixels.size)
+        at = multiply(one(each), image.channels.stride)
+        places = pixels.apart(pixel)
+        for number, (r, axis) in enumerate(zip(pixels.parts, image.axes)):
+            low = {len(sizes) - 2: 0, len(sizes) - 1: image.reads[-1][0]}.get(number, image.ends[number][0])
+            position = add(places[r], index(low))
+            at = add(at, multiply(position, axis.stride))
+            gate = both(gate, both(less(index(-1), position), less(position, index(axis.size))))
+        gate = both(gate, moves.below(one(each), image.channels.size))
+        wide = [r for r in (more, each, lane) if r.arg.size > 1]
+        held = register(f"{image.name}_next", image.memory.dtype, wide)
+        body: list[Statement] = [Assign(held, load(image.memory, at, gate)),
+                                 Store(self.to, add(multiply(pixel, channels), one(each)), held, None, inside)]
+        return nested([block], nested([more, each], [For(lane, LANE, body)], TILE), TASK)
+
+
+def few_channels(value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp, line: int) \
+        -> tuple[StoredImage, LineAxis] | None:
+    """An image and the lines that its taps make, of which one loop is the channel; refuses (None) what is no window,
+    taps that are apart or in the other direction, and what would leave most of a line unused."""
+    image = StoredImage.of("right", value, loops, rows, columns)
+    if image is None:
+        return None
+    step, itemsize = image.steps[-1], image.memory.dtype.itemsize
+    taps = [r for r in image.coordinates[-1][1] if r is not columns]
+    if len(taps) != 1 or taps[0] not in loops or image.coordinates[-1][1][taps[0]] != 1:
+        return None
+    channels = next(n for n in (1, 2, 4, 8, 16, 32, 64, 128)
+                    if n >= min(image.channels.size, 128) and n * step * itemsize % gpu.COPY_BYTES == 0)
+    used = taps[0].arg.size * image.channels.size
+    axes = 3 + (image.steps[-2] > 1) + len(image.axes) - 2
+    if taps[0].arg.size * channels > line or MOST_WASTE * used < line or axes > gpu.COPY_AXES:
+        return None
+    others = [r for r in loops if r not in (taps[0], image.channel)]
+    size = math.prod(r.arg.size for r in others) * line
+    return image, LineAxis([*others, taps[0], image.channel], size, line, channels=channels)
+
+
+def line_windows(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int, most_padded: float) -> LineFactor | None:
+    """A factor whose rows and columns are positions, and whose lines go along K."""
+    found = few_channels(value, k, n[-2], n[-1], line) if len(n) >= 2 else None
+    if found is None:
+        return None
+    image, lines = found
+    pitch = 1 << (n[-1].arg.size - 1).bit_length()
+    pitch = pitch if pitch <= most_padded * n[-1].arg.size else -(-n[-1].arg.size // 16) * 16
+    axis = FlatAxis([*n[-2:]], n[-2].arg.size * pitch, pitch)
+    return LineFactor(image, axis, lines, in_two_lines=True)
+
+
+def line_rows(value: UOp, n: Sequence[UOp], k: FlatAxis, line: int) -> LineFactor | None:
+    """A factor whose rows and columns are those of K, padded; its lines are positions."""
+    found = few_channels(value, n, k.parts[-2], k.parts[-1], line) if len(k.parts) >= 2 and k.pitch else None
+    return None if found is None else LineFactor(found[0], found[1], k, in_two_lines=True)
+
+
+# -- rows that are moved by a tap -------------------------------------------------------------------------------------
+@dataclass
+class ShiftedFactor:
+    """A factor of a product as boxes of an image that is stored once for each tap along a row."""
+    image: StoredImage
+    axis: FlatAxis                         # other taps, the tap along a row, channels
+    k: FlatAxis                            # rows and columns, padded
+    in_two_lines: bool = False
+    along_k: bool = True
+
+    @property
+    def sizes(self) -> list[int]:
+        """The axes as they are stored: taps along a row, images, channels, rows, columns."""
+        outer = [last - least + 1 for least, last in self.image.ends[:-2]]
+        least, last = self.image.ends[-2]
+        return [self.axis.parts[-2].arg.size, *outer, self.image.channels.size, last - least + 1, self.k.pitch]
+
+    @property
+    def to(self) -> UOp:
+        return local(f"{self.image.name}_shifted", self.image.memory.dtype, math.prod(self.sizes), "shared")
+
+    def place(self, line: int, position: UOp, k: UOp) -> UOp:
+        """Where the boxes have put a position and a k, both counted from their beginning."""
+        return add(multiply(position, line), k)
+
+    def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
+        """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
+        at_once, sizes = math.gcd(size, self.image.channels.size), self.sizes
+        strides = [math.prod(sizes[a + 1:]) for a in range(len(sizes))]
+        taps, *outer, channels, rows, columns = [Axis(*axis) for axis in zip(sizes, strides)]
+        found = []
+        for i in range(0, size, at_once):
+            places = {**self.axis.apart(add(position, index(i))), **self.k.apart(k)}
+            *around, row = [substitute_index(build(constant - least, terms), places, {})
+                            for (constant, terms), (least, _) in zip(self.image.coordinates[:-1], self.image.ends)]
+            first = (places[self.k.parts[-1]], places[self.image.channel], row, *around, places[self.axis.parts[-2]])
+            axes = (columns, channels, rows, *outer, taps)
+            counts = (line, at_once, *[1] * (len(axes) - 2))
+            found.append(Box(self.to, 0, axes, counts, first, add(to, index(i * line))))
+        return found
+
+    @property
+    def before(self) -> list[Statement]:
+        """The loops that store the image for each tap: a thread stores neighbours at once."""
+        image, all_ = self.image, FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(self.sizes)])
+        each, lane, more = counter("e", BESIDE), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
+        block = counter("p", -(-all_.size // (AT_ONCE * BESIDE * gpu.PACK_LANES)))
+        piece = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
+        inside, places = moves.below(multiply(piece, BESIDE), all_.size), all_.apart(multiply(piece, BESIDE))
+        tap, *outer, channel, row, column = [places[r] for r in all_.parts]
+        constant, terms = image.coordinates[-1]
+        own = add(column, each)
+        column = add(add(own, index(constant)), multiply(tap, terms[self.axis.parts[-2]]))
+        at = add(multiply(channel, image.channels.stride), column)
+        for position, axis, (least, _) in zip([*outer, row], image.axes, image.ends):
+            at = add(at, multiply(add(position, index(least)), axis.stride))
+        gate = both(less(index(-1), column), less(column, index(image.axes[-1].size)))
+        gate = both(both(gate, moves.below(own, self.k.parts[-1].arg.size)), inside)
+        held = register(f"{image.name}_next", image.memory.dtype, (more, each, lane))
+        body: list[Statement] = [Assign(held, load(image.memory, at, gate)),
+                                 Store(self.to, add(multiply(piece, BESIDE), each), held, None, inside)]
+        return nested([block], nested([more, each], [For(lane, LANE, body)], TILE), TASK)
+
+
+def shifted_rows(value: UOp, n: Sequence[UOp], k: FlatAxis) -> ShiftedFactor | None:
+    """A factor whose rows and columns are those of K, padded, without a step; refuses (None) anything else."""
+    image = StoredImage.of("right", value, n, k.parts[-2], k.parts[-1]) if len(k.parts) >= 2 and k.pitch else None
+    if image is None or max(image.steps) > 1 or len(image.axes) != 3 or k.pitch % BESIDE:
+        return None
+    taps = [r for r in image.coordinates[-1][1] if r is not k.parts[-1]]
+    if len(taps) != 1 or taps[0] not in n:
+        return None
+    others = [r for r in n if r not in (taps[0], image.channel)]
+    return ShiftedFactor(image, FlatAxis.of([*others, taps[0], image.channel]), k)
