@@ -292,7 +292,9 @@ def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> S
 def _limits(device: str) -> FusionLimits:
     """What pays on a device; where it has no target, as on a CPU."""
     target = getattr(Device[device], "target", None)
-    return OF_A_CPU if target is None else target.fusion
+    if target is None:
+        return OF_A_CPU
+    return target.fusion._replace(side_by_side=min(target.fusion.side_by_side, target.buffers))
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:

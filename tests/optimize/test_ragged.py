@@ -169,6 +169,8 @@ REWRITES = {
     "loop_moves.wide": "test_optimize.py::test_wide",
     "reduction_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
     "reduction_moves.chunks": "test_optimize.py::test_chunks",
+    "reduction_moves.sums_together": "test_optimize.py::test_sums_together",
+    "plain_loops.one_loop": "test_group_loops.py::test_threads_along_short_loops_compute_the_same",
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
     "loop_moves.share_out": "test_recipes.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",

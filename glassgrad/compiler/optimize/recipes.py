@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from glassgrad.compiler.lower.loops import Kernel, Phase, Statement
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
-from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
+from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.nests import is_nests, nests
@@ -60,9 +60,10 @@ def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[Statement]]:
-    """The loop nests that are optimized one by one: of each phase, split by remainders, merged, cut to known sizes."""
+    """The loop nests that are optimized one by one: of each phase, split by remainders, merged, cut to known sizes. On
+    groups of threads, sums over the same loops are one loop first."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
-        for part in residues(phase.body):
+        for part in residues(sum_moves.sums_together(phase.body) if target.groups else phase.body):
             yield from in_blocks(moves.merge_all(part), target)
 
 

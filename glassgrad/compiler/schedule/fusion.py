@@ -79,6 +79,7 @@ class FusionLimits(NamedTuple):
     small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
     few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
     long_rows: int = 1 << 17       # into parts
+    side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
     masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
 
 

@@ -13,8 +13,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, expressions,
-                                            ranges_of, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
@@ -22,6 +22,7 @@ from glassgrad.compiler.optimize.plain.held_rows import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.plain.scatters import rows_apart
+from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -174,8 +175,12 @@ def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, ta
     """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape. On a
     GPU they are short enough that, with `apart` whole groups of threads for one chunk, all of it is busy."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
-    if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
+    if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, *walk([reduced]))
+                                                      if isinstance(f, For)):
         return None
+    if target.groups and max(times for _, times in weighed(reduced.body)) > target.least_chunk:
+        whole = one_loop(reduced)                    # one round of the outermost loop would be too long for a part
+        inner, reduced = [whole if s is reduced else s for s in inner], whole
     n = reduced.range.arg.size
     if target.groups:
         inside = int(max(times for _, times in weighed(reduced.body)))
@@ -192,6 +197,19 @@ def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, ta
     decisions.ask(PartialSums(reduced.range.arg.name, chunk), lambda c: None)
     first, second = parts
     return first, moves.loops_around([f.range for f in loops], second, TASK)
+
+
+def one_loop(loop: For) -> For:
+    """for a: for b: S  ->  for i: S[a = i // n, b = i % n]"""
+    ranges, body = [loop.range], loop.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
+        ranges.append(body[0].range)
+        body = body[0].body
+    axis = FlatAxis.of(ranges)
+    if len(ranges) == 1:
+        return loop
+    whole = counter(loop.range.arg.name, axis.size)
+    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)))
 
 
 def _chunk(n: int, least: int, most: int) -> int:
