@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import linear
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
@@ -344,16 +345,33 @@ def _accesses(statement: Statement) -> list[UOp]:
 
 def neighbours(body: list[Statement], lane: UOp) -> int:
     """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, where
-    all is in order; else 0."""
+    all is in order, or in pieces of so many; else 0."""
     inner = list(walk(body))
     if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
-        return 0
-    if not all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for s in inner for at in _accesses(s)):
         return 0
     loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
     sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
     sizes += [s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]
-    return WIDE_BYTES // min(sizes) if sizes else 0
+    wide = WIDE_BYTES // min(sizes) if sizes else 0
+    places = [at for s in inner for at in _accesses(s)]
+    if all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for at in places):
+        return wide
+    return wide if wide > 1 and _in_pieces([*places, *[n.src[2] for n in loads if len(n.src) > 2]], lane, wide) else 0
+
+
+def _in_pieces(places: list[UOp], lane: UOp, width: int) -> bool:
+    """Whether so many neighbours along a counter are neighbours at all indices, though these pieces lie apart, and
+    pass the same gates: i % 64, in pieces of 8."""
+    if lane.arg.size % width:
+        return False
+    piece, within = counter(f"{lane.arg.name}p", lane.arg.size // width), counter(f"{lane.arg.name}w", width)
+    at_piece, memo = {lane: add(multiply(piece, width), within)}, dict[UOp, UOp]()
+    for at in places:
+        found = substitute_index(at, at_piece, memo)
+        _, terms = linear(found) if found.dtype is dtypes.index else (0, {found: 1})
+        if any(within in ranges_of(atom) for atom in terms if atom is not within) or terms.get(within, 1) != 1:
+            return False
+    return True
 
 
 def row_neighbours(body: list[Statement]) -> int:
