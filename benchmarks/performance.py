@@ -23,9 +23,9 @@ from benchmarks.machine import busy, describe
 from benchmarks.matmul_steps import Step, other_tiles, steps
 from glassgrad import Context
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Assign, For, Kernel, Phase, Store, counter, load,
                                             register)

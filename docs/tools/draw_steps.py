@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassgrad.base.draw import GAP_Y, INK, LINE, PAD, PAPER, WIDTH_OF_LETTER, svg_curve, svg_document, svg_text
+from glassgrad.base.svg import GAP_Y, INK, LINE, PAD, PAPER, WIDTH_OF_LETTER, svg_curve, svg_document, svg_text
 
 
 @dataclass

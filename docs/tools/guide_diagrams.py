@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from draw_steps import Rung, ladder
 
 from glassgrad import GlobalCounters, Tensor, TinyJit
-from glassgrad.base.draw import DrawnBox, graph, grids
+from glassgrad.base.svg import DrawnBox, graph, grids
 from glassgrad.compiler.graph.picture import KINDS
 from glassgrad.engine.realize import forgotten_schedules
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from glassgrad.cli import parser_of
-from glassgrad.conformance.grades import GROUPS
+from glassgrad.conformance.check_groups import GROUPS
 from glassgrad.conformance.runner import conformance
 
 EXAMPLES = """examples:

@@ -4,7 +4,7 @@
     values.py        elementwise ops, reductions, contractions and views against NumPy in float64
     memory.py        copies;  element_types.py  one set of checks for each dtype
     programs.py      random numbers, the jit, training
-    grades.py        the groups of checks in the order in which a new device gets them right
+    check_groups.py        the groups of checks in the order in which a new device gets them right
     runner.py        each group in a process of its own, so that a crash or a hang ends one check, not the run
     report.py        the result as a table, as JSON and as a page
     peak.py          arithmetic and memory speed, measured

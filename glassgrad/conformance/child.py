@@ -16,7 +16,7 @@ from importlib import import_module
 
 from glassgrad.base.errors import InputError
 from glassgrad.conformance.case import check
-from glassgrad.conformance.grades import chosen
+from glassgrad.conformance.check_groups import chosen
 
 
 def check_script(script: str) -> None:

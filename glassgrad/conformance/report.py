@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from glassgrad.conformance.case import CRASHED, FAILED, HUNG, NOT_RUN, PASSED, REFUSED, CheckResult
-from glassgrad.conformance.grades import GROUPS
+from glassgrad.conformance.check_groups import GROUPS
 from glassgrad.runtime.backend import DeviceRecord
 
 WRONG = (FAILED, CRASHED, HUNG, NOT_RUN)

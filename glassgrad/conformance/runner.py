@@ -19,8 +19,8 @@ from typing import IO
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.conformance.case import CRASHED, HUNG, NOT_RUN, CheckResult, check
+from glassgrad.conformance.check_groups import Grade, chosen
 from glassgrad.conformance.child import load_devices
-from glassgrad.conformance.grades import Grade, chosen
 from glassgrad.conformance.report import TABLE_HEAD, Report
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk

@@ -18,8 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.source_lines import Place, line_of, user_place
-from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.host_memory import HostMemory, MemoryBlock, readable

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import start_of_piece
+from glassgrad.compiler.graph.axes_through_views import start_of_piece
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.partial_updates import replacement

@@ -21,7 +21,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from glassgrad.base.draw import bars
+from glassgrad.base.svg import bars
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.observer import Launches, Observer, observed_by
 

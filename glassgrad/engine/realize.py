@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.errors import GlassgradError
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, kernel_mode, launch_state, settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param, Shape
 from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.op_arguments import Param, Shape
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import StoresScores, make_schedule

@@ -13,7 +13,7 @@ from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.node_facts import NodeTable
 from glassgrad.compiler.graph.uop import UOp, known_values
 
 Tensors = list["weakref.ref[Any]"]          # weak references to tensors

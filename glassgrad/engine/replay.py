@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell
 from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.op_arguments import Cell
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item

@@ -23,10 +23,10 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.jit.compare import TraceWork, difference, narrow, refusal
+from glassgrad.jit.compare_traces import TraceWork, difference, narrow, refusal
+from glassgrad.jit.plain_values import ArrayContent, SymbolNames, describe
 from glassgrad.jit.replay import CapturedCall, Stale
 from glassgrad.jit.trace import TracedCall
-from glassgrad.jit.values import ArrayContent, SymbolNames, describe
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd import autocast as precision
 from glassgrad.tensor.autograd.no_grad import inside

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import current_state
-from glassgrad.jit.values import PLAIN, ArrayContent
+from glassgrad.jit.plain_values import PLAIN, ArrayContent
 
 __all__ = ["ALL_ENTRIES", "ARRAY", "ATTRIBUTE", "CELL", "CLASS_ENTRY", "CONTENT", "CONTEXT", "ENTRY", "ENVIRONMENT",
            "GONE", "ITEM", "MEMBER", "MISSING", "PROGRESS", "SIZE", "TEXTS", "Binding", "Way", "expression_names"]

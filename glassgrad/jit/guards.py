@@ -31,7 +31,7 @@ from glassgrad.base.errors import JitError
 from glassgrad.jit.bindings import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
                                     ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PROGRESS, SIZE, TEXTS, Binding, Way,
                                     expression_names)
-from glassgrad.jit.values import PLAIN, ArrayContent, is_array, is_plain, same
+from glassgrad.jit.plain_values import PLAIN, ArrayContent, is_array, is_plain, same
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 

@@ -1,8 +1,8 @@
 """Run a traced call again. In: `TracedCall`. Out: `CapturedCall`, called with tensors.
 
 A replay writes a few addresses and makes one foreign call; around it, Python compares what may have changed since the
-trace (guards.py), chooses the memory of the results (results.py) and binds what the function binds. What follows from
-the trace alone is worked out when the capture is made, and a call only compares and writes.
+trace (guards.py), chooses the memory of the results (result_memory.py) and binds what the function binds. What follows
+from the trace alone is worked out when the capture is made, and a call only compares and writes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Guards
-from glassgrad.jit.results import (Result, ResultInPlace, ResultsInPlace, Weight, moved, same_view, substituted,
-                                   symbol_of)
+from glassgrad.jit.plain_values import NestForm, SymbolNames, tensors_of
+from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, moved, same_view, substituted,
+                                         symbol_of)
 from glassgrad.jit.trace import (BufferSource, GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer,
                                  is_lazy)
-from glassgrad.jit.values import NestForm, SymbolNames, tensors_of
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.leaves import RESET
 from glassgrad.tensor.evaluate import computed_bytes

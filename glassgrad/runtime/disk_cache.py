@@ -17,7 +17,7 @@ import time
 from functools import lru_cache
 from typing import Any
 
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import settings
 
 _MARK = b"glassgrad cache 2\n"

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, MemoryLimitError
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import settings
 from glassgrad.runtime.pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
 

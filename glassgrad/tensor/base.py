@@ -24,7 +24,7 @@ from glassgrad.tensor.autograd import no_grad as no_gradient
 from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, distinct, hold, holders
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
-from glassgrad.tensor.formulas.bits import reread
+from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.memory.file_mapping import of_file
 from glassgrad.tensor.memory.host_values import is_torch, read_value

@@ -21,19 +21,19 @@ from glassgrad.base.errors import Bug, IndexRangeError
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Place, calls_of, line_of, user_place
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import coordinates
+from glassgrad.compiler.graph.axes_through_views import coordinates
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.node_facts import NodeTable
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.movement import counting
-from glassgrad.tensor.index_limits import limits, version_of
+from glassgrad.tensor.index_bounds import limits, version_of
 
 if TYPE_CHECKING:
-    from glassgrad.base.calls import Noted
+    from glassgrad.base.call_tree import Noted
 
 
 class Pick(NamedTuple):

@@ -28,7 +28,7 @@ from glassgrad.tensor.autograd.training import Training, TrainingSwitch
 from glassgrad.tensor.base import Self
 from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.checks import REQUIRED, of_kind, spelled
-from glassgrad.tensor.formulas.bits import refuse_bits
+from glassgrad.tensor.formulas.bitcast import refuse_bits
 from glassgrad.tensor.memory.host_values import HostValue, nest
 from glassgrad.tensor.memory.interop import InteropMixin
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
@@ -53,7 +53,7 @@ from glassgrad.tensor.methods.shape.scatter import ScatterMixin
 from glassgrad.tensor.methods.sorting import SortingMixin
 from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
 from glassgrad.tensor.printing import as_text
-from glassgrad.tensor.tinygrad_names import TinygradNamesMixin
+from glassgrad.tensor.tinygrad_methods import TinygradNamesMixin
 
 
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, FactorizationsMixin,

@@ -13,8 +13,8 @@ from typing import Any
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.render.llvm.llvm_ir import ROW
+from glassgrad.runtime.cpu.kernel_compiler import compiled_source
 from glassgrad.runtime.cpu.llvm_compiler import assembly
-from glassgrad.runtime.cpu.toolchain import compiled_source
 from glassgrad.runtime.devices import Device
 
 MOST_LINES = 1_500              # of assembly that are kept

@@ -13,7 +13,7 @@ from collections.abc import Sequence, Set
 from time import perf_counter_ns, process_time
 from typing import Any
 
-from glassgrad.base.calls import program_name
+from glassgrad.base.call_tree import program_name
 from glassgrad.base.source_lines import Line, Place, calls_of, line_of
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from glassgrad.base.calls import CallTree
+from glassgrad.base.call_tree import CallTree
 from glassgrad.base.source_lines import Place, note_calls
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort

@@ -12,7 +12,7 @@ import pytest
 
 from glassgrad import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
 from glassgrad.compiler.check.loop_interpreter import run_kernel
-from glassgrad.compiler.graph.arguments import Measure
+from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size, replaced
 from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes import families

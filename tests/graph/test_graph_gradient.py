@@ -9,10 +9,10 @@ from graph_leaves import Values, buffer
 
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Axes, OwnGradient, Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.gradient import FLAT, GRADIENTS, _gradients, gradients
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Axes, OwnGradient, Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, const, full
 
 torch = pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")

@@ -15,8 +15,8 @@ from glassgrad.compiler.check import graph_interpreter as interpreter
 from glassgrad.compiler.check.graph_interpreter import (array_type, cast_array, from_storage, interpret, philox,
                                                         storage_type, to_storage)
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Axes, Cell, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes
+from glassgrad.compiler.graph.op_arguments import Axes, Cell, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, const
 
 TORCH = {d: {"fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}.get(d.name, d.name) for d in ALL}

@@ -15,9 +15,9 @@ from glassgrad.base.errors import Bug, InputError
 from glassgrad.base.settings import Context
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Axes, Expand, Flip, Pad, Permute, Reshape, Shrink, Unwindow, Window
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes, largest
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Axes, Expand, Flip, Pad, Permute, Reshape, Shrink, Unwindow, Window
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE, Kind
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.elementwise import EXACT, fold, holds_all

@@ -18,9 +18,9 @@ from graph_leaves import Values, buffer
 from glassgrad.base.errors import Bug, DeviceError, ShapeError
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import node as node_module, ops as o
-from glassgrad.compiler.graph.arguments import Cell, Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import substitute, toposort
+from glassgrad.compiler.graph.op_arguments import Cell, Param
 from glassgrad.compiler.graph.uop import UOp, const, full, identity
 
 

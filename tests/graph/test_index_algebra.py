@@ -8,11 +8,11 @@ import random
 import pytest
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Range
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, divide, index, less, linear, modulo,
                                                     multiply, order_key, substitute_index)
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Range
 from glassgrad.compiler.graph.uop import UOp, const
 
 

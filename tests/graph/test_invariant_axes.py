@@ -8,9 +8,9 @@ import pytest
 from glassgrad import Tensor
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
 from glassgrad.compiler.graph.uop import UOp
 

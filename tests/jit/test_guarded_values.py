@@ -13,7 +13,7 @@ from jit_reference import rand, same as agree
 
 from glassgrad.jit import TinyJit
 from glassgrad.jit.guards import Guards, Walk
-from glassgrad.jit.values import same
+from glassgrad.jit.plain_values import same
 
 
 class Slotted:

@@ -15,7 +15,7 @@ from jit_reference import CALLS, follow, numbers, rand, same
 
 from glassgrad import Context, GlassgradError, JitError, Tensor, dtypes
 from glassgrad.jit import TinyJit
-from glassgrad.jit.values import ArrayContent
+from glassgrad.jit.plain_values import ArrayContent
 
 
 # -- guards -------------------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ from jit_reference import numbers, rand
 from glassgrad import Context, Tensor, nn
 from glassgrad.base.errors import IndexRangeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.registry import registry
 from glassgrad.jit import TinyJit
-from glassgrad.jit.results import ResultsInPlace
+from glassgrad.jit.result_memory import ResultsInPlace
 
 CALLS = 9
 INTERRUPTED = "interpreted kernels can stop half-way, so they leave the old values whole"

@@ -9,8 +9,8 @@ import pytest
 
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import Assign, If, walk
 from glassgrad.compiler.lower.lower import lower

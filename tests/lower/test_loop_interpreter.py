@@ -13,8 +13,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.graph_interpreter import from_storage, philox as philox_by_numpy, to_storage
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
                                             Statement, Store, counter, fold, load, local, register)

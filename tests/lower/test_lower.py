@@ -15,9 +15,9 @@ from loop_kernels import Inputs, check
 from glassgrad import Context, Tensor
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Iota, Param, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Iota, Param, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, For, Kernel, Store, counter, expressions, ranges_of,
                                             walk)

@@ -12,8 +12,8 @@ import pytest
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.graph_interpreter import interpret, philox as philox_by_numpy
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param, Range
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.op_arguments import Param, Range
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.sine import _pi, magnitude

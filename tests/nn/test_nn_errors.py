@@ -8,7 +8,7 @@ import inspect
 import pytest
 
 from glassgrad import DTypeError, GradientError, InputError, ShapeError, Tensor, dtypes, nn
-from glassgrad.nn.modules.module_paths import path_of
+from glassgrad.nn.modules.layer_names import path_of
 
 
 def text(error) -> str:

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch, the reference of layers, i
 from nn_reference import close, compare, copy_weights, to_torch  # noqa: E402
 
 from glassgrad import Tensor, dtypes, nn  # noqa: E402
-from glassgrad.nn.modules import running_statistics as pending  # noqa: E402
+from glassgrad.nn.modules import pending_statistics as pending  # noqa: E402
 from glassgrad.nn.state import get_state_dict  # noqa: E402
 
 T = torch.nn

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
-from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 FEW = replace(HOPPER, few_tasks=4)         # two processors: tiles are as large as on an H200 with more images
 

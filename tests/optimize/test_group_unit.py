@@ -31,7 +31,7 @@ from glassgrad.compiler.lower.loops import (LANE, AwaitCopies, AwaitSteps, Barri
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.lower.printing import linear, show
 from glassgrad.compiler.optimize.recipes import Refused, optimize
-from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import AMX, MMA_SYNC, WGMMA, MatrixUnit, units_of
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source

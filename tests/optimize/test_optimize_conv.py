@@ -23,12 +23,12 @@ from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, expressions, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.moves.split_by_remainder import residues
+from glassgrad.compiler.optimize.moves.divisibility_gates import residues
 from glassgrad.compiler.optimize.plain.plain_loops import weighed
 from glassgrad.compiler.optimize.recipes import optimize
-from glassgrad.compiler.optimize.targets import cpu
-from glassgrad.compiler.optimize.targets.limits import Limits
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.targets.tiling_limits import Limits
 
 # batch, channels, out channels, image, kernel, what else
 CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any]]] = [

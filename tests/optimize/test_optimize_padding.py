@@ -26,7 +26,7 @@ from glassgrad.compiler.optimize.moves import padding_copy as zeros
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
 from glassgrad.compiler.optimize.product import image_plan
 from glassgrad.compiler.optimize.recipes import optimize
-from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.unroll_and_jam import jam
 

@@ -30,9 +30,9 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Choice
 from glassgrad.compiler.optimize.recipes import optimize
-from glassgrad.compiler.optimize.targets import cpu
-from glassgrad.compiler.optimize.targets.limits import Limits
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
+from glassgrad.compiler.optimize.targets.tiling_limits import Limits
 
 Make = Callable[..., Tensor]
 Shapes = Callable[[int], tuple[tuple[int, ...], ...]]
@@ -70,11 +70,11 @@ LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, f
 }
 ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
-    "contract": {"targets.cpu": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
-    "direct": {"targets.cpu": {"LEAST_USE": 0.0, "REREAD": 0, "PACK": 0.0}},
+    "contract": {"targets.cpu_costs": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
+    "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "REREAD": 0, "PACK": 0.0}},
     "past": {"moves.streaming_stores": {"FAR": 1}},
-    "taps": {"targets.cpu": {"LEAST_OUTER": 1}},
-    "window": {"targets.cpu": {"LEAST_OUTER": 1}},
+    "taps": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
+    "window": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
     "unit": {"targets.matrix_units": {"LIMITS": Limits(task_work=1000, most_tasks=16, long_k=1, k_block=1)}},
 }
 FAMILY_LIMITS = {
@@ -139,7 +139,7 @@ def test_every_decision_keeps_the_answer(kind: str, how: str, lowered: None, rng
         assert kind in log, f"nothing here decides {kind}: {sorted(set(log))}"
 
 
-ELSEWHERE = {"held": "test_group_nests.py::test_trees_are_right",       # decided on nests, which these graphs have not
+ELSEWHERE = {"held": "test_register_nests.py::test_trees_are_right",    # decided on nests, which these graphs have not
              "scan": "test_scans.py::test_a_group_goes_along_a_row",    # and on running totals, by groups
              "chunks": "test_scans.py::test_few_rows_are_cut_into_chunks",
              "warps": "test_warp_tile.py::test_trees_compute_the_same"}
@@ -151,11 +151,11 @@ def test_every_kind_of_decision_is_here() -> None:
 
 # functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
 REWRITES = {
-    "boxed_nests.in_boxes": "test_boxed_nests.py::test_trees_are_right",
-    "group_loops.along_results": "test_group_loops.py::test_threads_along_short_loops_compute_the_same",
-    "group_loops.along_sum": "test_group_loops.py::test_threads_along_short_loops_compute_the_same",
-    "group_loops.in_parts": "test_group_loops.py::test_threads_along_short_loops_compute_the_same",
-    "group_loops.apart": "test_group_loops.py::test_threads_along_short_loops_compute_the_same",
+    "pipelined_nests.in_boxes": "test_pipelined_nests.py::test_trees_are_right",
+    "short_gpu_loops.along_results": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops.apart": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "scans.read_ahead_of_totals": "test_scans.py::test_few_rows_are_cut_into_chunks",
     "read_ahead.read_ahead": "test_gpu_accesses.py::test_what_is_read_ahead_is_the_same",
     "held_rows.hold": "test_held_rows.py::test_held_rows_compute_the_same",
@@ -170,17 +170,17 @@ REWRITES = {
     "reduction_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
     "reduction_moves.chunks": "test_optimize.py::test_chunks",
     "reduction_moves.sums_together": "test_optimize.py::test_sums_together",
-    "plain_loops.one_loop": "test_group_loops.py::test_threads_along_short_loops_compute_the_same",
+    "plain_loops.one_loop": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
     "loop_moves.share_out": "test_recipes.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
-    "nests.nests": "test_online_softmax.py::test_any_sizes",
-    "group_nests.in_registers": "test_group_nests.py::test_trees_are_right",
+    "several_nests.nests": "test_online_softmax.py::test_any_sizes",
+    "register_nests.in_registers": "test_register_nests.py::test_trees_are_right",
     "loop_moves.tasks": "test_optimize.py::test_tasks",
     "reduction_moves.group": "test_optimize.py::test_group",
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "cold_path.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
-    "split_by_remainder.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
+    "divisibility_gates.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
 }
 
 

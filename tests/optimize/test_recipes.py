@@ -18,15 +18,15 @@ from loop_kernels import AVX2, AVX512, NEON, SIZES, TARGETS, Inputs, check
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel, task_loops, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain import plain_loops
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
-from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 FLOAT = dtypes.float32

@@ -8,9 +8,9 @@ from loop_kernels import Inputs, check
 
 from glassgrad import Context, Tensor
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, const

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from glassgrad.conformance.grades import GROUPS
+from glassgrad.conformance.check_groups import GROUPS
 from glassgrad.runtime.devices import RECORDS
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "devices"

@@ -25,7 +25,7 @@ OPENED_WHEN_NEEDED = {
     "runtime/search/searched_kernels.py": "a search, and what one found, only under BEAM",
     "runtime/wasm/wasm_device.py": "a warm process finds its kernels on disk, and loads no compiler",
     "tensor/printing.py": "how numbers are laid out is loaded when values are shown, not with the package",
-    "runtime/cpu/toolchain.py": "what writes and compiles C is loaded only for devices that compile C",
+    "runtime/cpu/kernel_compiler.py": "what writes and compiles C is loaded only for devices that compile C",
     "runtime/search/tuning_results.py": "only an imported file is checked against the kinds of moves",
     "runtime/cpu/worker_pool.py": "only where llvmlite is missing is the pool compiled from C",
     "compiler/pipeline.py": "a pass over kernels loads its code when it runs: a warm process finds its kernels on disk",
@@ -33,10 +33,10 @@ OPENED_WHEN_NEEDED = {
     "engine/check/compare.py": "what finds a fault and writes a script about it, only where there is one",
     "engine/check/bisect.py": "CHECK interprets loop trees, which loads NumPy",
     "engine/changing_sizes/families.py": "only kernels with a variable are compared with the families of tilings",
-    "tensor/tinygrad_names.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
+    "tensor/tinygrad_methods.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
     "compiler/graph/uop.py": "view.py is built on uop.py, and few ever ask for it; pictures are for notebooks",
     "compiler/schedule/kernels.py": "pictures are for notebooks",
-    "tensor/index_limits.py": "how the compiler bounds indices is loaded only where a tensor is an index",
+    "tensor/index_bounds.py": "how the compiler bounds indices is loaded only where a tensor is an index",
     "tensor/evaluate.py": "pictures are for notebooks; SANITIZE loads what finds a NaN",
     "compiler/lower/loops.py": "pictures are for notebooks, and show loops",
 }
@@ -144,7 +144,7 @@ def test_nobody_imports_what_is_not_declared() -> None:
 
 @pytest.mark.parametrize("stages", [[*PURE, "compiler/pipeline"], STAGES[:-1]], ids=["compiler", "all but nn"])
 def test_loading_needs_neither_numpy_nor_llvmlite(stages: list[str]) -> None:
-    interpreters = ("loop_interpreter", "checked_memory", "in_flight", "named_axes", "python_device")   # made of NumPy
+    interpreters = ("loop_interpreter", "checked_memory", "in_flight", "named_arrays", "python_device")  # made of NumPy
     modules = [".".join(("glassgrad", *p.relative_to(PACKAGE).with_suffix("").parts)) for s in stages
                for p in (sorted((PACKAGE / s).rglob("*.py")) or [PACKAGE / f"{s}.py"])
                if p.stem not in ("__init__", *interpreters)]

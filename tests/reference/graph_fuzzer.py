@@ -15,9 +15,9 @@ from glassgrad import Device
 from glassgrad.base.settings import Context
 from glassgrad.compiler.check.graph_interpreter import from_storage, interpret, to_storage
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Scan, Scatter
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.realize import realize

@@ -196,12 +196,12 @@ def test_a_softmax_whose_rows_a_group_cannot_share_is_right(rng: np.random.Gener
 
 
 def _params(*sizes: int) -> list[Any]:
-    from glassgrad.compiler.graph.arguments import Param
+    from glassgrad.compiler.graph.op_arguments import Param
     return [Param(slot, (size,)) for slot, size in enumerate(sizes)]
 
 
 def _fold() -> Any:
-    from glassgrad.compiler.graph.arguments import FoldOver
+    from glassgrad.compiler.graph.op_arguments import FoldOver
     return FoldOver(o.ADD)
 
 

@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.dialects import HIP
 from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
-from glassgrad.compiler.render.gpu.rounded_values import is_ordinary, rounded_divisions
+from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary, rounded_divisions
 from glassgrad.runtime.gpu import nvrtc
 
 SMALL = (dtypes.float16, dtypes.bfloat16)

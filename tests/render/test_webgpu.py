@@ -21,9 +21,9 @@ from wgsl_reference import held, message
 from glassgrad import Context, Device, DeviceError, DTypeError, MemoryLimitError, Tensor, Variable
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import index
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, For, Kernel, Phase, Store, counter, load, local
 from glassgrad.compiler.pipeline import make_source

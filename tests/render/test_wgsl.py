@@ -11,9 +11,9 @@ from wgsl_reference import held, message
 
 from glassgrad import DeviceError, Tensor
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import index
+from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, Assign, For, Kernel, Phase, Store, counter, load, register
 from glassgrad.compiler.optimize.targets.target import GPU

@@ -245,27 +245,27 @@ def test_a_first_small_result_loads_and_opens_little(tmp_path: Path) -> None:
 
 
 def test_where_no_thread_starts_kernels_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassgrad.runtime.cpu import toolchain
+    from glassgrad.runtime.cpu import kernel_compiler
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    jobs = [toolchain._Job(lambda: ("name", None, b"", ())) for _ in range(2)]      # type: ignore[arg-type,return-value]
-    queue = toolchain._Queue()
+    jobs = [kernel_compiler._Job(lambda: ("name", None, b"", ())) for _ in range(2)]      # type: ignore[arg-type,return-value]
+    queue = kernel_compiler._Queue()
     for job in jobs:
         queue.put(job)
     assert [job._finished.is_set() and job.result()[0] for job in jobs] == ["name", "name"]
 
 
 def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
-    from glassgrad.runtime.cpu import toolchain
+    from glassgrad.runtime.cpu import kernel_compiler
 
-    def wrong() -> toolchain.Made:
+    def wrong() -> kernel_compiler.Made:
         raise ValueError("no")
 
-    jobs = [toolchain._Job(wrong), toolchain._Job(lambda: ("name", None, b"", ()))]     # type: ignore[arg-type,return-value]
-    queue = toolchain._Queue()
+    jobs = [kernel_compiler._Job(wrong), kernel_compiler._Job(lambda: ("name", None, b"", ()))]     # type: ignore[arg-type,return-value]
+    queue = kernel_compiler._Queue()
     for job in jobs:
         queue.put(job)
     assert jobs[1].result()[0] == "name"
@@ -274,18 +274,18 @@ def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
 
 
 def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:
-    from glassgrad.runtime.cpu import toolchain
+    from glassgrad.runtime.cpu import kernel_compiler
     usual, seen = sys.getswitchinterval(), []
 
-    def work() -> toolchain.Made:
+    def work() -> kernel_compiler.Made:
         seen.append(sys.getswitchinterval())
         return "name", None, b"", ()        # type: ignore[return-value]
 
-    queue = toolchain._Queue()
+    queue = kernel_compiler._Queue()
     try:
         sys.setswitchinterval(0.25)
         for _ in range(2):
-            job = toolchain._Job(work)
+            job = kernel_compiler._Job(work)
             queue.put(job)
             job.result()
             for thread in threading.enumerate():
@@ -294,7 +294,7 @@ def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:
             assert sys.getswitchinterval() == 0.25
     finally:
         sys.setswitchinterval(usual)
-    assert seen == pytest.approx([toolchain.TURN] * 2)
+    assert seen == pytest.approx([kernel_compiler.TURN] * 2)
 
 
 @pytest.mark.only_on("CPU", reason="LLVM's code generator")

@@ -14,7 +14,7 @@ from glassgrad import Device
 from glassgrad.base.errors import DeviceError, InputError
 from glassgrad.cli.conformance import main
 from glassgrad.conformance.case import Case, Compared, check, difference
-from glassgrad.conformance.grades import GROUPS, chosen
+from glassgrad.conformance.check_groups import GROUPS, chosen
 from glassgrad.conformance.runner import conformance
 from glassgrad.runtime.python.python_device import PythonDevice
 

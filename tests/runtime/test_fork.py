@@ -8,7 +8,7 @@ import threading
 import pytest
 from scripts import run_script
 
-from glassgrad.base import fork
+from glassgrad.base import fork_locks as fork
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 

@@ -22,8 +22,8 @@ from glassgrad.base.settings import Context
 from glassgrad.runtime.cpu import llvm_compiler as llvm, worker_pool as workers
 from glassgrad.runtime.cpu.elf_loader import ElfObject, Image
 from glassgrad.runtime.cpu.worker_pool import Command, CommandList, Native, WorkerPool, native_object, worker_pool
-from glassgrad.runtime.cpu.worker_pool_program import MOST_TASKS
-from glassgrad.runtime.cpu.worker_pool_text import ir_text
+from glassgrad.runtime.cpu.worker_pool_renderer import ir_text
+from glassgrad.runtime.cpu.worker_pool_source import MOST_TASKS
 
 pytest.importorskip("llvmlite", reason="the kernels of these tests are LLVM IR")
 

@@ -9,8 +9,8 @@ import pytest
 from scripts import run_script
 
 from glassgrad import Bug, Context, Device, DeviceError, GlobalCounters, IndexRangeError, NotFiniteError, Tensor, nn
-from glassgrad.compiler.check.boxes import BoxValues, one_element
 from glassgrad.compiler.check.graph_interpreter import interpret
+from glassgrad.compiler.check.needed_elements import BoxValues, one_element
 from glassgrad.compiler.lower.access_bounds import prove_accesses
 from glassgrad.compiler.lower.loops import For, Store, walk
 from glassgrad.compiler.lower.lower import lower

@@ -11,7 +11,7 @@ import pytest
 
 from glassgrad import FormatError, InputError, Tensor
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.runtime.cpu import toolchain
+from glassgrad.runtime.cpu import kernel_compiler
 from glassgrad.runtime.search import tuning_results as tuning
 
 
@@ -78,7 +78,7 @@ def test_moves_that_do_not_fit() -> None:
     [item] = (Tensor([1.0, 2.0]) + 1).schedule()
     target = Target("x86_64", vector_bytes=32, vector_registers=16, features=frozenset())
     with pytest.raises(FormatError) as error:
-        toolchain.start(item.ast, target, "c", lambda made: None, ["fly()"])
+        kernel_compiler.start(item.ast, target, "c", lambda made: None, ["fly()"])
     assert text(error).splitlines()[0] == "what a tuning file says of a kernel does not fit it"
     assert text(error).splitlines()[2:] == ["  expected: moves as a search found them",
                                             "  fix:      glassgrad tune clear, and search again"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import glassgrad.nn
-from glassgrad.compat.adapter import Adapter
+from glassgrad.compat.tensor_subclass import Adapter
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 
 __all__ = ["ADAPTER"]

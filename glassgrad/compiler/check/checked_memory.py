@@ -13,7 +13,7 @@ import numpy as np
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.graph_interpreter import evaluate, from_storage, to_storage
-from glassgrad.compiler.check.named_axes import Array, binary
+from glassgrad.compiler.check.named_arrays import Array, binary
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.ops import Op
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.check.named_axes import Array
+from glassgrad.compiler.check.named_arrays import Array
 from glassgrad.compiler.graph.uop import UOp
 
 NEVER = -1

@@ -3,7 +3,7 @@ kernel.
 
 In: a `Kernel` and its arguments. Out: the arguments' arrays, stored into. Does not know renderers or devices.
 
-Values carry named axes (named_axes.py): one for all tasks, and one for each wide range they depend on. So tasks and
+Values carry named axes (named_arrays.py): one for all tasks, and one for each wide range they depend on. So tasks and
 wide loops run as NumPy arrays, every statement for all iterations before the next, which is what "jammed" means; only
 LOOPs run in Python, and not even those that just accumulate and store. Where iterations differ in what they run (a
 `stop`, an If), a mask says which do. Every access is checked: see checked_memory.py.
@@ -22,11 +22,11 @@ from glassgrad.compiler.check import loop_analysis as facts
 from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poisoned
 from glassgrad.compiler.check.graph_interpreter import array_type, evaluate, philox
 from glassgrad.compiler.check.in_flight import InFlight
-from glassgrad.compiler.check.named_axes import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
+from glassgrad.compiler.check.named_arrays import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.ops import ELEMENTWISE
 from glassgrad.compiler.graph.symbolic import Symbol, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp, identity

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from glassgrad.compiler.check.boxes import BoxValues, needed, one_element
+from glassgrad.compiler.check.needed_elements import BoxValues, needed, one_element
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.gradient_cache import derived
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, full
 
 Gradient = Callable[..., tuple["UOp | None", ...]]
@@ -39,7 +39,7 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp]
     """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it. Worked out
     once for all graphs of one structure. `below` are the nodes under the root, sources first, if they are at hand.
 
-    >>> from glassgrad.compiler.graph.arguments import Param
+    >>> from glassgrad.compiler.graph.op_arguments import Param
     >>> from glassgrad.compiler.graph.uop import const
     >>> x = UOp(o.PARAM, dtypes.float32, (), Param(0, (3,)))
     >>> gradients(-x, const(1.0), [x])[0] is -const(1.0).broadcast((3,))

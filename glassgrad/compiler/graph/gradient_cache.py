@@ -12,9 +12,9 @@ from typing import Any
 
 from glassgrad.base.source_lines import user_place
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import OwnGradient
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import OwnGradient
 from glassgrad.compiler.graph.uop import UOp
 
 Row = tuple[o.Op, DType, tuple[int, ...], Any]

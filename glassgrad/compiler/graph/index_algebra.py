@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import Length, Quotient, Size, Symbol
 from glassgrad.compiler.graph.uop import UOp, const
 

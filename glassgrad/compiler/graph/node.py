@@ -18,13 +18,13 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.source_lines import Line, line_of, user_place
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Dimension, Shape
 from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.op_arguments import Dimension, Shape
 from glassgrad.compiler.graph.ops import Kind, Op
-from glassgrad.compiler.graph.shape import device_of, shape_of
+from glassgrad.compiler.graph.shape_inference import device_of, shape_of
 from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _forget = methodcaller("remove")
 
 
 class Node:
-    """`op` applied to `src`, with elements of `dtype` and a small `arg` (arguments.py)."""
+    """`op` applied to `src`, with elements of `dtype` and a small `arg` (op_arguments.py)."""
     __slots__ = ("op", "dtype", "src", "arg", "shape", "device", "symbolic", "place", "__weakref__",
                  "bounds", "linear", "order_key", "ranges", "pure")
     op: Op
@@ -172,7 +172,7 @@ _MOST_SHAPES = 8192
 
 def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
     """Shape, device and whether it is symbolic. Nearly all nodes have sources of one device and of sizes that are plain
-    numbers: the fast path here handles these, the rules of shape.py the rest."""
+    numbers: the fast path here handles these, the rules of shape_inference.py the rest."""
     kind = op.kind
     if kind is _BINARY:
         x, y = src

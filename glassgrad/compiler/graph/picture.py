@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.base.draw import INK, DrawnBox, graph
+from glassgrad.base.svg import INK, DrawnBox, graph
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.base.draw import Nest, nests
+from glassgrad.base.svg import Nest, nests
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 

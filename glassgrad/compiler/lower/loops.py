@@ -36,8 +36,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, Union
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import FoldOver, Local, Range
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.op_arguments import FoldOver, Local, Range
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 

@@ -14,7 +14,7 @@ def show(kernel: Kernel) -> str:
 
     >>> from glassgrad.compiler.graph import ops as o
     >>> from glassgrad.compiler.lower.loops import Phase, counter, load
-    >>> from glassgrad.compiler.graph.arguments import Param
+    >>> from glassgrad.compiler.graph.op_arguments import Param
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> out, x = (UOp(o.PARAM, dtypes.float32, (), Param(s, (4,))) for s in (0, 1))
     >>> i = counter("i", 4)

@@ -13,8 +13,9 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.move_limit import move
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
-from glassgrad.compiler.optimize.moves.steps import move
+from glassgrad.compiler.optimize.product.depthwise_tile import windows
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
 from glassgrad.compiler.optimize.product.group_unit import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
@@ -23,7 +24,6 @@ from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, Regi
 from glassgrad.compiler.optimize.product.sum_tile import dots, taps
 from glassgrad.compiler.optimize.product.unit_tile import on_matrix_unit
 from glassgrad.compiler.optimize.product.warp_tile import on_warps
-from glassgrad.compiler.optimize.product.windows import windows
 from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]

@@ -13,12 +13,12 @@ from glassgrad.compiler.lower.loops import Kernel, Phase, Statement
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.split_by_remainder import residues
+from glassgrad.compiler.optimize.moves.divisibility_gates import residues
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
-from glassgrad.compiler.optimize.nests import is_nests, nests
-from glassgrad.compiler.optimize.plain.group_loops import in_threads
 from glassgrad.compiler.optimize.plain.plain_loops import plain
+from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
+from glassgrad.compiler.optimize.several_nests import is_nests, nests
 from glassgrad.compiler.optimize.targets.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Measure
+from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import For, Kernel, filled, numbered_loops, shared_locals
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import AxisSet, carried, varies as varies_of
+from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies as varies_of
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, below_casts,

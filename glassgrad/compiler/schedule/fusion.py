@@ -34,7 +34,7 @@ import math
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import AxisSet, carried, nontrivial, varies
+from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, nontrivial, varies
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp

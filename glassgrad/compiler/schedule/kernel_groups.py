@@ -16,8 +16,8 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.fusion import LEAVES, LONG_ENOUGH

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from glassgrad.base.source_lines import Line
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Dimension, Measure, Param, Shape
-from glassgrad.compiler.graph.axes import start_of_piece
+from glassgrad.compiler.graph.axes_through_views import start_of_piece
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Dimension, Measure, Param, Shape
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.fusion import LEAVES

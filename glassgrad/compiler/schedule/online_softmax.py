@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import AxisSet, carried
+from glassgrad.compiler.graph.axes_through_views import AxisSet, carried
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.base.draw import DrawnBox, graph
+from glassgrad.base.svg import DrawnBox, graph
 from glassgrad.compiler.graph.picture import KINDS
 
 LEGEND = {"input": KINDS["memory"], "kernel, and why its result is stored": KINDS["reduce"]}

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Measure, Param
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in
 from glassgrad.compiler.graph.uop import UOp, number_of
 from glassgrad.engine.changing_sizes.skeleton import SHAPES

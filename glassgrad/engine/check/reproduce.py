@@ -27,7 +27,7 @@ import zlib
 
 from glassgrad import Context, dtypes
 from glassgrad.compiler.graph import ops
-from glassgrad.compiler.graph.arguments import *
+from glassgrad.compiler.graph.op_arguments import *
 from glassgrad.compiler.graph.uop import UOp
 
 nodes = []

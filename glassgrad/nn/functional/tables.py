@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.modules import running_statistics as pending
+from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.tensor.autograd.function import custom_gradient
 from glassgrad.tensor.autograd.leaves import still_a_leaf
 from glassgrad.tensor.tensor import Tensor

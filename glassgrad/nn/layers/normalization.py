@@ -13,7 +13,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.nn.functional import layers as F
-from glassgrad.nn.modules import running_statistics as pending
+from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.nn.modules.new_parameters import buffer, ones, scale_and_shift
 from glassgrad.tensor.formulas.neural.activations import scaled_norm

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from glassgrad.base.errors import GlassgradError, ShapeError
 from glassgrad.nn.modules.argument_checks import check_call, signature_of, wrong_argument
+from glassgrad.nn.modules.layer_names import parameters_of, path_of
 from glassgrad.nn.modules.module import Module
-from glassgrad.nn.modules.module_paths import parameters_of, path_of
 
 
 class LayerType(type):

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu.elf_loader import ElfObject
 from glassgrad.runtime.cpu.processor import host_description

@@ -104,7 +104,7 @@ class NativeDevice(SearchedKernels, Backend):
         if stored is not None:
             made = _unpack(stored)
             return lambda: made
-        from glassgrad.runtime.cpu.toolchain import start  # the whole compiler: a warm process does without
+        from glassgrad.runtime.cpu.kernel_compiler import start  # the whole compiler: a warm process does without
         return start(ast, self.target, self.language, lambda made: cache.put(key, _pack(*made)) if cache else None,
                      moves or None)
 
@@ -116,7 +116,7 @@ class NativeDevice(SearchedKernels, Backend):
 
     def source(self, ast: UOp) -> str:
         """The kernel as readable C, whatever the device compiles."""
-        from glassgrad.runtime.cpu.toolchain import source
+        from glassgrad.runtime.cpu.kernel_compiler import source
         return source(ast, self.target, self.moves(ast) or None)
 
     def loop_tree(self, ast: UOp) -> Any:

@@ -17,7 +17,7 @@ from glassgrad.runtime.cpu.worker_pool import Command, worker_pool
 
 
 class Stamp(ctypes.Structure):
-    """What `glassgrad_stamp` (worker_pool_program.py) reads and writes."""
+    """What `glassgrad_stamp` (worker_pool_source.py) reads and writes."""
     _fields_ = (("clock", ctypes.c_int64), ("first", ctypes.c_int64), ("second", ctypes.c_int64),
                 ("seconds", ctypes.c_int64), ("rest", ctypes.c_int64), ("scale", ctypes.c_int64),
                 ("last", ctypes.c_int64), ("latest", ctypes.c_int64), ("total", ctypes.c_int64))

@@ -3,7 +3,7 @@
 Does not know graphs, buffers or how kernels are made. A kernel is
 `void name(void **args, int64_t task, void *scratch)`; a command is one kernel over tasks 0 to n - 1, in no order, on
 any worker; the next command starts when the last one is over. A check among the commands ends the run where a number
-in memory is below a bound. The list is run natively (worker_pool_program.py) in one foreign call, without the global
+in memory is below a bound. The list is run natively (worker_pool_source.py) in one foreign call, without the global
 lock. Measured on two cores: 1 us for the call, 0.008 us per serial command, 0.5 us per parallel command of two tasks
 while the workers spin.
 """
@@ -24,12 +24,12 @@ from threading import get_ident
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
-from glassgrad.runtime.cpu.worker_pool_program import OFFSETS, POOL_BYTES
+from glassgrad.runtime.cpu.worker_pool_source import OFFSETS, POOL_BYTES
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import source_digest
 from glassgrad.runtime.pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
@@ -97,7 +97,7 @@ def native_object(compiler: str = "") -> bytes:
     if compiler == "c":
         return _compile_c()
     try:
-        from glassgrad.runtime.cpu.worker_pool_text import ir_text
+        from glassgrad.runtime.cpu.worker_pool_renderer import ir_text
         data = llvm.compile_ir(ir_text(host.arch))
     except DeviceError:
         if compiler:
@@ -109,7 +109,7 @@ def native_object(compiler: str = "") -> bytes:
 
 def _compile_c() -> bytes:
     from glassgrad.runtime.cpu.c_compiler import compile_c  # loads subprocess, which most users never need
-    from glassgrad.runtime.cpu.worker_pool_text import c_text
+    from glassgrad.runtime.cpu.worker_pool_renderer import c_text
     return compile_c(c_text())
 
 

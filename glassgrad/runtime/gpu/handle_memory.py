@@ -15,7 +15,7 @@ import weakref
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.compiler.check.loop_interpreter import elements_of, run_kernel
-from glassgrad.compiler.graph.arguments import Measure
+from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel

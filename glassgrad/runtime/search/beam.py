@@ -25,8 +25,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.decisions import Decisions, Refused

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from glassgrad.base.errors import Bug, MemoryLimitError
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.runtime.host_memory import MemoryBlock, Stats, readable, rounded
 
 PAGE = 64 << 10              # bytes by which a memory grows

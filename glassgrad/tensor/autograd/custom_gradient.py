@@ -13,8 +13,8 @@ from functools import wraps
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import OwnGradient
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.node_facts import NodeTable
+from glassgrad.compiler.graph.op_arguments import OwnGradient
 from glassgrad.compiler.graph.uop import UOp
 
 Backward = Callable[..., tuple[Any, ...]]

@@ -16,7 +16,7 @@ from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.node_facts import NodeTable
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
 
-from glassgrad.base.fork import held_at_fork
+from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import substitute, toposort
+from glassgrad.compiler.graph.op_arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, index_range_check

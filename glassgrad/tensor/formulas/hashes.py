@@ -6,8 +6,8 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Cell
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.formulas.movement import at, cat, counting, part

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
-from glassgrad.tensor.formulas.bits import reread
+from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
 from glassgrad.tensor.formulas.order import key_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Iota
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.op_arguments import Iota
 from glassgrad.compiler.graph.symbolic import Size, most
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor.broadcast import number

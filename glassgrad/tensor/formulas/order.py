@@ -9,8 +9,8 @@ digit's position is a scalar argument, so every pass runs the same two kernels.
 from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell, Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Cell, Scan, Scatter
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.formulas.movement import counting

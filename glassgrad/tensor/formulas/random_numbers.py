@@ -12,8 +12,8 @@ import os
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell, RandomBits
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.op_arguments import Cell, RandomBits
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.formulas import elementary

@@ -10,8 +10,8 @@ from typing import Any
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Scan
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.op_arguments import Scan
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact

@@ -17,15 +17,15 @@ from typing import Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.graph.view import View
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import refuse_reading
 from glassgrad.runtime.disk_device import PREFIX, on_disk
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.formulas.bits import reread
+from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.memory.file_mapping import exported, mapped
 
 __all__ = ["no_place", "on_disk", "opened", "reread_in_place", "stored", "write"]

@@ -19,7 +19,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.graph.view import ShapeTracker, View
-from glassgrad.tensor.formulas.bits import reread
+from glassgrad.tensor.formulas.bitcast import reread
 
 Step = tuple[o.Op, Any]        # a movement op (or DETACH) and its argument; BITCAST and the types before and after
 _FEW = 8                                     # members that are listed before dead ones are dropped

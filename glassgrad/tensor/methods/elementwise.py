@@ -15,7 +15,7 @@ from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED, arguments, computed, spelled
 from glassgrad.tensor.formulas import arithmetic, elementary
 from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
-from glassgrad.tensor.formulas.bits import next_after
+from glassgrad.tensor.formulas.bitcast import next_after
 from glassgrad.tensor.formulas.reductions import all_true
 
 

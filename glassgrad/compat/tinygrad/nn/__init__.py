@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import glassgrad.nn
-from glassgrad.compat.adapter import Adapter
+from glassgrad.compat.tensor_subclass import Adapter
 from glassgrad.compat.tinygrad.tinygrad_tensor import TinygradTensor as Tensor
 from glassgrad.nn.modules.argument_checks import SYNONYMS
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Unwindow
-from glassgrad.compiler.graph.axes import AxisSet, runs, varies
+from glassgrad.compiler.graph.axes_through_views import AxisSet, runs, varies
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.op_arguments import Unwindow
 from glassgrad.compiler.graph.uop import UOp
 
 _THROUGH = (o.RESHAPE, o.PERMUTE, o.PAD, o.SHRINK, o.FLIP, o.UNWINDOW)
@@ -122,7 +122,7 @@ def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
 
 def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
     """UNWINDOW with a stride of a value that is the same for every tap: that of the padded value, where no tap lies
-    outside. What is left to test is whether the stride divides: compiler/optimize/moves/split_by_remainder.py."""
+    outside. What is left to test is whether the stride divides: compiler/optimize/moves/divisibility_gates.py."""
     taps, stride = node.shape[-1], arg.stride
     before = -(-arg.dilation * (taps - 1) // stride)
     after = max(0, -(-(arg.length - 1) // stride) + 1 - node.shape[axis])

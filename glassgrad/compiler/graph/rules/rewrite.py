@@ -277,7 +277,7 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     """The roots with every node under them replaced until no rule applies, sources first, each node once.
 
     >>> from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-    >>> from glassgrad.compiler.graph.arguments import Param
+    >>> from glassgrad.compiler.graph.op_arguments import Param
     >>> x = UOp(o.PARAM, dtypes.float32, (), Param(0, (3,)))
     >>> rewrite([(x * 1.0 - 0.0) * (const(2.0) + 3.0)], ALGEBRA)[0] is x * 5.0
     True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import runs
+from glassgrad.compiler.graph.axes_through_views import runs
 from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 from glassgrad.compiler.graph.rules.elementwise import is_wide, negative

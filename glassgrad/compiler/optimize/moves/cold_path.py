@@ -14,7 +14,7 @@ from glassgrad.compiler.lower.loops import (LANE, WIDE, Assign, For, If, Stateme
                                             register, with_body)
 from glassgrad.compiler.lower.polynomial import RARELY
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
-from glassgrad.compiler.optimize.moves.steps import move
+from glassgrad.compiler.optimize.moves.move_limit import move
 
 
 @move(lambda body, *_: body)

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, load, local, ranges_of, register, rewritten, walk,
                                             with_body)
-from glassgrad.compiler.optimize.moves.steps import move
+from glassgrad.compiler.optimize.moves.move_limit import move
 
 Replace = dict[UOp, UOp]
 PHASE_TASKS = 4096       # the most of one phase: to claim a task costs 0.05 us, and more where several claim at once

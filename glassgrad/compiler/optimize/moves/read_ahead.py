@@ -13,7 +13,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, expressions,
                                             ranges_of, register)
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
-from glassgrad.compiler.optimize.moves.steps import move
+from glassgrad.compiler.optimize.moves.move_limit import move
 
 PIECES = 4
 MOST_READS = 2         # of each element: more would take too many registers

@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             expressions, fold, load, local, register, walk)
 from glassgrad.compiler.optimize.moves.loop_moves import (Replace, WideStep, accumulated, flat_index, left_of,
                                                           loops_around, rebuild, wide_steps, within)
-from glassgrad.compiler.optimize.moves.steps import move
+from glassgrad.compiler.optimize.moves.move_limit import move
 
 
 @move(lambda body: body)

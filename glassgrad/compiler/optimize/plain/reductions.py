@@ -27,7 +27,7 @@ from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import one
 from glassgrad.compiler.optimize.product.recognize import stride_along
-from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 

@@ -23,7 +23,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, 
                                             register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, one, rebuild
-from glassgrad.compiler.optimize.moves.steps import move
+from glassgrad.compiler.optimize.moves.move_limit import move
 from glassgrad.compiler.optimize.plain.scans import MOST_LANES, TILE, GroupScan, RunningTotal
 from glassgrad.compiler.optimize.targets.target import Target
 

@@ -22,7 +22,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.plain.reductions import Transpose
 from glassgrad.compiler.optimize.product.recognize import stride_along
-from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 SIDE = 64                # of a block

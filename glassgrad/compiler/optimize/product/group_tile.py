@@ -28,11 +28,11 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
 from glassgrad.compiler.optimize.product.group_unit import Factor, packed
-from glassgrad.compiler.optimize.product.parts import Parts
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
+from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.targets import gpu
-from glassgrad.compiler.optimize.targets.gpu import SIDE
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.gpu_costs import SIDE
 from glassgrad.compiler.optimize.targets.target import Target
 
 

@@ -21,7 +21,7 @@ from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, stride_along
-from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 
 READ_AT_ONCE = 1024        # bytes of a row that are worth reading at once

@@ -20,9 +20,9 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
                                             ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.targets import cpu
-from glassgrad.compiler.optimize.targets.limits import Limits
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.targets.tiling_limits import Limits
 
 
 @dataclass

@@ -11,7 +11,7 @@ A register tile of `rows` x `vectors` accumulators reads both panels from end to
 touched is used whole. Edges are packed as zeros (or clamped rows) and dropped at the store.
 
 Counted, not measured: every register tile that fits, with its factors packed or read in place, is priced by what it
-multiplies, loads and packs (targets/cpu.py). `BEAM` times the others.
+multiplies, loads and packs (targets/cpu_costs.py). `BEAM` times the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.recognize import (FlatProduct, Product, count, few_rows, fit_sets, flat_axis,
                                                            image_axis, stride_along, swells)
 from glassgrad.compiler.optimize.product.tiling import PanelBlocks, Tiling, blocks, square
-from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 

@@ -29,7 +29,7 @@ from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box,
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
-from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 MOST_PADDED = 1.6          # positions of a row for each column of it, that are worth it
 LEAST_COLUMNS = 8          # of a row in a box: lines of memory are permuted in eights

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.optimize.targets.limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_limits import Limits
 
 WORD = dtypes.uint32         # in what `right` is laid out: neighbours along k share one
 

@@ -115,5 +115,5 @@ GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps
 # Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.
 APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, buffers=31)
 
-# Vectors of 128 bits, and one thread: sums are not cut for others. What pays is taken from CPUs (targets/cpu.py).
+# Vectors of 128 bits, and one thread: sums are not cut for others. What pays is taken from CPUs (targets/cpu_costs.py).
 WASM = Target("wasm32", 16, 16, few_tasks=1, most_tasks=1)

@@ -27,7 +27,7 @@ from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
                                             For, Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
-from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, infix
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
@@ -37,7 +37,7 @@ from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
-from glassgrad.compiler.render.gpu.rounded_values import is_ordinary, rounded_divisions
+from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary, rounded_divisions
 from glassgrad.compiler.render.gpu.wide_access import MOST_BYTES, load_wide, neighbours, runs_of_reads, store_wide
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes

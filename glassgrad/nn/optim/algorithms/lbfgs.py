@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.modules import running_statistics as pending
+from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.optim.algorithms.line_search import Point, strong_wolfe
 from glassgrad.nn.optim.optimizer import Optimizer, Parameters
 from glassgrad.nn.optim.parameter_group import Group

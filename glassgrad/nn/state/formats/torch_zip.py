@@ -12,9 +12,9 @@ import struct
 import zipfile
 from typing import Any, NamedTuple
 
+from glassgrad.nn.state.formats.memory_file import MemoryIO
 from glassgrad.nn.state.formats.pickle_reader import PickleReader
 from glassgrad.nn.state.formats.source import Source
-from glassgrad.nn.state.formats.tensor_io import MemoryIO
 from glassgrad.nn.state.formats.torch_objects import TABLE, Storage, StorageReference, reference
 
 _LOCAL = struct.Struct("<4s5H3I2H")         # the header in front of each record

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.op_arguments import Cell
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.formulas.movement import above_diagonal, counting, eye, halves, joined, matrix_transpose, part

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassgrad.compiler.optimize.targets.limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_limits import Limits
 
 LIMITS = {
     "contract": Limits(least_k=8, least_work=4096, task_work=1 << 20, most_tasks=32, long_k=1024),

@@ -11,7 +11,7 @@ import ast
 from functools import lru_cache
 
 from glassgrad.base.errors import Bug
-from glassgrad.runtime.cpu.worker_pool_program import CONSTANTS, PROGRAM
+from glassgrad.runtime.cpu.worker_pool_source import CONSTANTS, PROGRAM
 
 __all__ = ["c_text", "ir_text"]
 

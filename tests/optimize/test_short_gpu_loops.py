@@ -1,4 +1,4 @@
-"""Loops shorter than a group of threads (plain/group_loops.py): what they compute, and which way is chosen."""
+"""Loops shorter than a group of threads (plain/short_gpu_loops.py): what they compute, and which way is chosen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.loops import Kernel, counter
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.plain.group_loops import in_threads, pieces
+from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads, pieces
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source

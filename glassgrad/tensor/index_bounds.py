@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.node_facts import NodeTable
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.runtime.devices import Device
 

@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, counter, task_loops, walk, with_body
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.steps import move
+from glassgrad.compiler.optimize.moves.move_limit import move
 
 MOST = 16                # loop nests that a kernel is cut into: each is compiled for itself
 

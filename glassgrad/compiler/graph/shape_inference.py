@@ -11,7 +11,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError, ShapeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.symbolic import Length
 

@@ -5,7 +5,7 @@ A group of threads shares a tile of each factor. Does not know loops, nor a GPU'
 
 from __future__ import annotations
 
-from glassgrad.compiler.optimize.targets.limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_limits import Limits
 
 LIMITS = Limits(least_k=8)
 THREADS = 256            # of a group

@@ -17,8 +17,8 @@ from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import Record
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
+from glassgrad.jit.plain_values import PLAIN
 from glassgrad.jit.trace import BufferSource, SourcePaths, TracedCall, name_of
-from glassgrad.jit.values import PLAIN
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["TraceWork", "difference", "narrow", "refusal"]

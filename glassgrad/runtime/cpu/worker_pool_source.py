@@ -1,7 +1,7 @@
 """The worker pool's native half: its one source. In: nothing. Out: the program and the layout of its memory.
 
 Does not know Python objects, buffers or kernels. The program is written in a few statements of Python's syntax, in
-which every value is a 64-bit integer; worker_pool_text.py writes it as LLVM IR and as C. One call, `glassgrad_run`,
+which every value is a 64-bit integer; worker_pool_renderer.py writes it as LLVM IR and as C. One call, `glassgrad_run`,
 runs a command list; the other workers are inside `glassgrad_worker`. How it works:
 
 - `WORD` holds the current command's number (24 bits), its first unclaimed task and how many are unclaimed (20 bits

@@ -12,7 +12,7 @@ from typing import Any
 
 from glassgrad.compiler.check.graph_interpreter import evaluate
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import coordinates
+from glassgrad.compiler.graph.axes_through_views import coordinates
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 

@@ -27,7 +27,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_aroun
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
                                                            neighbours, nest, one_loop, vectors_in_flight, weighed, work)
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
-from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 FULL = 0.75              # of a group's threads that have work: then loops stay as they are

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Reshape
+from glassgrad.compiler.graph.op_arguments import Reshape
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import PartialUpdate, Replay, Write
+from glassgrad.jit.plain_values import SymbolNames
 from glassgrad.jit.trace import BufferSource, Outcome
-from glassgrad.jit.values import SymbolNames
 from glassgrad.tensor.autograd.leaves import UnreadGradient, cut_off, leaf_row
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared

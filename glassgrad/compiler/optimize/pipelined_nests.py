@@ -1,7 +1,7 @@
 """Nests whose factors come as boxes, for a unit whose steps run beside the threads. In: tasks of products and the
 nests between them, a block at a time. Out: the same for one thread group, or None.
 
-    nests, for each block j (group_nests.py)     written so that the unit works while threads compute
+    nests, for each block j (register_nests.py)     written so that the unit works while threads compute
     tile = left right[j]                         copies of the first blocks; tile = left right[0]; weights = f(tile)
     weights = f(tile)                            for j: tile = left right[j + 1]        both products are steps that
     out = out * shrink + weights values[j]              out += weights values[j]        run beside f
@@ -28,15 +28,15 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
                                             Barrier, CopyBoxes, For, If, Statement, Store, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)
-from glassgrad.compiler.optimize.boxed_tiles import BoxedTile, PlacedTile
+from glassgrad.compiler.optimize.box_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
-from glassgrad.compiler.optimize.group_nests import CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.targets import gpu
+from glassgrad.compiler.optimize.register_nests import CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 BLOCKS = 2           # whose factors are in memory or on their way; one more where a factor is used twice
