@@ -157,6 +157,7 @@ REWRITES = {
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.apart": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "scans.read_ahead_of_totals": "test_scans.py::test_few_rows_are_cut_into_chunks",
+    "read_ahead.read_first": "test_gpu_accesses.py::test_what_several_stores_need_is_read_first_and_the_same",
     "read_ahead.read_ahead": "test_gpu_accesses.py::test_what_is_read_ahead_is_the_same",
     "held_rows.hold": "test_held_rows.py::test_held_rows_compute_the_same",
     "scatters.rows_apart": "test_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",

@@ -18,7 +18,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             expressions, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
+from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
 from glassgrad.compiler.optimize.plain.held_rows import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
@@ -106,7 +106,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
                           beside=beside > 0)
         if beside and arithmetic(inner) >= LONG_ARITHMETIC and apart >= AHEAD_TASKS * target.few_tasks:
             body = read_ahead(body)
-        return [nest(loops, body, total, target, decisions)]
+        return [nest(loops, read_first(body) if target.groups else body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
     if rows is not None and target.groups and (rows.row.range.arg.size // rows.count < target.few_tasks
                                                or work(inner) >= gpu.LONG_ROW):
