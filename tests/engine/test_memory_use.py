@@ -70,7 +70,7 @@ def test_garbage_of_several_layers_is_not_counted(layers: int) -> None:
         waiting.append(weakref.WeakKeyDictionary({key: knot}))
         knot = key
         del key
-    assert live() - before == rounded(4)
+    assert rounded(4) <= live() - before <= 256, "one block of the smallest size that the device has"
     del knot
     assert live() == before
 

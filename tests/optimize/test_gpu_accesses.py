@@ -12,7 +12,7 @@ from glassgrad import Tensor
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import TILE, Assign, For, Kernel, walk
+from glassgrad.compiler.lower.loops import LANE, TILE, Assign, For, Kernel, Store, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
@@ -57,6 +57,22 @@ def test_what_is_read_ahead_is_the_same(n: int, ahead: bool, rng: np.random.Gene
         return seen[-1]
     check(rewrite([x.gelu().uop], ALGEBRA), values, compiled, f"gelu of {n}")
     assert [reads_ahead(kernel) for kernel in seen] == [ahead]
+
+
+@pytest.mark.parametrize("n", [64, 1000, 4096 * 5 + 3])
+def test_what_several_stores_need_is_read_first_and_the_same(n: int, rng: np.random.Generator) -> None:
+    values = Inputs()
+    x, y, z = (Tensor(values.leaf(rng.standard_normal(n).astype("float32"))) for _ in range(3))
+    seen: list[Kernel] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        seen.append(optimize(lower(ast), SMALL))
+        return seen[-1]
+    mean = x * 0.5 + y * 0.5
+    check(rewrite([mean.uop, (mean * z).uop], ALGEBRA), values, compiled, f"two stores of {n}")
+    if len(seen) == 1:                       # both in one kernel
+        [innermost, *_] = [f.body for f in walk(seen[0].phases[0].body) if isinstance(f, For) and f.kind == LANE]
+        assert [type(s) for s in innermost] == [Assign] * 3 + [Store] * 2
 
 
 def test_rows_are_read_and_stored_by_neighbours() -> None:

@@ -92,15 +92,17 @@ def test_rows_of_views_compute_the_same(view: str, rng: np.random.Generator) -> 
 def test_each_element_is_loaded_once(name: str) -> None:
     kernel = kernel_of(ROWS[name](zeros(2000, 4096)))
     assert len(loads(kernel)) == 1 and kernel.moves[0] == f"hold(loop={'k0' if name == 'rmsnorm' else 'k2'}, " \
-        "tile=4, lanes=128, held=yes)"
-    source = make_source(kernel, LARGE, "cuda")
-    assert source.count("load_f32_4(data1") == source.count("store_f32_4(data0") == 8 and "scratch" not in source
+        f"tile=4, lanes={128 if name == 'softmax' else 256}, held=yes)"
+    source, pieces = make_source(kernel, LARGE, "cuda"), 8 if name == "softmax" else 4
+    assert source.count("load_f32_4(data1") == source.count("store_f32_4(data0") == pieces and "scratch" not in source
 
 
 def test_threads_follow_from_the_length_of_a_row() -> None:
     def threads(rows: int, size: int, target: Target = LARGE) -> int:
         return gpu_launch(kernel_of(rmsnorm(zeros(rows, size)), target)).phases[-1][2]
-    assert [threads(2000, n) for n in (768, 4096, 5000, 8192, 16384)] == [64, 128, 256, 256, 512]
+    assert [threads(2000, n) for n in (768, 4096, 5000, 8192, 16384)] == [64, 256, 512, 512, 512]
+    heavy = [gpu_launch(kernel_of(zeros(2000, n).softmax(-1), LARGE)).phases[-1][2] for n in (768, 4096, 8192)]
+    assert heavy == [64, 128, 256], "more arithmetic: fewer threads, which wait for each other less"
     assert threads(2000, 16384, HOPPER) == 256, "a group of another GPU may have fewer threads"
     assert threads(300, 4096) == 256 and threads(264, 32768) == 1024
 
@@ -109,6 +111,8 @@ def test_rows_that_do_not_fit_are_read_again() -> None:
     long = kernel_of(rmsnorm(zeros(300, 50304)))
     assert long.moves[0] == "hold(loop=k0, tile=4, lanes=1024, held=no)" and len(loads(long)) == 2
     assert "load_f32_4(data1" in make_source(long, LARGE, "cuda")
+    small = kernel_of(rmsnorm(zeros(300, 50304, dtype="bfloat16")))
+    assert "lanes=512, held=no" in small.moves[0], "two such rows are in the cache for each processor"
     assert "hold" not in " ".join(kernel_of(rmsnorm(zeros(300, 1_000_000))).moves), "long sums are added in chunks"
     assert "hold" not in " ".join(kernel_of(rmsnorm(zeros(300, 16384)), HOPPER).moves)
     assert "hold" not in " ".join(kernel_of(zeros(300, 4096).sum(1)).moves), "a row that is read once"

@@ -228,6 +228,35 @@ def test_group(n: int, chunk: int, rows: int, rng: np.random.Generator) -> None:
         compare([out, x], before, [grouped[0], [For(i, TASK, grouped[1])]], rng)
 
 
+def two_sums(n: int, m: int, other: int = 0, needs: bool = False) -> tuple[list[UOp], list[Statement]]:
+    """for i: r = 0; for k: for j: r += x; out[i] = r; q = 0; for k: for j: q += x * y; more[i] = q"""
+    i, ranges = counter("i", 3), [counter(f"k{a}", size) for a, size in enumerate((n, m, n, m + other))]
+    out, more, x, y = param(0, 3), param(1, 3), param(2, 3 * n * (m + other)), param(3, 3 * n * (m + other))
+    body: list[Statement] = []
+    for number, (k, j) in enumerate((ranges[:2], ranges[2:])):
+        total, at = register(f"acc{number}", FLOAT), add(multiply(i, n * m), add(multiply(k, m), j))
+        value = load(x, at) if number == 0 else load(x, at) * (load(out, i) if needs else load(y, at))
+        body += [Assign(total, const(0.0)), For(k, LOOP, [For(j, LOOP, [Accumulate(total, o.ADD, value)])]),
+                 Store((out, more)[number], i, total)]
+    return [out, more, x, y], [For(i, TASK, body)]
+
+
+@pytest.mark.parametrize("n", [1, 7, 16])
+@pytest.mark.parametrize("m", [1, 5, 33])
+def test_sums_together(n: int, m: int, rng: np.random.Generator) -> None:
+    params, before = two_sums(n, m)
+    after = sum_moves.sums_together(before)
+    assert sum(isinstance(s, For) for s in walk(after)) == 3, "one nest of two loops in the loop of results"
+    compare(params, before, [after], rng)
+
+
+def test_sums_of_other_lengths_and_sums_that_need_each_other_stay_apart(rng: np.random.Generator) -> None:
+    for params, before in (two_sums(7, 5, other=1), two_sums(7, 5, needs=True)):
+        after = sum_moves.sums_together(before)
+        assert sum(isinstance(s, For) for s in walk(after)) == 5
+        compare(params, before, [after], rng)
+
+
 @pytest.mark.parametrize("rows, columns", [(331, 3), (331, 7), (127, 5)])
 def test_lanes_do_not_go_along_groups_of_which_one_is_shorter(
         rows: int, columns: int, rng: np.random.Generator) -> None:

@@ -54,6 +54,7 @@ EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "a sum of sums that are not read in order": (lambda x: ((x[:, :4].sum(1) + 1) ** 2).sum(), (90, 9)),
     "sums over the first axis": (lambda x: x.sum(0), (300, 7)),
     "short rows": (lambda x: x.sum(1), (70, 8)),
+    "rows that two loops count": (lambda x: (x + Tensor.arange(40).reshape(1, 40, 1).sin()).sum((0, 1)), (9, 40, 300)),
     "integers": (lambda x: x.cast("int32").sum((0, 2)), (60, 3, 21)),
 }
 
@@ -112,8 +113,13 @@ def test_a_pooling_window_belongs_to_one_thread() -> None:
 
 
 def test_two_sums_of_few_channels_are_cut_one_by_one() -> None:
-    made = kernel(lambda x: (x.sum((0, 2, 3)) / (x * x).sum((0, 2, 3))), 512, 32, 20, 20)
+    made = kernel(lambda x: (x * x.sum((0, 2, 3), keepdim=True)).sum((0, 2, 3)), 512, 32, 20, 20)
     assert groups(made) == [1024, 32, 1024, 32]
+
+
+def test_two_sums_that_do_not_need_each_other_are_one_loop() -> None:
+    made = kernel(lambda x: (x.sum((0, 2, 3)) / (x * x).sum((0, 2, 3))), 512, 32, 20, 20)
+    assert groups(made) == [1024, 32]
 
 
 def test_long_loops_stay_as_they_are() -> None:

@@ -302,9 +302,11 @@ def less(x: UOp, y: UOp) -> UOp:
     if low >= 0:
         return const(False, dtypes.bool)
     c, terms = linear(difference)                      # keep constants on the right: a + 3 < 0 is a < -3
-    g = math.gcd(*terms.values())
-    if g > 1:                                          # g*y < -c  is  y < ceil(-c / g)
-        return UOp(o.CMPLT, dtypes.bool, (build(0, {a: k // g for a, k in terms.items()}), index(-(c // g))))
+    for g in sorted({math.gcd(*terms.values()), *map(abs, terms.values())} - {1}, reverse=True):
+        first, last = ((-1 - r) // g for r in bounds(build(c, {a: k for a, k in terms.items() if k % g})))
+        if first == last:                              # g*y + r < 0  is  y < 1 + (-1 - r) // g, the same for any r
+            return UOp(o.CMPLT, dtypes.bool, (build(0, {a: k // g for a, k in terms.items() if k % g == 0}),
+                                              index(first + 1)))
     return UOp(o.CMPLT, dtypes.bool, (build(0, terms), index(-c)))
 
 

@@ -13,7 +13,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
-from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
+from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.divisibility_gates import interleaved, residues, side_by_side
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.phases import filled_once
@@ -42,7 +42,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
     phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
               for body in nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
-    for parts in _loop_nests(kernel):
+    for parts in _loop_nests(kernel, target):
         if target.groups:
             phases += _by_groups(parts, target, decisions)
             continue
@@ -90,10 +90,11 @@ def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[
     return plain(body, target, decisions) if short is None else short
 
 
-def _loop_nests(kernel: Kernel) -> Iterator[list[list[Statement]]]:
-    """The loop nests of each phase, split by remainders."""
+def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]]]:
+    """The loop nests of each phase, split by remainders. On groups of threads, sums over the same loops are one loop
+    first."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
-        yield residues(phase.body)
+        yield residues(sum_moves.sums_together(phase.body) if target.groups else phase.body)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

@@ -84,6 +84,7 @@ class FusionLimits(NamedTuple):
     long_rows: int = 1 << 17       # into parts
     buffers: int = 1 << 30         # that a kernel can be given
     pads_as_read: bool = False     # a window's image is stored without its padding
+    side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
     masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
 
 

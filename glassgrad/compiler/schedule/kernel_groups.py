@@ -2,12 +2,15 @@
 
 Results of equal shape, but for axes of length 1, that belong together share one kernel: a result and what is computed
 from it element by element (a gradient and the updated weight), and results that read the same values (an optimizer's
-moments). So do reductions of the same rows on a GPU, such as a mean and a variance. Kernels run after those they read
-from, and those that let go of memory before those that take some.
+moments). So do reductions of the same rows on a GPU, such as a mean and a variance, and small maps of one shape that
+have nothing to do with each other, such as the updates of many biases: a launch takes longer than they do. Kernels run
+after those they read from, and those that let go of memory before those that take some.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -15,11 +18,13 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Shape
+from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.fusion import LEAVES, LONG_ENOUGH, NOT_READ
 from glassgrad.compiler.schedule.partial_updates import part_of
 
-MOST_RESULTS = 8      # of one kernel
+MOST_RESULTS = 8      # of one kernel, if they belong together
+SMALL_MAP = 1 << 14   # elements: up to these, a launch takes longer than what it starts
 
 
 @dataclass(eq=False)
@@ -34,16 +39,26 @@ class KernelGroup:
 
 
 class ReducedRows(NamedTuple):
-    """Rows of values in memory: what is reduced, and its last axes, along which it is."""
+    """Values in memory that are reduced: their shape, and the axes along which they are."""
     shape: Shape
     axes: tuple[int, ...]
 
+    @property
+    def last(self) -> bool:
+        """Whether it is rows that are reduced."""
+        return self.axes == tuple(range(len(self.shape) - len(self.axes), len(self.shape)))
+
+    def among(self, reads: Iterable[UOp]) -> set[UOp]:
+        """Of what is read, all that has an element for each that is reduced."""
+        return {r for r in reads if r.size == math.prod(self.shape)}
+
 
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, UOp],
-                  few_rows: int = 0, buffers: int = 1 << 30) -> list[KernelGroup]:
+                  few_rows: int = 0, buffers: int = 1 << 30, side_by_side: int = 0) -> list[KernelGroup]:
     """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done, and `beside`
     says which nodes the kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same
-    rows share a kernel: a group of threads reads a row from memory once. A kernel can be given so many buffers."""
+    rows share a kernel: a group of threads reads a row from memory once. A kernel can be given so many buffers. Small
+    maps share one that reads and writes at most `side_by_side` values."""
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
@@ -58,7 +73,9 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
         for r in reads:
             if r in group_of:
                 needs |= group_of[r].needs
-        rows = _rows(node, reads, reasons) if reduces and few_rows and node.size >= few_rows else None
+        rows = _rows(node, reads, reasons) if reduces and few_rows else None
+        if rows is not None and rows.last and node.size < few_rows:
+            rows = None
         fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
         alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None) or \
             any(r.size == node.size for r in roots[:-1])         # sums of several chains: what reads two has its own
@@ -73,7 +90,38 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
                 by_shape.setdefault(squeezed(node), []).append(fresh)
         else:
             group_of[node] = joined
+    if side_by_side:
+        for maps in by_shape.values():
+            small = [group for group in maps if not group.reduces]
+            _join_small_maps(small, groups, group_of, min(side_by_side, buffers))
     return _in_memory_order(groups, group_of, outputs)
+
+
+def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_of: dict[UOp, KernelGroup],
+                     most_values: int) -> None:
+    """Put small maps of one shape into the kernel of an earlier one that they do not wait for, nor it for them."""
+    into: KernelGroup | None = None
+    for group in maps:
+        if most(group.roots[0].size) > SMALL_MAP:
+            return
+        if into is None or _values(into) + _values(group) > most_values or into.needs & group.bit or \
+                group.needs & into.bit or into.roots[0].device != group.roots[0].device:
+            into = group
+            continue
+        into.roots += group.roots
+        into.reads |= {r: plain and into.reads.get(r, True) for r, plain in group.reads.items()}
+        both, needs = into.bit | group.bit, into.needs | group.needs
+        for other in groups:
+            if other.needs & both:
+                other.needs |= needs
+        into.bit = both
+        group_of.update((root, into) for root in group.roots)
+        groups.remove(group)
+
+
+def _values(group: KernelGroup) -> int:
+    """How many values in memory a kernel reads and writes."""
+    return len(group.roots) + len(group.reads)
 
 
 def _kernels_in_order(reasons: dict[UOp, str], beside: dict[UOp, UOp]) -> list[UOp]:
@@ -91,7 +139,7 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
     """The group that a new result may share a kernel with, brought up to date; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
-        same_rows = fresh.rows is not None and fresh.rows == group.rows
+        same_rows = _same_rows(fresh, group)
         if len(group.roots) >= MOST_RESULTS or fresh.reduces and not same_rows:
             continue
         given = len(group.roots) + len({*group.reads, *fresh.reads}) + NOT_READ
@@ -126,6 +174,16 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
     return None
 
 
+def _same_rows(fresh: KernelGroup, group: KernelGroup) -> bool:
+    """Whether a kernel should do the reductions of both: of the same rows, one after another; of the same columns,
+    where they read the same values, and neither needs the other's result."""
+    rows = fresh.rows
+    if rows is None or rows != group.rows:
+        return False
+    return rows.last or not rows.among(fresh.reads).isdisjoint(group.reads) and \
+        not any(r in group.roots for r in fresh.reads)
+
+
 def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
     """What a result's kernel reads, and whether each is read element by element only; and whether it reduces."""
     reads: dict[UOp, bool] = {}
@@ -147,13 +205,12 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
 
 
 def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> ReducedRows | None:
-    """The rows of memory that all reductions of a result go along; None where there are none of that form."""
+    """What all reductions of a result go along; None where they differ, or nothing of that size is read."""
     found = {ReducedRows(n.src[0].shape, tuple(n.arg.axes)) for n in _inside(root, reasons) if n.op in o.REDUCE}
     if len(found) != 1:
         return None
     [rows] = found
-    last = tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
-    return rows if rows.axes == last and any(r.shape == rows.shape for r in reads) else None
+    return rows if rows.among(reads) else None
 
 
 def squeezed(node: UOp) -> Shape:

@@ -104,6 +104,12 @@ def _unwindow_one(root: UOp, x: UOp) -> UOp:
     return x.pad([(0, max(more, 0) if a == axis else 0) for a in range(len(x.shape))])
 
 
+def _rounds_transposed(root: UOp, inner: UOp, moved: UOp) -> bool:
+    """Whether a value is rounded to fewer bytes after its last two axes were exchanged."""
+    last = len(moved.shape) - 1
+    return root.dtype.itemsize < moved.dtype.itemsize and inner.arg.order == (*range(last - 1), last, last - 1)
+
+
 _still = tuple(MOVEMENT - {o.EXPAND, o.PAD, o.UNWINDOW})      # of equal elements these make equal elements
 _compute = tuple(ELEMENTWISE - {o.BITCAST})
 _broadcast = node(o.EXPAND, node(o.RESHAPE, c))               # how a constant is repeated to a shape
@@ -150,6 +156,9 @@ MOVES = [
          lambda root, inner, x: x.cast(root.dtype).permute(inner.arg.order),
          when=lambda x: x.op in (o.BUFFER, o.PARAM),
          why="convert what is in memory before moving it: if it is stored, it lies as it did"),
+    Rule("transpose-last", node(o.CAST, node(o.PERMUTE, node(o.RESHAPE, node(o.SUM, x), name="moved"), name="inner")),
+         lambda root, inner, moved: moved.cast(root.dtype).permute(inner.arg.order), when=_rounds_transposed,
+         why="round a sum before its last axes are exchanged: it is stored as it is summed, and read transposed"),
     Rule("contiguous-twice", node(o.CONTIGUOUS, node(o.CONTIGUOUS, x, name="inner")), lambda inner: inner,
          why="it is stored already"),
 ]

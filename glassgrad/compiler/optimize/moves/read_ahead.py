@@ -1,10 +1,13 @@
 """Read several pieces before the first is computed. In: vectors of independent iterations. Out: the same, read ahead.
 
 A thread of a GPU that computes for long what it loaded, and loads only then what comes next, leaves memory idle: the
-compiler cannot load it earlier, because a store between might change it. Iterations are independent, so we can.
+compiler cannot load it earlier, because a store between might change it. Iterations are independent, so we can. So are
+the stores of one iteration, where none of them writes what others read.
 """
 
 from __future__ import annotations
+
+import math
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
@@ -16,6 +19,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 PIECES = 4
+MOST_FIRST = 64        # numbers that a thread reads for several stores before the first of them
 MOST_READS = 2         # of each element: more would take too many registers
 
 
@@ -83,6 +87,33 @@ def _may_read_ahead(wide: list[For], inner: list[Statement], reads: list[UOp], m
     stored, read = {s.memory for s in stores}, {n.src[0] for n in reads}
     return len(wide) >= 2 and len(stores) == len(inner) and 0 < len(reads) <= most and \
         not (len(stores) > 1 and stored & read) and all(wide[-1].range in ranges_of(n.src[1]) for n in reads)
+
+
+def read_first(body: list[Statement], most: int = MOST_FIRST) -> list[Statement]:
+    """TILE u: LANE l: S(x[..]); T(y[..])  ->  TILE u: LANE l: r[u,l] = x[..]; q[u,l] = y[..]; S(r); T(q)
+
+    All that several stores need is on its way at once, in loops around them too.
+    refuses (leaves as it is): one store alone, too much to read, statements that read what others of them store
+    """
+    out: list[Statement] = []
+    for s in body:
+        wide, inner = _wide_loops([s])
+        reads = [n for n in _reads(inner) if wide and wide[-1].range in ranges_of(n.src[1])]
+        words = len(reads) * math.prod(f.range.arg.size for f in wide if f.kind == TILE)
+        if not wide and isinstance(s, For):
+            out.append(For(s.range, s.kind, read_first(s.body, most), s.stop))
+            continue
+        if len(inner) < 2 or words > most or not all(isinstance(x, Store) and x.combine is None for x in inner) or \
+                {x.memory for x in inner if isinstance(x, Store)} & {n.src[0] for n in reads} or \
+                any(n.op is o.LOAD for read in reads for n in toposort(read.src[1:])):
+            out.append(s)
+            continue
+        held: dict[UOp, UOp] = {n: register(f"first{i}", n.dtype, [f.range for f in wide]) for i, n in enumerate(reads)}
+        made: list[Statement] = [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)]
+        for f in reversed(wide):
+            made = [For(f.range, f.kind, made)]
+        out += made
+    return out
 
 
 def _reads(inner: list[Statement]) -> list[UOp]:

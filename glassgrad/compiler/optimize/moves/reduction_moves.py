@@ -20,6 +20,57 @@ from glassgrad.compiler.optimize.moves.loop_moves import (Replace, WideStep, acc
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 
+@move(lambda body: body)
+def sums_together(body: list[Statement]) -> list[Statement]:
+    """r = 0; for k: r += f; S(r); q = 0; for k: q += g; T(q)  ->  r = 0; q = 0; for k: r += f, q += g; S(r); T(q)
+
+    Loops may be nested, and inside of others. What f and g both read is then read once.
+    refuses: loops of other lengths; g reads r, or memory that S stores
+    """
+    first = next((s for s in body if isinstance(s, For) and s.kind == LOOP), None)
+    if first is None:
+        return [For(s.range, s.kind, sums_together(s.body), s.stop) if isinstance(s, For) else s for s in body]
+    if not all(isinstance(s, (For, Accumulate)) for s in walk([first])):
+        return body
+    ahead, behind = body[:body.index(first)], body[body.index(first) + 1:]
+    begins: list[Statement] = []
+    rest: list[Statement] = []
+    for at, s in enumerate(behind):
+        own = set(accumulated([s])) if isinstance(s, For) else set()
+        starts = [b for b in rest if isinstance(b, Assign) and b.register in own]
+        joined = _one_nest(first, s) if isinstance(s, For) and len(starts) == len(own) and _needs_nothing(
+            s, own, [first, *behind[:at]]) else None
+        if joined is None:
+            rest.append(s)
+        else:
+            first, begins = joined, [*begins, *starts]
+            rest = [b for b in rest if b not in starts]
+    return [*ahead, *begins, first, *rest]
+
+
+def _needs_nothing(loop: For, own: set[UOp], before: list[Statement]) -> bool:
+    """Whether a sum reads no register but its own, and nothing that statements before it store."""
+    nodes = {n for s in walk([loop]) for n in toposort(expressions(s))}
+    stored = {s.memory for s in walk(before) if isinstance(s, Store)}
+    return all(n in own for n in nodes if n.op is o.REGISTER) and stored.isdisjoint(nodes) and \
+        all(isinstance(s, (For, Accumulate)) for s in walk([loop]))
+
+
+def _one_nest(first: For, other: For) -> For | None:
+    """Both bodies in one nest of loops; None where these differ."""
+    if (first.kind, first.range.arg.size) != (other.kind, other.range.arg.size) or \
+            first.stop is not None or other.stop is not None:
+        return None
+    body = rebuild(other.body, {other.range: first.range})
+    inside = [[s for s in statements if isinstance(s, For)] for statements in (first.body, body)]
+    if not any(inside):
+        return For(first.range, first.kind, [*first.body, *body])
+    if len(first.body) != 1 or len(body) != 1 or not all(inside):
+        return None
+    nested = _one_nest(inside[0][0], inside[1][0])
+    return None if nested is None else For(first.range, first.kind, [nested])
+
+
 @move(lambda loop, *_, **__: None)
 def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, beside: bool = False) -> list[Statement] | None:
     """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); rest

@@ -78,6 +78,18 @@ class Row:
     def size(self) -> int:
         return int(self.counter.arg.size)
 
+    @property
+    def is_light(self) -> bool:
+        """Whether little is computed of each number, and each takes a register in memory too."""
+        nodes = toposort([e for s in walk(self.body) for e in expressions(s)])
+        return sum(n.op in o.ELEMENTWISE for n in nodes) <= gpu.LIGHT_ROW and not self.kept and \
+            all(n.dtype.itemsize == 4 for n in self.reads)
+
+    @property
+    def bytes(self) -> int:
+        """What is read more than once."""
+        return self.size * sum(n.dtype.itemsize for n in self.reads)
+
     def lanes(self, rows: int, target: Target) -> int | None:
         """How many threads a group has; None: a row is too long for their registers."""
         most = target.most_threads or target.lanes(4)
@@ -86,6 +98,9 @@ class Row:
         while lanes < most and (self.size * words > gpu.HELD_WORDS * lanes or
                                 rows * lanes < gpu.THREADS * target.few_tasks and self.size > gpu.WARP * lanes // 4):
             lanes *= 2
+        held = self.size * words / lanes
+        if gpu.HELD_WORDS < 2 * held <= 2 * gpu.HELD_WORDS and self.is_light:
+            lanes = max(lanes, min(2 * lanes, most, gpu.MOST_LIGHT_THREADS))
         return lanes if self.size * words <= gpu.HELD_WORDS * lanes and self.size >= lanes else None
 
 
@@ -100,7 +115,7 @@ def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: De
     lanes = row.lanes(rows, target)
     held = lanes is not None
     if lanes is None and row.size >= gpu.LONG_ROW and rows >= target.few_tasks:
-        lanes = target.most_threads
+        lanes = target.most_threads // (2 if row.bytes <= gpu.ROW_OF_TWO else 1)
     if not lanes:
         return None
     wide = beside > 0 and row.size >= beside * lanes and _even(row, beside)

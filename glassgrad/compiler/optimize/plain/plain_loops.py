@@ -10,18 +10,20 @@ import math
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import linear
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, expressions,
-                                            ranges_of, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.read_ahead import read_ahead
+from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
 from glassgrad.compiler.optimize.plain.held_rows import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
 from glassgrad.compiler.optimize.plain.scatters import rows_apart
+from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -104,7 +106,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
                           beside=beside > 0)
         if beside and arithmetic(inner) >= LONG_ARITHMETIC and apart >= AHEAD_TASKS * target.few_tasks:
             body = read_ahead(body)
-        return [nest(loops, body, total, target, decisions)]
+        return [nest(loops, read_first(body) if target.groups else body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
     if rows is not None and target.groups and (rows.row.range.arg.size // rows.count < target.few_tasks
                                                or work(inner) >= gpu.LONG_ROW):
@@ -174,8 +176,12 @@ def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, ta
     """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape. On a
     GPU they are short enough that, with `apart` whole groups of threads for one chunk, all of it is busy."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
-    if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
+    if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, *walk([reduced]))
+                                                      if isinstance(f, For)):
         return None
+    if target.groups and max(times for _, times in weighed(reduced.body)) > target.least_chunk:
+        whole = one_loop(reduced)                    # one round of the outermost loop would be too long for a part
+        inner, reduced = [whole if s is reduced else s for s in inner], whole
     n = reduced.range.arg.size
     if target.groups:
         inside = int(max(times for _, times in weighed(reduced.body)))
@@ -192,6 +198,19 @@ def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, ta
     decisions.ask(PartialSums(reduced.range.arg.name, chunk), lambda c: None)
     first, second = parts
     return first, moves.loops_around([f.range for f in loops], second, TASK)
+
+
+def one_loop(loop: For) -> For:
+    """for a: for b: S  ->  for i: S[a = i // n, b = i % n]"""
+    ranges, body = [loop.range], loop.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
+        ranges.append(body[0].range)
+        body = body[0].body
+    axis = FlatAxis.of(ranges)
+    if len(ranges) == 1:
+        return loop
+    whole = counter(loop.range.arg.name, axis.size)
+    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)))
 
 
 def _chunk(n: int, least: int, most: int) -> int:
@@ -326,16 +345,33 @@ def _accesses(statement: Statement) -> list[UOp]:
 
 def neighbours(body: list[Statement], lane: UOp) -> int:
     """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, where
-    all is in order; else 0."""
+    all is in order, or in pieces of so many; else 0."""
     inner = list(walk(body))
     if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
-        return 0
-    if not all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for s in inner for at in _accesses(s)):
         return 0
     loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
     sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
     sizes += [s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]
-    return WIDE_BYTES // min(sizes) if sizes else 0
+    wide = WIDE_BYTES // min(sizes) if sizes else 0
+    places = [at for s in inner for at in _accesses(s)]
+    if all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for at in places):
+        return wide
+    return wide if wide > 1 and _in_pieces([*places, *[n.src[2] for n in loads if len(n.src) > 2]], lane, wide) else 0
+
+
+def _in_pieces(places: list[UOp], lane: UOp, width: int) -> bool:
+    """Whether so many neighbours along a counter are neighbours at all indices, though these pieces lie apart, and
+    pass the same gates: i % 64, in pieces of 8."""
+    if lane.arg.size % width:
+        return False
+    piece, within = counter(f"{lane.arg.name}p", lane.arg.size // width), counter(f"{lane.arg.name}w", width)
+    at_piece, memo = {lane: add(multiply(piece, width), within)}, dict[UOp, UOp]()
+    for at in places:
+        found = substitute_index(at, at_piece, memo)
+        _, terms = linear(found) if found.dtype is dtypes.index else (0, {found: 1})
+        if any(within in ranges_of(atom) for atom in terms if atom is not within) or terms.get(within, 1) != 1:
+            return False
+    return True
 
 
 def row_neighbours(body: list[Statement]) -> int:

@@ -25,7 +25,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
-                                                           neighbours, nest, vectors_in_flight, weighed, work)
+                                                           neighbours, nest, one_loop, vectors_in_flight, weighed, work)
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -66,7 +66,7 @@ class Sums:
         last = loop
         while len(last.body) == 1 and isinstance(last.body[0], For) and last.body[0].kind == LOOP:
             last = last.body[0]
-        return Sums(begins, _one_loop(loop), divided(last.body, last.range), last is not loop)
+        return Sums(begins, one_loop(loop), divided(last.body, last.range), last is not loop)
 
     @property
     def depth(self) -> int:
@@ -232,7 +232,8 @@ def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> t
     """r = 0; for k: r += ..; S  ->  TASK parts: r = 0; for k of one: r += ..; part = r     and     sum of parts; S"""
     [sums] = found.sums
     least = -(-sums.depth // (parts * step)) * step
-    chunk = next((c for c in range(least, min(2 * least, sums.depth), step) if sums.depth % c == 0), least)
+    near = [*range(least, min(2 * least, sums.depth), step), max(sums.depth // parts, step)]
+    chunk = next((c for c in near if sums.depth % c == 0 and c % sums.beside == 0), least)
     cut = sum_moves.group(found.inner, found.loops, chunk)
     assert cut is not None
     decisions.ask(PartialSums(sums.loop.range.arg.name, chunk), lambda c: None)
@@ -288,16 +289,3 @@ def _has_rows(every: list[Statement]) -> bool:
     used = {n for s in every for n in toposort(expressions(s)) if n.op is o.LOCAL} | \
         {s.memory for s in every if isinstance(s, Store) and s.memory.op is o.LOCAL}
     return any(m.arg.scope == "worker" for m in used)
-
-
-def _one_loop(loop: For) -> For:
-    """for a: for b: S  ->  for i: S[a = i // n, b = i % n]"""
-    ranges, body = [loop.range], loop.body
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
-        ranges.append(body[0].range)
-        body = body[0].body
-    axis = FlatAxis.of(ranges)
-    if len(ranges) == 1:
-        return loop
-    whole = counter(loop.range.arg.name, axis.size)
-    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)))

@@ -22,6 +22,10 @@ WARP_PIECES = 4          # of them, where each thread has four bytes and all are
 SMALL_FACTOR = 8         # times the elements of a factor that the other one has: then it is stored first in any order
 LONG_ROW = 4096          # steps of a sum that keep a group's loads under way: it takes no other row beside it
 HELD_WORDS = 32          # of a row that a thread keeps in registers: twice as many would leave half of the groups
+LIGHT_ROW = 16           # operations on each number of a row: up to these, threads hold half as many of 4 bytes
+                         # (rmsnorm of 8192 x 8192: 128.8 us, not 132.5; softmax has more, and would take 139, not 131)
+MOST_LIGHT_THREADS = 512     # of such a group
+ROW_OF_TWO = 128 << 10   # bytes of a row that is not held: two of them on each processor stay in the cache together
 MOST_ROW_STEPS = 128     # of one that is not held: a sum adds so many numbers, and float32 wants few
 LEAST_ROW_THREADS = 64   # of a group that holds a row
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
