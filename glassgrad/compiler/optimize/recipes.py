@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
+from glassgrad.compiler.lower.loops import Kernel, Phase, Statement
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
@@ -18,7 +18,6 @@ from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.nests import is_nests, nests
 from glassgrad.compiler.optimize.plain.group_loops import in_threads
 from glassgrad.compiler.optimize.plain.plain_loops import plain
-from glassgrad.compiler.optimize.plain.short_rows import in_pieces
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -53,9 +52,6 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
 def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
     """A loop nest that is no contraction."""
     if target.groups:
-        rows = in_pieces(*task_loops(body), target, decisions)
-        if rows is not None:
-            return [rows]
         across = across_group(body, target, decisions)
         short = in_threads(body, target, decisions) if across is None else [across]
         if short is not None:
