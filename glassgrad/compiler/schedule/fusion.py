@@ -120,7 +120,8 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     if plan.few:
         plan.again()
         plan.walk(order, set(sinks))
-    return Stored({node: plan.reasons[node] for node in order if node in plan.reasons}, plan.results_beside())
+    stored = {node: plan.reasons[node] for node in order if node in plan.reasons}
+    return Stored(stored, plan.results_beside() if plan.beside else {})
 
 
 class _Plan:

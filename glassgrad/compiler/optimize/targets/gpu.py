@@ -77,6 +77,7 @@ REGISTERS = 64 << 10      # of a processor, 32 bits each
 OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices
 MOST_REGISTERS = 255     # of a thread
 STEP_REGISTERS = 40      # that it needs besides, where copies bring all factors of its steps
+NARROW_STEP = 64         # columns up to which steps keep memory of the group as busy as the unit, for their left factor
 HELD_WORK = 2048         # steps of a task's sums from which it pays to read a left factor into registers first
 MOST_STAGES = 8          # of copies that are on their way
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
