@@ -149,8 +149,8 @@ def test_left_factors_are_in_registers_where_these_suffice() -> None:
         kernels = Training((1, 2048, 2048, size, size), False, CHIPS["sm_90a"]).kernels
         return [re.findall(r"left=(\w+)", kernel.moves[0])[0] for kernel in kernels if kernel.name.startswith("online")]
 
-    assert left_factors(64) == ["shared", "in_place", "in_place"]               # 16 blocks of 128 keys do not pay
-    assert left_factors(128) == ["in_place", "in_place", "shared"]              # two gradients: sums take the registers
+    assert left_factors(64) == ["shared", "in_place", "in_place"]               # the first pass has 128 columns
+    assert left_factors(128) == ["shared", "in_place", "shared"]                # two gradients: sums take the registers
 
 
 def test_equal_queries_keys_and_values_have_one_gradient() -> None:

@@ -132,9 +132,9 @@ class BoxedNests(HeldNests):
             self.right += [] if same else [again]
         depths = [self.right[i].depth for i in range(firsts)]
         limit = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
-        work = self.most_blocks * max(depths)
-        self.holds = work >= gpu.HELD_WORK and self.registers(sum(depths)) <= limit and \
-            not any(t.before for t in self.left)
+        pays = self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
+            FlatAxis.of(p.n).size <= gpu.NARROW_STEP for p in parts.firsts)
+        self.holds = pays and self.registers(sum(depths)) <= limit and not any(t.before for t in self.left)
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
         self.of_sums = list(dict.fromkeys(which for which, _ in self.lasts))

@@ -19,7 +19,6 @@ from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.phases import filled_once
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
-from glassgrad.compiler.optimize.plain.short_rows import in_pieces
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
 from glassgrad.compiler.optimize.several_nests import is_nests, nests
 from glassgrad.compiler.optimize.targets.target import Target
@@ -82,9 +81,6 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
 
 def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
     """A loop nest that is no contraction, on groups of threads."""
-    rows = in_pieces(*task_loops(body), target, decisions)
-    if rows is not None:
-        return [rows]
     across = across_group(body, target, decisions)
     short = in_threads(body, target, decisions) if across is None else [across]
     return plain(body, target, decisions) if short is None else short

@@ -126,8 +126,8 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     if plan.few:
         plan.again()
         plan.walk(order, set(sinks))
-    beside = {plan.memory_of(node): plan.memory_of(main) for node, main in {**plan.beside, **plan.together}.items()}
-    return Stored({node: plan.reasons[node] for node in order if node in plan.reasons}, beside)
+    stored = {node: plan.reasons[node] for node in order if node in plan.reasons}
+    return Stored(stored, plan.results_beside() if plan.beside else {})
 
 
 class _Plan:
@@ -193,11 +193,14 @@ class _Plan:
                 node = node.src[0]
             self.inlined[base] = NOTHING
 
-    def memory_of(self, node: UOp) -> UOp:
-        """What was given memory for a node: itself, or what it is a view of."""
-        while node not in self.reasons:
-            node = node.src[0]
-        return node
+    def results_beside(self) -> dict[UOp, UOp]:
+        """What has memory and is stored by the kernel of another: of both, the node, or what it is a view of."""
+        def memory(node: UOp) -> UOp:
+            while node not in self.reasons:
+                node = node.src[0]
+            return node
+
+        return {memory(node): memory(main) for node, main in {**self.beside, **self.together}.items()}
 
     def _is_piece(self, node: UOp) -> bool:
         """One of several pieces of a sum of products: it is stored whole, and they are views."""

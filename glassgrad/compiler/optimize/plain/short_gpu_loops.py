@@ -26,6 +26,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_mov
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
                                                            neighbours, nest, one_loop, vectors_in_flight, weighed, work)
+from glassgrad.compiler.optimize.plain.short_rows import in_pieces
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -41,6 +42,9 @@ LEAST_FOLDED = 8         # and where they go along the sum
 
 def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases of a nest with short loops; refuses (None) loops that are long enough, and what is of another form."""
+    rows = in_pieces(*task_loops(body), target, decisions)
+    if rows is not None:
+        return [rows]
     found = GroupNest.of(body)
     if found is None:
         return None

@@ -82,6 +82,7 @@ OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices;
 LEAST_REGISTERS = 26     # and with which one matrix of sums can be compiled at all
 MOST_REGISTERS = 255     # of a thread
 STEP_REGISTERS = 40      # that it needs besides, where copies bring all factors of its steps
+NARROW_STEP = 64         # columns up to which steps keep memory of the group as busy as the unit, for their left factor
 HELD_WORK = 2048         # steps of a task's sums from which it pays to read a left factor into registers first
 MOST_STAGES = 8          # of copies that are on their way
 STAGE_BYTES = 1024       # that stages begin at multiples of: eight lines, which are permuted together
