@@ -117,8 +117,8 @@ class Client:
 
     def decode_other(self, what: str, *rest: Any) -> Any:
         if what == "named":
-            names, values = rest
-            return namedtuple("result", names)(*(self.decode(value) for value in values))       # type: ignore[misc]
+            name, names, values = rest
+            return namedtuple(name, names)(*(self.decode(value) for value in values))       # type: ignore[misc]
         number = rest[0]
         found = self.remotes.get(number)
         if found is None:
@@ -286,7 +286,7 @@ class Server:
         if isinstance(value, tuple):
             names = getattr(type(value), "_fields", None) or getattr(type(value), "__match_args__", ())
             items = [self.encode(item) for item in value]
-            return ("named", names, items) if names else ("tuple", items)
+            return ("named", type(value).__name__, names, items) if names else ("tuple", items)
         entry = self.objects.setdefault(id(value), [value, 0])
         entry[1] += 1
         return "object", id(value)
