@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.frameworks import OURS
 from benchmarks.peers import Peer, PeerFailure, TimedOut
 
-__all__ = ["Timing", "Row", "measure", "compare", "explain", "not_yet"]
+__all__ = ["Timing", "Row", "measure", "compare", "read_digest", "explain", "not_yet"]
 
 REFERENCES = ("torch", "jax", "tinygrad")       # who is believed when results differ
 
@@ -76,7 +76,8 @@ def compare(given: list[np.ndarray], expected: list[np.ndarray], tolerance: floa
     return ""
 
 
-def _digest(path: Path) -> list[np.ndarray]:
+def read_digest(path: Path) -> list[np.ndarray]:
+    """A digest that a worker wrote."""
     with np.load(path) as file:
         return [file[name] for name in file.files]
 
@@ -101,10 +102,10 @@ def _check(row: Row, ready: list[str], folder: Path, tolerance: float) -> None:
     reference = reference or (ready[0] if len(ready) > 1 else None)
     if reference is None:
         return
-    expected = _digest(folder / f"{reference}.npz")
+    expected = read_digest(folder / f"{reference}.npz")
     for name in ready:
         timing = row.timings[name]
-        difference = compare(_digest(folder / f"{name}.npz"), expected, tolerance) if name != reference else ""
+        difference = compare(read_digest(folder / f"{name}.npz"), expected, tolerance) if name != reference else ""
         timing.checked = len(ready) > 1
         if difference:
             timing.status = f"wrong result: {difference} (against {reference})"

@@ -69,8 +69,8 @@ def kill_all(process: subprocess.Popen[str]) -> None:
 class Peer:
     """A framework's process: started when first asked, stopped between requests, started anew after it failed."""
 
-    def __init__(self, framework: Framework, variables: dict[str, str], log: Path):
-        self.framework, self.variables, self.log = framework, variables, log
+    def __init__(self, framework: Framework, variables: dict[str, str], log: Path, tree: Path = ROOT):
+        self.framework, self.variables, self.log, self.tree = framework, variables, log, tree
         self.process: subprocess.Popen[str] | None = None
         self.answers: queue.Queue[str | None] = queue.Queue()
         self.version = ""
@@ -78,8 +78,9 @@ class Peer:
     def start(self, limit: float) -> None:
         with open(self.log, "w") as log:
             command = [sys.executable, "-m", "benchmarks.worker", self.framework.module]
-            self.process = subprocess.Popen(command, cwd=ROOT, env=self.variables, text=True, start_new_session=True,
-                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            self.process = subprocess.Popen(command, cwd=self.tree, env=self.variables, text=True,
+                                            start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=log)
         self.answers = queue.Queue()
         threading.Thread(target=self._read, args=(self.process.stdout, self.answers), daemon=True).start()
         self.version = self._answer(limit)["version"]

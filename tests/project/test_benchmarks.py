@@ -20,6 +20,7 @@ from benchmarks.frameworks import FRAMEWORKS, OURS, Framework
 from benchmarks.measure import Row, Timing, compare, measure, not_yet
 from benchmarks.opening import measure_opening
 from benchmarks.peers import Peer, PeerFailure, TimedOut, environment
+from benchmarks.two_trees import Compared, by_group
 from benchmarks.unjitted import bytecodes, measure_unjitted
 from benchmarks.worker import digest, one_line
 from benchmarks.workloads_lazy import Lazy
@@ -354,3 +355,13 @@ def test_the_machine_is_described():
     described = machine.describe(2)
     assert described["threads"] == "2" and described["processor"] and described["PyTorch"]
     assert all(isinstance(value, str) for value in described.values())
+
+
+# ---- two checkouts
+
+def test_two_checkouts_are_compared_by_the_median_of_the_rounds():
+    rows = [Compared("matmul-256", 2e-3, 1e-3, (2.0, 2.1, 1.9)), Compared("matmul-512", 1e-3, 2e-3, (0.5, 0.4, 0.6)),
+            Compared("cumsum", problem="before: timed out")]
+    assert rows[0].line() == "| matmul-256 | matmul | 2 | 1 | 2.00 | 1.90 to 2.10 |"
+    assert rows[2].line() == "| cumsum | order | before: timed out | | | |"
+    assert by_group(rows) == pytest.approx({"matmul": 1.0})

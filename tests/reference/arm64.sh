@@ -5,7 +5,7 @@
 #   ./dev arm64 tests/jit                         tests, about 20 times slower than on the machine itself
 #   ./dev arm64 python -c 'import platform; print(platform.machine())'
 #
-# The first run fills .venv/arm64 (1.2 GB; no root needed, nothing of the system is changed). It needs Debian, with
+# The first run fills .venv/arm64 (0.4 GB; no root needed, nothing of the system is changed). It needs Debian, with
 #   apt install qemu-user-static                  the emulator
 #   apt install gcc-aarch64-linux-gnu             optional: a C compiler for the device CLANG, which runs unemulated
 set -eu
@@ -14,7 +14,6 @@ python=${python:-python3}
 folder=${ARM64_FOLDER:-$PWD/.venv/arm64}
 debian="python3.11 libstdc++6 libgomp1"
 wheels="numpy llvmlite tqdm pytest pytest-xdist hypothesis safetensors gguf"
-torch="torch==2.10.0 filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec"   # the last for a CPU only
 
 say() { printf 'arm64: %s\n' "$*" >&2; }
 fail() { say "$@"; exit 1; }
@@ -40,10 +39,17 @@ unpack_wheels() {
         --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux2014_aarch64
     # shellcheck disable=SC2086
     "$python" -m pip install "$@" $wheels
-    # shellcheck disable=SC2086
-    "$python" -m pip install "$@" --no-deps $torch || say "no torch: the tests that it references will skip"
-    # A program that starts Python again starts the emulator: the kernel alone cannot run an arm64 file.
-    printf 'import os, sys\nsys.executable = os.environ["ARM64_PYTHON"]\n' >"$folder/packages/sitecustomize.py"
+    # A program that starts Python again starts the emulator: the kernel alone cannot run an arm64 file. PyTorch, the
+    # reference, is this machine's own, in a process beside.
+    cat >"$folder/packages/sitecustomize.py" <<'SITE'
+import os
+import sys
+
+sys.executable = os.environ["ARM64_PYTHON"]
+if "REMOTE_TORCH" in os.environ:
+    import remote_torch
+    remote_torch.install()
+SITE
 }
 
 # What the emulated processor says of itself: qemu would show this machine's files. A Neoverse N1, with its caches.
@@ -107,7 +113,9 @@ fi
 
 # -- the run ---------------------------------------------------------------------------------------------------------
 [ $# -gt 0 ] || fail "say which tests: ./dev arm64 tests/jit; or a program: ./dev arm64 python FILE"
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD:$PWD/tests/reference${PYTHONPATH:+:$PYTHONPATH}"
+if found=$("$python" -c 'import sys, torch; print(sys.executable)' 2>/dev/null); then export REMOTE_TORCH="$found"
+else say "no torch in $python: the tests that it references will skip"; fi
 if [ "$1" = python ]; then
     shift
     exec "$folder/bin/python" "$@"

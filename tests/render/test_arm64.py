@@ -5,9 +5,12 @@ The op suite runs there by `DEVICE=ARM64_SHIM ./dev test tests/tensor`, everythi
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import arm64_device
 import numpy as np
@@ -56,3 +59,34 @@ def test_a_jitted_step_is_run_again(emulated: str) -> None:
 
 def test_the_script_that_emulates_everything_is_valid_shell() -> None:
     subprocess.run(["sh", "-n", str(ROOT / "tests" / "reference" / "arm64.sh")], check=True)
+
+
+REMOTE = """
+import numpy as np
+import remote_torch
+remote_torch.install()
+import torch
+import torch.nn.functional as F
+
+x = torch.from_numpy(np.array([1.0, 3.0, 2.0], "float32")).requires_grad_()
+y = x.detach().clone()
+same = y
+same += 1                                                   # in place, there
+(2 * x * x).sum().backward()
+largest = x.max(dim=0)
+ordered, places = x.sort()
+assert isinstance(x, torch.Tensor) and not isinstance(3, torch.Tensor) and x.dtype is torch.float32 and same is y
+assert x.grad.numpy().tolist() == [4.0, 12.0, 8.0] and x.shape == (3,) and largest.indices.item() == 1
+assert places.tolist() == [0, 2, 1] and F.relu(-x).detach().numpy().tolist() == [0.0, 0.0, 0.0]
+assert torch.func.grad(lambda v: (v ** 3).sum())(y).tolist() == [12.0, 48.0, 27.0]          # calls back
+try:
+    x[7]
+except IndexError as error:
+    print(error)
+"""
+
+
+def test_pytorch_in_another_process_is_the_reference_of_an_emulated_one(torch: ModuleType) -> None:
+    variables = {**os.environ, "REMOTE_TORCH": sys.executable, "PYTHONPATH": str(ROOT / "tests" / "reference")}
+    ran = subprocess.run([sys.executable, "-c", REMOTE], env=variables, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "index 7 is out of bounds for dimension 0 with size 3\n"), ran.stderr

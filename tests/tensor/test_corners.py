@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from glassgrad import InputError, Tensor, dtypes
+
+torch = pytest.importorskip("torch", reason="PyTorch, the reference, is not installed")
 
 
 def test_a_tensor_is_not_none() -> None:
