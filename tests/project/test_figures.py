@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 11_770, "check": 930, "engine and runtime": 5_545, "tensor": 9_015, "nn": 5_815, "jit": 1_990,
-         "package": 37_840, "new capabilities": 10_600, "package with them": 48_420}
+LINES = {"compiler": 12_090, "check": 935, "engine and runtime": 5_545, "tensor": 9_020, "nn": 5_815, "jit": 1_990,
+         "package": 38_180, "new capabilities": 11_100, "package with them": 49_290}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_990, 103      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 6_030, 103      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
