@@ -24,6 +24,7 @@ import pytest
 import rotation
 
 from glassgrad import Context, Device, DeviceError, DTypeError, Tensor, dtypes
+from glassgrad.base.source_lines import note_calls
 from glassgrad.engine.realize import forgotten_schedules
 
 NAME = [pytest.mark.only_on("CPU", reason="it shows the default device's name").mark]
@@ -160,8 +161,11 @@ def _public_names(doctest_namespace: dict[str, Any]) -> Iterator[None]:
     if "glassgrad.compat.finder" in sys.modules:   # what compat changes ends with the test that imports it
         sys.modules["glassgrad.compat.finder"].uninstall()
     sys.modules.pop("glassgrad.compat", None)      # so that a page that imports it finds it newly imported
+    noted = note_calls(None)                       # SANITIZE=1 has calls noted until the process ends
+    note_calls(noted)
     with Context():                                # `Tensor.training = True` ends with the test that says so
         yield
+    note_calls(noted)
 
 
 @pytest.fixture(autouse=True)
