@@ -122,6 +122,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a workload's compilation")
     parser.add_argument("--budget", type=float, default=math.inf, help="begin no workload after so many seconds")
     options = parser.parse_args(arguments)
+    for tree in (options.before, options.after):
+        if not (tree / "glassgrad" / "__init__.py").is_file():
+            parser.error(f"{tree} is no checkout of glassgrad: git worktree add {tree} COMMIT makes one")
+    if not 1 <= options.threads <= len(os.sched_getaffinity(0)):
+        parser.error(f"--threads {options.threads}: this process has {len(os.sched_getaffinity(0))} cores")
     options.end = time.monotonic() + options.budget
     cores = sorted(os.sched_getaffinity(0))
     lanes = max(1, min(2, len(cores) // options.threads))
@@ -144,7 +149,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\n{len(rows)} workloads, {names.qsize()} not begun\n\n| group | before/after |\n|---|---|")
     for group, ratio in by_group(rows.values()).items():
         print(f"| {group} | {ratio:.3f} |")
-    return int(any(row.problem for row in rows.values()))
+    stopped = names.qsize() > 0 and time.monotonic() < options.end          # not by its budget
+    return int(stopped or any(row.problem for row in rows.values()))
 
 
 if __name__ == "__main__":

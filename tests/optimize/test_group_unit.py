@@ -146,8 +146,8 @@ def test_a_processor_has_the_units_of_its_features() -> None:
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", KERNELS)
-def test_trees_compute_the_same(name: str) -> None:
+def checked(name: str) -> list[Kernel]:
+    """The kernels of a graph, after their results were compared."""
     sink, values = graph(name)
     seen: list[Kernel] = []
 
@@ -155,20 +155,19 @@ def test_trees_compute_the_same(name: str) -> None:
         seen.append(tree(ast))
         return seen[-1]
     check([sink], values, compiled, name)
+    return seen
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_trees_compute_the_same(name: str) -> None:
+    seen = checked(name)
     assert any(is_on_unit(kernel) for kernel in seen), [k.moves for k in seen]
 
 
 @pytest.mark.parametrize(("name", "phases"), [("the sum over heads", 1), ("a side of heads", 1),
                                               ("heads in pieces of no whole lines", 2)])
 def test_heads_are_axes_of_boxes_where_they_are_whole_lines(name: str, phases: int) -> None:
-    sink, values = graph(name)
-    seen: list[Kernel] = []
-
-    def compiled(ast: UOp) -> Kernel:
-        seen.append(tree(ast))
-        return seen[-1]
-    check([sink], values, compiled, name)
-    assert len(seen[-1].phases) == phases
+    assert len(checked(name)[-1].phases) == phases
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(130, 520, 70), (270, 200, 200), (64, 64, 640), (16, 2048, 128)])

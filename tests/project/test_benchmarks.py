@@ -20,7 +20,7 @@ from benchmarks.frameworks import FRAMEWORKS, OURS, Framework
 from benchmarks.measure import Row, Timing, compare, measure, not_yet
 from benchmarks.opening import measure_opening
 from benchmarks.peers import Peer, PeerFailure, TimedOut, environment
-from benchmarks.two_trees import Compared, by_group
+from benchmarks.two_trees import Compared, by_group, main as two_trees
 from benchmarks.unjitted import bytecodes, measure_unjitted
 from benchmarks.worker import digest, one_line
 from benchmarks.workloads_lazy import Lazy
@@ -365,3 +365,12 @@ def test_two_checkouts_are_compared_by_the_median_of_the_rounds():
     assert rows[0].line() == "| matmul-256 | matmul | 2 | 1 | 2.00 | 1.90 to 2.10 |"
     assert rows[2].line() == "| cumsum | order | before: timed out | | | |"
     assert by_group(rows) == pytest.approx({"matmul": 1.0})
+
+
+@pytest.mark.parametrize(("arguments", "said"), [(["/nowhere", "."], "/nowhere is no checkout of glassgrad"),
+                                                 ([".", ".", "--threads", "0"], "--threads 0: this process has")])
+def test_two_trees_refuses_what_it_cannot_compare(arguments: list[str], said: str,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        two_trees(arguments)
+    assert said in capsys.readouterr().err
