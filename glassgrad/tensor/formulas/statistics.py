@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import UOp, const, dtypes, full, ops as o
 from glassgrad.tensor.formulas.arithmetic import (add, as_float, at_most, ceil, clamp, divide, floor, is_nan, lerp,
                                                   less, maximum, minimum, mul, round_half_even)
 from glassgrad.tensor.formulas.indexing import gather_known, rows_of, sort, take

@@ -14,9 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DivisionError, DTypeError, InputError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, dtypes, ops as o
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import VERBS, plain_number
 from glassgrad.tensor.checks import REQUIRED, of_kind, spelled

@@ -14,9 +14,7 @@ from typing import Any
 from weakref import ref
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes, promote
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders, is_held
 from glassgrad.tensor.base import Self, TensorBase

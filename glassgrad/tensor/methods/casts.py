@@ -10,8 +10,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import full
+from glassgrad.compiler.graph import DType, dtypes, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis

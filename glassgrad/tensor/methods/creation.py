@@ -11,10 +11,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.compiler.graph.symbolic import Length, most
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, dtypes, full, most, ops as o
 from glassgrad.tensor import evaluate as running, index_range_check
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.base import Self, TensorBase

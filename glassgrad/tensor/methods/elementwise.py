@@ -9,8 +9,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import full
+from glassgrad.compiler.graph import dtypes, full
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED, arguments, computed, spelled
 from glassgrad.tensor.formulas import arithmetic, elementary

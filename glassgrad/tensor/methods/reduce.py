@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import DType, UOp, dtypes, full, ops as o
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.base import Found, Self, TensorBase

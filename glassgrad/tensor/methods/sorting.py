@@ -9,10 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.op_arguments import Scatter
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import Scatter, UOp, dtypes, full, ops as o
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, plain_number, resolve_axis

@@ -9,8 +9,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, dtypes
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, working_axis

@@ -12,9 +12,7 @@ import os
 from typing import IO, Any
 
 from glassgrad.base.errors import DTypeError, FormatError, InputError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import evaluate as running

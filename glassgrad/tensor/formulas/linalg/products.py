@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.dtype import DType, promote
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.arithmetic import add, mul, sub

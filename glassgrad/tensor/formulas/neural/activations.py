@@ -9,9 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes

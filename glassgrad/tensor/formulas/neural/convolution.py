@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.formulas.arithmetic import add

@@ -13,10 +13,7 @@ import functools
 import math
 import operator
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.op_arguments import Cell
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import Cell, UOp, const, dtypes, full, ops as o
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.elementary import exp, log
 from glassgrad.tensor.formulas.indexing import gather

@@ -7,8 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import UOp, const, dtypes, full
 from glassgrad.tensor.formulas.arithmetic import add, as_float, clamp, floor, maximum, minimum, mul, round_half_even
 from glassgrad.tensor.formulas.indexing import gather, take
 from glassgrad.tensor.formulas.linalg.products import matmul

@@ -9,9 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import UOp, const, dtypes, full, ops as o
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.arithmetic import as_float, divide
 from glassgrad.tensor.formulas.indexing import gather_known, take

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis

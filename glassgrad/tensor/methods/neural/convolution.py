@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import DType, UOp, dtypes, full
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import shape_from, whole
 from glassgrad.tensor.checks import arguments, cannot_take, computed, of_kind

@@ -9,8 +9,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtype_by_name, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axes, whole

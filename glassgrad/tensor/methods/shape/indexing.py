@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, Length, UOp, dtypes
 from glassgrad.tensor import evaluate as running, index_range_check
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, size_from, whole

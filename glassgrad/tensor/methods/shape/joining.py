@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, dtypes
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, resolve_axis, shape_from, whole, working_axis
 from glassgrad.tensor.checks import REQUIRED, arguments, choice, fit_together, of_kind, spelled

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.symbolic import Length
+from glassgrad.compiler.graph import DType, Length
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import one_row, resolve_axes, resolve_axis, shape_from, whole
 from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, several, spelled

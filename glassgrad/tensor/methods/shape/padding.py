@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import ModeError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import one_row, plain_number, resolve_axis, shape_from
 from glassgrad.tensor.checks import REQUIRED, arguments, of_kind, spelled

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import plain_number, resolve_axis, working_axis
