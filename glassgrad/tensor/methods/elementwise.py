@@ -10,12 +10,9 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import dtypes, full
-from glassgrad.tensor.base import Operand, Self, TensorBase
-from glassgrad.tensor.checks import REQUIRED, arguments, computed, spelled
-from glassgrad.tensor.formulas import arithmetic, elementary
-from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
+from glassgrad.tensor.formulas import all_true, arithmetic, as_float, as_node, both, elementary, where
 from glassgrad.tensor.formulas.bitcast import next_after
-from glassgrad.tensor.formulas.reductions import all_true
+from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, spelled
 
 
 class ElementwiseMixin(TensorBase):

@@ -15,13 +15,11 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtypes, full, ops as o
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.base import Found, Self, TensorBase
-from glassgrad.tensor.broadcast import Axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, spelled, two_axes
-from glassgrad.tensor.formulas import reductions, statistics
-from glassgrad.tensor.formulas.arithmetic import equal
-from glassgrad.tensor.formulas.movement import diagonal, flatten, squeeze, unsqueeze
-from glassgrad.tensor.formulas.reductions import any_true, largest, running as running_total, smallest, sum_dtype, total
+from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, reductions,
+                                       running as running_total, smallest, squeeze, statistics, sum_dtype, total,
+                                       unsqueeze)
+from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, spelled,
+                                      two_axes, working_axis)
 
 
 class ReduceMixin(TensorBase):

@@ -15,9 +15,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import whole
-from glassgrad.tensor.formulas.arithmetic import add
-from glassgrad.tensor.formulas.movement import counting, pad_constant
-from glassgrad.tensor.formulas.reductions import sum_dtype
+from glassgrad.tensor.formulas import add, counting, pad_constant, sum_dtype
 
 
 class Windows(NamedTuple):

@@ -15,13 +15,9 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import resolve_axes, whole
-from glassgrad.tensor.checks import arguments, of_kind, spelled
-from glassgrad.tensor.formulas.arithmetic import mul
+from glassgrad.tensor.formulas import diagonal, mul, sum_dtype
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import diagonal
-from glassgrad.tensor.formulas.reductions import sum_dtype
+from glassgrad.tensor.methods import Self, TensorBase, arguments, of_kind, resolve_axes, spelled, whole
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _JOINED = "(...)"       # the axes that ... stands for, inside of a group

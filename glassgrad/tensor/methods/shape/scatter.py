@@ -12,11 +12,9 @@ from typing import Any
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import index_range_check
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import plain_number, resolve_axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, choice, index_fits, integer_index
-from glassgrad.tensor.formulas.arithmetic import as_node, mul
-from glassgrad.tensor.formulas.indexing import product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
+from glassgrad.tensor.formulas import as_node, mul, product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, choice, index_fits, integer_index,
+                                      plain_number, resolve_axis, working_axis)
 
 _REDUCES = ("sum", "prod", "mean", "amax", "amin")
 
