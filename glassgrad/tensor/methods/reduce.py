@@ -96,9 +96,7 @@ class ReduceMixin(TensorBase):
         >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).var_mean()]
         [1.0, 2.0]
         """
-        axis, keepdim = arguments("var_mean", spelling, axis=axis, keepdim=keepdim)
-        spread = self._deviation(reductions.variance, "var", axis, keepdim, correction, None, {})
-        return spread, self._with(reductions.mean(self.uop, axis, keepdim))
+        return self.var(axis, keepdim, correction, **spelling), self.mean(axis, keepdim, **spelling)
 
     def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1,
                  **spelling: Any) -> tuple[Self, Self]:
@@ -107,9 +105,7 @@ class ReduceMixin(TensorBase):
         >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).std_mean()]
         [1.0, 2.0]
         """
-        axis, keepdim = arguments("std_mean", spelling, axis=axis, keepdim=keepdim)
-        spread = self._deviation(reductions.standard_deviation, "std", axis, keepdim, correction, None, {})
-        return spread, self._with(reductions.mean(self.uop, axis, keepdim))
+        return self.std(axis, keepdim, correction, **spelling), self.mean(axis, keepdim, **spelling)
 
     def _deviation(self, formula: Callable[..., UOp], what: str, axis: Axis, keepdim: bool, correction: int,
                 unbiased: bool | None, spelling: dict[str, Any]) -> Self:
