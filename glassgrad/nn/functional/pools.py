@@ -41,7 +41,7 @@ avg_pool1d, avg_pool2d, avg_pool3d = for_each_rank("avg_pool", _average)
 avg_pool1d = with_fixed(avg_pool1d, "avg_pool1d", "The mean of each window.", divisor_override=None)
 
 
-def p_norm_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+def _p_norm(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
                 ceil_mode: bool = False, *, rank: int) -> Tensor:
     """The p-norm of each window."""
     window = _each(kernel_size, rank)
@@ -49,7 +49,7 @@ def p_norm_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Siz
     return (mean.sign() * mean.abs().relu() * math.prod(window)).pow(1 / norm_type)
 
 
-lp_pool1d, lp_pool2d, lp_pool3d = for_each_rank("lp_pool", p_norm_pool)
+lp_pool1d, lp_pool2d, lp_pool3d = for_each_rank("lp_pool", _p_norm)
 
 
 # -- greatest values -----------------------------------------------------------------------------------------
