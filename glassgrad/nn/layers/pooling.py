@@ -48,8 +48,9 @@ class _MaxUnpool(Layer):
     shows = _SHOWN
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0):
-        self.kernel_size, self.padding = each(kernel_size, self.rank, "kernel_size"), each(padding, self.rank, "padding", 0)
+        self.kernel_size = each(kernel_size, self.rank, "kernel_size")
         self.stride = self.kernel_size if stride is None else each(stride, self.rank, "stride")
+        self.padding = each(padding, self.rank, "padding", 0)
 
     def forward(self, x: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
         self._check_space(x)

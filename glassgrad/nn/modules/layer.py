@@ -16,7 +16,7 @@ from glassgrad.nn.modules.layer_names import parameters_of, path_of
 from glassgrad.nn.modules.module import Module
 from glassgrad.tensor.formulas.neural.convolution import each
 
-_OF_WINDOWS = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0}      # settings, and the least that each can be
+_OF_WINDOWS = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0}      # settings, and their least values
 
 
 class LayerType(type):

@@ -216,21 +216,12 @@ def _product(x: UOp, a: str, y: UOp, b: str, later: set[str]) -> tuple[UOp, str]
 def _axes(side: str, formula: str) -> list[list[str]]:
     """'a (b c) 1 ...' as [[a], [b, c], [], [...]]; the dots inside of a group are `_JOINED`."""
     axes: list[list[str]] = []
-    group: list[str] | None = None
-    for token in re.findall(r"\.\.\.|\w+|\S", side.replace("\N{HORIZONTAL ELLIPSIS}", "...")):
-        if token == "(" and group is None:
-            group = []
-        elif token == ")" and group is not None:
-            axes.append(group)
-            group = None
-        elif token == "..." or token.isidentifier() or token == "1":
-            name = [] if token == "1" else [token]
-            if group is None:
-                axes.append(name)
-            else:
-                group.extend([_JOINED] if token == "..." else name)
-        else:
+    for token in re.findall(r"\([^()]*\)|\.\.\.|\w+|\S", side.replace("\N{HORIZONTAL ELLIPSIS}", "...")):
+        if token == "(":
+            raise _wrong(formula, "a ) for every (, and no groups in groups")
+        dots = "..." if token == "..." else _JOINED
+        names = [dots if name == "..." else name for name in re.findall(r"\.\.\.|\w+|[^\s()]", token) if name != "1"]
+        if token == ")" or not all(name == dots or name.isidentifier() for name in names):
             raise _wrong(formula, "names, 1, ... and groups in ( )")
-    if group is not None:
-        raise _wrong(formula, "a ) for every (")
+        axes.append(names)
     return axes
