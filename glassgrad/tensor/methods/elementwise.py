@@ -138,8 +138,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([2, 3]).pow(2).tolist(), Tensor([4.0, 9.0]).pow(0.5).tolist(), (2 ** Tensor([1.0, 3.0])).tolist()
         ([4, 9], [2.0, 3.0], [2.0, 8.0])
         """
-        exponent, = arguments("pow", spelling, exponent=exponent)
-        return self._power(exponent, *arguments("pow", reverse=reverse))
+        return self._power(*arguments("pow", spelling, exponent=exponent, reverse=reverse))
 
     def __pow__(self, exponent: Any) -> Self: return self._power(exponent)
     def __rpow__(self, base: Any) -> Self: return self._power(base, True)

@@ -18,8 +18,8 @@ from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, reductions,
                                        running as running_total, smallest, squeeze, statistics, sum_dtype, total,
                                        unsqueeze)
-from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, spelled,
-                                      two_axes, working_axis)
+from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, two_axes,
+                                      working_axis)
 
 
 class ReduceMixin(TensorBase):
@@ -301,9 +301,9 @@ class ReduceMixin(TensorBase):
         return self._with(~found if invert else found, others)
 
     # -- areas -----------------------------------------------------------------------------------------------
-    def _trapezoids(self, what: str, x: Self | None, dx: float, dim: int) -> tuple[UOp, int]:
+    def _trapezoids(self, what: str, spelling: dict[str, Any], **own: Any) -> tuple[UOp, int]:
         """The area between each two neighbours and 0 along an axis, and the axis."""
-        x, dx = arguments(what, x=x, dx=dx)
+        x, dx, dim = arguments(what, spelling, **own)
         axis = working_axis(dim, self.ndim, what)
         if x is not None and not x.ndim:
             raise ShapeError(f"{what} needs a position per value", given="x of shape ()", expected="at least 1 axis",
@@ -317,8 +317,7 @@ class ReduceMixin(TensorBase):
         >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
         4.5
         """
-        dim, = spelled("trapezoid", spelling, dim=dim)
-        areas, axis = self._trapezoids("trapezoid", x, dx, dim)
+        areas, axis = self._trapezoids("trapezoid", spelling, x=x, dx=dx, dim=dim)
         return self._with(total(areas, axis), x)
 
     trapz = trapezoid
@@ -329,8 +328,7 @@ class ReduceMixin(TensorBase):
         >>> Tensor([1.0, 2.0, 4.0]).cumulative_trapezoid().tolist()
         [1.5, 4.5]
         """
-        dim, = spelled("cumulative_trapezoid", spelling, dim=dim)
-        areas, axis = self._trapezoids("cumulative_trapezoid", x, dx, dim)
+        areas, axis = self._trapezoids("cumulative_trapezoid", spelling, x=x, dx=dx, dim=dim)
         return self._with(running_total(o.ADD, areas, axis, sum_dtype(areas.dtype)), x)
 
     def renorm(self, p: float = REQUIRED, dim: int = REQUIRED, maxnorm: float = REQUIRED, **spelling: Any) -> Self:

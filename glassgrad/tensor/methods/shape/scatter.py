@@ -98,8 +98,7 @@ class ScatterMixin(TensorBase):
         >>> Tensor([[1, 1], [2, 2]]).index_add(0, Tensor([1]), Tensor([[5, 6]])).tolist()
         [[1, 1], [7, 8]]
         """
-        dim, index, source = arguments("index_add", spelling, dim=dim, index=index, source=source)
-        factor, = arguments("index_add", alpha=alpha)
+        dim, index, source, factor = arguments("index_add", spelling, dim=dim, index=index, source=source, alpha=alpha)
         value = source.uop if factor == 1 else mul(source.uop, factor)
         return self._by_slices(dim, index, value, "add", "index_add", source)
 
