@@ -96,7 +96,8 @@ class ReduceMixin(TensorBase):
         >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).var_mean()]
         [1.0, 2.0]
         """
-        return self.var(axis, keepdim, correction, **spelling), self.mean(axis, keepdim, **spelling)
+        axis, keepdim = arguments("var_mean", spelling, axis=axis, keepdim=keepdim)
+        return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
 
     def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1,
                  **spelling: Any) -> tuple[Self, Self]:
@@ -105,7 +106,8 @@ class ReduceMixin(TensorBase):
         >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).std_mean()]
         [1.0, 2.0]
         """
-        return self.std(axis, keepdim, correction, **spelling), self.mean(axis, keepdim, **spelling)
+        axis, keepdim = arguments("std_mean", spelling, axis=axis, keepdim=keepdim)
+        return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
 
     def _deviation(self, formula: Callable[..., UOp], what: str, axis: Axis, keepdim: bool, correction: int,
                 unbiased: bool | None, spelling: dict[str, Any]) -> Self:
