@@ -74,24 +74,18 @@ max_unpool1d, max_unpool2d, max_unpool3d = for_each_rank("max_unpool", _put_back
 
 
 # -- to a given size -----------------------------------------------------------------------------------------
-def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool1d(output_size)
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool2d(output_size)
-def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool3d(output_size)
+def _average_parts(input: Tensor, output_size: Any, *, rank: int) -> Tensor:
+    """The mean of each of `output_size` nearly equal parts."""
+    return getattr(input, f"adaptive_avg_pool{rank}d")(output_size)  # type: ignore[no-any-return]
 
 
-def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The greatest of `output_size` parts; with return_indices also where it was."""
-    return input.adaptive_max_pool1d(output_size, return_indices)
+def _largest_parts(input: Tensor, output_size: Any, return_indices: bool = False, *, rank: int) -> Any:
+    """The greatest value of each of `output_size` nearly equal parts; with return_indices also where it was."""
+    return getattr(input, f"adaptive_max_pool{rank}d")(output_size, return_indices)
 
 
-def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The same along two axes."""
-    return input.adaptive_max_pool2d(output_size, return_indices)
-
-
-def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The same along three."""
-    return input.adaptive_max_pool3d(output_size, return_indices)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = for_each_rank("adaptive_avg_pool", _average_parts)
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = for_each_rank("adaptive_max_pool", _largest_parts)
 
 
 # -- with indices, by names of their own ----------------------------------------------------------------------
