@@ -131,6 +131,7 @@ class FunctionLayer(Layer):
     settings = inspect.Signature()
     passed: tuple[str, ...] = ()                    # names of the settings that the function gets
     kernel_size: Any                                # without a `stride` windows stand side by side
+    windows = 0                                     # along how many axes they go, where inputs need no such rank
 
     def __init_subclass__(cls, function: Callable[..., Any] | None = None, settings: Sequence[str] | None = None,
                           **constants: Any) -> None:
@@ -147,8 +148,8 @@ class FunctionLayer(Layer):
         bound = self.settings.bind(*settings, **named)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            if self.rank and name in _OF_WINDOWS and value is not None:
-                value = each(value, self.rank, name, _OF_WINDOWS[name])
+            if (axes := self.windows or self.rank) and name in _OF_WINDOWS and value is not None:
+                value = each(value, axes, name, _OF_WINDOWS[name])
             setattr(self, name, self.kernel_size if name == "stride" and value is None else value)
 
     @classmethod
