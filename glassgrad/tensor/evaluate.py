@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import launch_state
-from glassgrad.compiler.graph import DType, UOp, ops as o, sizes_now, substitute, toposort
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.node import substitute, toposort
+from glassgrad.compiler.graph.symbolic import sizes_now
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import note_data, recording, refuse_reading
@@ -216,22 +220,29 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     trace = recording()
     if not len(registry.values if trace is None else trace.values):
         return list(roots)
-    if not _known_among(toposort(roots)):
-        return list(roots)
-    roots = written_out(roots)
     below = toposort(roots)
-    devices = {n.device for n in below} - {None} | {r.device or device for r in roots}
-    common = devices.pop() if len(devices) == 1 else None
-    return substitute(roots, {node: value.reshape(node.shape) for node, value in _known_among(below)
-                              if value.device == (node.device or common)})
-
-
-def _known_among(nodes: Sequence[UOp]) -> list[tuple[UOp, UOp]]:
-    """Those of some nodes that remember their value, each with it."""
-    trace = recording()
-    if trace is None:
-        return registry.values.among(nodes)
-    return [(node, trace.values[node]) for node in nodes if node in trace.values]
+    if not (registry.values.among(below) if trace is None else trace.values.keys() & below):
+        return list(roots)
+    below = toposort(roots := written_out(roots))
+    common: list[str | None] = []
+    new: dict[UOp, UOp] = {}
+    stack = [(r, False) for r in roots]
+    while stack:
+        node, sources_done = stack.pop()
+        if sources_done:
+            src = tuple([new[s] for s in node.src])
+            new[node] = node.over(src)
+        elif node not in new:
+            known = _known(node)
+            if known is not None and node.device is None and not common:
+                devices = {n.device for n in below} - {None} | {r.device or device for r in roots}
+                common.append(devices.pop() if len(devices) == 1 else None)
+            if known is not None and known.device == (node.device or common[0]):
+                new[node] = known.reshape(node.shape)
+            else:
+                stack.append((node, True))
+                stack.extend((s, False) for s in node.src if s not in new)
+    return [new[r] for r in roots]
 
 
 # -- reading -------------------------------------------------------------------------------------------------
