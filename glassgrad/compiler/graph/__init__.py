@@ -1,4 +1,4 @@
-"""The graph's names for the stages after it, at one door. The files of this folder import each other directly."""
+"""The graph's names for the stages after it. The files of this folder import each other directly."""
 
 from glassgrad.compiler.graph import ops as ops
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes, promote

@@ -1,4 +1,4 @@
-"""The methods of a tensor, one mixin for each theme. What a mixin uses of the base and the checks is named here."""
+"""The methods of a tensor, one mixin for each theme; what mixins use of the base and the checks is exported here."""
 
 from glassgrad.tensor.base import Found, Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import (VERBS, Axis, broadcast_shape, number, one_row, plain_number, resolve_axes,
