@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, with_variable
 from glassgrad.engine.changing_sizes.skeleton import (SizesOf, apart, sizes_in, some_ops, split, split_sizes,
-                                                         with_sources)
+                                                      with_sources)
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest

@@ -30,7 +30,7 @@ NEAR_K = 2048            # of K: longer panels do not stay in a cache, so all ti
 FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
 LEAST_PANELS = 8         # of N: fewer are not a task each, unless the work is small
 NEAR_ROWS = 1024         # of M: a task with fewer does not repay packing the right factor itself
-LONG_EPILOGUE = 16       # operations on each result, from which a loop over a tile's rows is as fast as code for each row
+LONG_EPILOGUE = 16       # operations on each result, from which a tile's rows are a loop: code for each is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 
 # -- direct: an image read in place ----------------------------------------------------------------------------------
