@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_120, "check": 935, "engine and runtime": 5_545, "tensor": 9_020, "nn": 5_815, "jit": 1_990,
-         "package": 38_210, "new capabilities": 11_130, "package with them": 49_330}
+LINES = {"compiler": 12_140, "check": 935, "engine and runtime": 5_545, "tensor": 9_020, "nn": 5_815, "jit": 1_990,
+         "package": 38_225, "new capabilities": 11_165, "package with them": 49_385}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 6_030, 103      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 6_040, 103      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:

@@ -54,7 +54,6 @@ class GeneralGraph:
         by_row = [[next(rest) for _ in part.sizes] for part in parts]
         self._parts, self._formulas = parts, by_row
         self._leaves, self._sinks = _leaves_and_sinks(key)
-        self._merged: dict[Any, int] = {}                # the values of graphs in which some of these nodes are one
         changing = [i for i, row in enumerate(by_row) if any(f.linear or f.square for f in row)]
         same = sorted(set(range(len(key))) - set(changing))
         self._changing, self._same = itemgetter(*changing, changing[0]), itemgetter(*same, same[0])
@@ -89,22 +88,15 @@ class GeneralGraph:
     def merged_value(self, normal: NormalizedGraph) -> int | None:
         """The guard for a graph of fewer rows: the variable's value where nodes of these graphs that differ by the
         variable are one node there (the counters to n and to 65, where n is 65)."""
-        key = normal.key
-        leaves, sinks = _leaves_and_sinks(key)
-        if len(key) >= len(self._parts) or len(leaves) != len(self._leaves) or len(sinks) != len(self._sinks):
+        leaves, sinks = _leaves_and_sinks(normal.key)
+        if len(normal.key) >= len(self._parts) or len(leaves) != len(self._leaves):
             return None
-        if key not in self._merged:
-            rows = [split(row) for row in key]
-            values = [formula.solved(size) for ours, its in zip(self._leaves, leaves)
-                      for formula, size in zip(self._formulas[ours], rows[its].sizes) if formula.linear]
-            n = values[0] if values else None
-            if n is None or not self.symbol.low <= n <= self.symbol.high:
-                return None
+        rows = [split(row) for row in normal.key]
+        for n in {n for i in leaves for n in rows[i].sizes if self.symbol.low <= n <= self.symbol.high}:
             place = self._places_in(rows, dict(zip(self._leaves, leaves)), n)
-            if place is None or [place[i] for i in self._sinks] != sinks:
-                return None
-            self._merged[key] = n
-        return self._merged[key] if self._other_floats(normal) == self.constants else None
+            if place is not None and [place[i] for i in self._sinks] == sinks:
+                return n if self._other_floats(normal) == self.constants else None
+        return None
 
     def _places_in(self, rows: Sequence[SizesOf], place: dict[int, int], n: int) -> dict[int, int] | None:
         """Which of these rows each row is, with this value of the variable, given those of the leaves; None where one

@@ -29,16 +29,6 @@ class Polynomial(NamedTuple):
         """Its value: a number of a number, a length of a length."""
         return self.constant + self.linear * n + self.square * (n * n)
 
-    def solved(self, value: int) -> int | None:
-        """The n of a value; None where there is none, or the square would have to be solved for.
-
-        >>> Polynomial(1, 2).solved(7), Polynomial(1, 2).solved(8), Polynomial(0, 0, 1).solved(9)
-        (3, None, None)
-        """
-        if self.square or not self.linear or (value - self.constant) % self.linear:
-            return None
-        return (value - self.constant) // self.linear
-
 
 def fit(seen: Sequence[tuple[int, ...]]) -> tuple[int, list[Polynomial]] | None:
     """Which of the sizes is n, and each size as a polynomial of it; None where there is no such n. Three lists of sizes
