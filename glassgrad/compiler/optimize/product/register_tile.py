@@ -117,7 +117,7 @@ class RegisterPlan(FlatProduct):
         k_block = -(-self.depth // -(-self.depth // limits.long_k)) if cut else 0
         k_blocks = min(cpu.NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
         block_m, block_n = self.blocks(tile, wanted)
-        ahead = tile.right != "in_place" or self.right_bytes > self.target.l2_bytes      # else it is in a cache anyway
+        ahead = tile.right != "in_place" or not self.right_flows      # else it comes by itself
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        pitch=self.n.pitch)
 

@@ -99,10 +99,11 @@ def contract_cycles(c: TileCounts) -> float:
     if c.left_packed:
         packing += PHASE / c.depth + (1.2 if c.left_far else 0.7) * c.m
     if c.right == "near":
-        packing += 0.4 * c.n
+        packing += 0.5 * c.n
     elif c.right == "packed":
-        packing += (PHASE / c.depth + (1.8 if c.right_far else 0.4) * c.n) / c.repeats
-    lines = 0.12 * (1 if c.right_stays else c.panels_m) * c.n if c.right == "in_place" and not c.right_flows else 0
+        packing += (PHASE / c.depth + (1.8 if c.right_far else 0.5) * c.n) / c.repeats
+    line = 0 if c.right != "in_place" or c.right_flows else 0.12 if c.right_far else 0.03
+    lines = line * (1 if c.right_stays else c.panels_m) * c.n
     ends = c.accesses * c.rows * c.vectors * (2 if c.m % c.rows else 1) / c.depth
     return c.panels_m * c.panels_n * (step + ends) + packing + lines
 
