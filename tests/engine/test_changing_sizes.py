@@ -199,6 +199,27 @@ def test_the_guard_takes_only_sizes_that_the_formulas_give() -> None:
     assert general.runs != runs
 
 
+def test_a_length_at_which_two_nodes_become_one_compiles_nothing() -> None:
+    """Where n is 7, both counters are one node, and so is what is computed of them."""
+    def program(n: int, other: int = 7) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        x = np.arange(n, dtype=np.float32)
+        first, second = Tensor.arange(n) * 2.0, Tensor.arange(other) * 2.0
+        got = (Tensor(x) * first).sum() + second.sum()
+        return got.numpy(), (x * x * 2).sum() + 2.0 * np.arange(other).sum()
+
+    counts = []
+    for n in (3, 4, 5, 7, 8, 7):
+        count, (got, wanted) = compiled_by(lambda: program(n))  # noqa: B023 - called at once
+        counts.append(count)
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    assert counts == [1, 1, 0, 0, 0, 0]
+    [general] = general_graphs()
+    runs = dict(general.runs)
+    got, wanted = program(6, other=6)                        # one node as well, but none of these graphs
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    assert general.runs == runs
+
+
 def test_a_float_that_follows_the_size_is_an_argument() -> None:
     for n in (3, 5, 8, 9, 30):
         x = data((n, 4))

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel, task_loops, walk
+from glassgrad.compiler.lower.loops import LOOP, TASK, TILE, For, Kernel, task_loops, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain import plain_loops
@@ -97,6 +97,27 @@ def test_matmul_of_awkward_sizes(m: int, n: int, k: int, name: str, rng: np.rand
     check([matmul(x, y)], values, compiler(TARGETS[name], log))
     if min(m, n) >= 5 and k >= 8:
         assert log[0].startswith("contract("), log
+
+
+@pytest.mark.parametrize("m, n, k", [(17, 40, 24), (8, 16, 32), (19, 33, 2100)])
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+def test_a_long_epilogue_is_a_loop_over_the_rows_of_a_tile(m: int, n: int, k: int, name: str,
+                                                           rng: np.random.Generator) -> None:
+    values = Inputs()
+    x = values.leaf(rng.uniform(-1, 1, (m, k)).astype("float32"))
+    y = values.leaf(rng.uniform(-1, 1, (k, n)).astype("float32"))
+    result = matmul(x, y)
+    for i in range(cpu.LONG_EPILOGUE // 2):
+        result = (result * 0.5).maximum(0.125 * i)
+    kernels: list[Kernel] = []
+
+    def compile_kernel(ast: UOp) -> Kernel:
+        kernels.append(optimize(lower(ast), TARGETS[name]))
+        return kernels[-1]
+
+    check([result], values, compile_kernel)
+    loops = [s for phase in kernels[0].phases for s in walk(phase.body) if isinstance(s, For)]
+    assert {f.kind for f in loops if f.range.arg.name == "mi"} == {TILE, LOOP}
 
 
 @pytest.mark.parametrize("few, many, k", [(1, 16, 64), (2, 17, 97), (3, 131, 64), (8, 40, 131), (5, 16, 2100)])
@@ -216,7 +237,7 @@ def test_choices_depend_on_nothing_but_shapes_and_target() -> None:
 @pytest.mark.parametrize("m,k,n,where", [
     (256, 256, 256, "in_place"), (64, 784, 128, "in_place"), (128, 128, 128, "in_place"),
     (200, 200, 200, "near"),                 # its rows do not begin where vectors do
-    (64, 256, 512, "near"),                  # they lie far apart
+    (64, 256, 512, "in_place"),              # they lie far apart, and are fetched early
     (384, 384, 384, "near"),                 # there is more of it
 ])
 def test_a_right_factor_in_the_cache_is_read_in_place(m: int, k: int, n: int, where: str) -> None:

@@ -42,6 +42,13 @@ def test_maps_that_wait_for_each_other_do_not_share_a_kernel() -> None:
     assert results(first, (w @ second) * 3, third) == [2, 1, 1]
 
 
+def test_long_maps_that_share_a_number_are_equal_kernels_and_compiled_once() -> None:
+    with Context(SEED=0):
+        items = Tensor.randn(300, 128).schedule(Tensor.randn(300, 128), Tensor.randn(300, 128))
+    assert [item.results for item in items] == [1, 1, 1]
+    assert len({item.ast for item in items}) == 1
+
+
 def test_sums_of_the_same_columns_share_a_kernel() -> None:
     g, x = ready(600, 300), ready(600, 300, seed=1)
     assert results(g.sum(0), (g * x).sum(0)) == [2]

@@ -164,4 +164,4 @@ class _Lowering(Values):
 def _work(node: UOp) -> int:
     """What computing one element costs, down to the loads and reductions below."""
     inside = toposort([node], lambda n: [s for s in n.src if s.op not in o.REDUCE])
-    return sum([n.op.cost if n.op in o.ELEMENTWISE else 60 if n.op is o.RANDOM else 0 for n in inside])
+    return sum([n.op.cost for n in inside if n.op in o.ELEMENTWISE or n.op is o.RANDOM])

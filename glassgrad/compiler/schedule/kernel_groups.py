@@ -26,6 +26,7 @@ from glassgrad.compiler.schedule.partial_updates import part_of
 
 MOST_RESULTS = 8      # of one kernel, if they belong together
 SMALL_MAP = 1 << 14   # elements: up to these, a launch takes longer than what it starts
+LONG_MAP = 60         # operations on each element: kernels of so many, if they are equal, are better compiled once
 
 
 @dataclass(eq=False)
@@ -158,7 +159,7 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
         if any(group_of[r].needs & group.bit for r in fresh.reads if r in group_of and group_of[r] is not group):
             continue                      # joining would close a circle: something it reads waits for the group
         together = all(fresh.reads[r] for r in inside) if inside else \
-            not group.reduces and any(r in group.reads for r in fresh.reads)
+            not group.reduces and any(r in group.reads and (r.size > 1 or _short(node, reasons)) for r in fresh.reads)
         if not together and not same_rows:
             continue
         group.roots.append(node)
@@ -173,6 +174,12 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
                     other.needs |= added
         return group
     return None
+
+
+def _short(root: UOp, reasons: dict[UOp, str]) -> bool:
+    """Whether a result takes so few operations that it may share a kernel for the sake of a number that both read."""
+    computed = [n for n in _inside(root, reasons) if n.op in o.ELEMENTWISE or n.op is o.RANDOM]
+    return sum([n.op.cost for n in computed]) < LONG_MAP
 
 
 def _same_rows(fresh: KernelGroup, group: KernelGroup) -> bool:

@@ -20,7 +20,8 @@ from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, with_variable
-from glassgrad.engine.changing_sizes.skeleton import apart, sizes_in, some_ops, split, split_sizes
+from glassgrad.engine.changing_sizes.skeleton import (SizesOf, apart, sizes_in, some_ops, split, split_sizes,
+                                                      with_sources)
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest
@@ -51,6 +52,8 @@ class GeneralGraph:
         parts = [split(row) for row in key]
         rest = iter(formulas)
         by_row = [[next(rest) for _ in part.sizes] for part in parts]
+        self._parts, self._formulas = parts, by_row
+        self._leaves, self._sinks = _leaves_and_sinks(key)
         changing = [i for i, row in enumerate(by_row) if any(f.linear or f.square for f in row)]
         same = sorted(set(range(len(key))) - set(changing))
         self._changing, self._same = itemgetter(*changing, changing[0]), itemgetter(*same, same[0])
@@ -81,6 +84,34 @@ class GeneralGraph:
         if expected is None or changing != expected:
             return None
         return n if self._other_floats(normal) == self.constants else None
+
+    def merged_value(self, normal: NormalizedGraph) -> int | None:
+        """The guard for a graph of fewer rows: the variable's value where nodes of these graphs that differ by the
+        variable are one node there (the counters to n and to 65, where n is 65)."""
+        leaves, sinks = _leaves_and_sinks(normal.key)
+        if len(normal.key) >= len(self._parts) or len(leaves) != len(self._leaves):
+            return None
+        rows = [split(row) for row in normal.key]
+        for n in {n for i in leaves for n in rows[i].sizes if self.symbol.low <= n <= self.symbol.high}:
+            place = self._places_in(rows, dict(zip(self._leaves, leaves)), n)
+            if place is not None and [place[i] for i in self._sinks] == sinks:
+                return n if self._other_floats(normal) == self.constants else None
+        return None
+
+    def _places_in(self, rows: Sequence[SizesOf], place: dict[int, int], n: int) -> dict[int, int] | None:
+        """Which of these rows each row is, with this value of the variable, given those of the leaves; None where one
+        is none of them."""
+        known = {(row.rest, row.sizes): i for i, row in enumerate(rows)}
+        for i, (part, formulas) in enumerate(zip(self._parts, self._formulas)):
+            if type(part.rest) is not tuple:             # a sink's number
+                continue
+            without, rest = part.rest
+            expected = (with_sources(without, place), rest), tuple([f.at(n) for f in formulas])
+            if i not in place and expected in known:
+                place[i] = known[expected]
+            elif i not in place or expected != rows[place[i]][:2]:
+                return None
+        return place
 
     def _other_floats(self, normal: NormalizedGraph) -> bytes:
         return _bits([c.arg for i, c in enumerate(normal.constants) if i not in self.scalars])
@@ -184,6 +215,11 @@ class SizeFamilies:
             value = general.value_for(normal)
             if value is not None:
                 return general, value
+        for (place, _), generals in self._general.items():
+            for general in reversed(generals) if place == where else ():
+                value = general.merged_value(normal)
+                if value is not None:
+                    return general, value
         return None
 
     def family(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> SizeFamily:
@@ -200,6 +236,12 @@ class SizeFamilies:
         if len(self._general) >= self._most:
             self._general.pop(next(iter(self._general)))
         self._general.setdefault((where, some_ops(normal.key)), []).append(general)
+
+
+def _leaves_and_sinks(key: tuple[Any, ...]) -> tuple[list[int], list[int]]:
+    """The rows that may be equal and mean two nodes (buffers, numbers, floats, DETACHs), and those of the sinks."""
+    leaves = [i for i, row in enumerate(key) if type(row) is tuple and (row[0] is o.BUFFER or len(row) == 2)]
+    return leaves, [row for row in key if type(row) is int]
 
 
 def _bits(values: Sequence[float]) -> bytes:

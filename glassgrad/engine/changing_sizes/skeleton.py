@@ -59,6 +59,12 @@ def apart(row: Any) -> tuple[tuple[Any, ...], Any]:
     return (row[:2] + row[3:], row[2]) if len(row) > 2 else (row, None)
 
 
+def with_sources(without: tuple[Any, ...], place: dict[int, int]) -> tuple[Any, ...]:
+    """A row without its argument, with other numbers of its sources' rows."""
+    first = {o.BUFFER: 3, o.CONST: 3, o.DETACH: 1}.get(without[0], 2)
+    return without[:first] + tuple([place[i] for i in without[first:]])
+
+
 def split(row: Any) -> SizesOf:
     """A row of a key, or the number of a sink's row: what is left of it without its sizes, and these."""
     if type(row) is not tuple:

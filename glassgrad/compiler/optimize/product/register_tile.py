@@ -117,7 +117,7 @@ class RegisterPlan(FlatProduct):
         k_block = -(-self.depth // -(-self.depth // limits.long_k)) if cut else 0
         k_blocks = min(cpu.NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
         block_m, block_n = self.blocks(tile, wanted)
-        ahead = tile.right != "in_place" or self.right_bytes > self.target.l2_bytes      # else it is in a cache anyway
+        ahead = tile.right != "in_place" or not self.right_flows      # else it comes by itself
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        pitch=self.n.pitch)
 
@@ -290,11 +290,11 @@ class RegisterTile(PanelBlocks):
         if not self.n.pitch and self.choice.right == "packed":
             packed.append(self.right.pack(self.lanes, most))
         if self.n.pitch:
-            body = self.panels([*self.begin(), *self.over_image(), *self.epilogue(self.total)])
+            body = self.finished([*self.begin(), *self.over_image()])
         elif not self.choice.k_block:
             k = counter("k", self.depth)
             products = For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)
-            body = self.panels([*self.begin(), products, *self.epilogue(self.total)])
+            body = self.finished([*self.begin(), products])
         else:
             body = self.in_blocks_of_k()
         if self.choice.right == "near":
@@ -378,8 +378,7 @@ class RegisterTile(PanelBlocks):
         k = add(multiply(number, size), inner)
         tiles = 1 if whole else self.block_m * self.block_n
         memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
-        at = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
-        at = add(multiply(add(multiply(at, self.rows), one(self.row)), self.columns), self.column)
+        at = self.in_tile(index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m)))
         end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
         stop = None if end is None else add(end, multiply(number, -size))
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
@@ -388,15 +387,38 @@ class RegisterTile(PanelBlocks):
                                  Store(memory, at, self.total, o.ADD)]
         if block.arg.size > 1:
             part = [For(block, LOOP, part, last)]
-        finish = self.epilogue(load(memory, at))
+        clear, part = self.tile(clear), self.tile(part)
+        finish = self.tile(self.epilogue(load(memory, at)), LOOP if self.long_epilogue else TILE)
         if whole:
             return self.panels([*clear, *part, *finish])
         return [*self.panels(clear), For(passes, LOOP, self.panels(part)), *self.panels(finish)]
 
     def panels(self, body: list[Statement]) -> list[Statement]:
         """For all tiles of a task: panels of N outside, so that one of them serves every panel of M."""
-        body = nested([self.row, self.over], nested([self.lane], body, LANE), TILE)
         return self.over_n(self.over_m(body))
+
+    def tile(self, body: list[Statement], rows: str = TILE) -> list[Statement]:
+        """For all elements of a tile; its rows are written out, or a loop."""
+        return nested([self.row], nested([self.over], nested([self.lane], body, LANE), TILE), rows)
+
+    def in_tile(self, tile: UOp) -> UOp:
+        """Where an element lies in LOCAL memory that holds whole tiles."""
+        return add(multiply(add(multiply(tile, self.rows), one(self.row)), self.columns), self.column)
+
+    @cached_property
+    def long_epilogue(self) -> bool:
+        """Whether the epilogue computes so much that it is not written out for each row of a tile."""
+        stored = [s.value for s in self.product.epilogue if isinstance(s, Store)]
+        return self.rows > 1 and sum(n.op in o.ELEMENTWISE for n in toposort(stored)) >= cpu.LONG_EPILOGUE
+
+    def finished(self, sums: list[Statement]) -> list[Statement]:
+        """For all tiles of a task: the sums, then the epilogue. A long one takes them from LOCAL memory, row by row."""
+        if not self.long_epilogue:
+            return self.panels(self.tile([*sums, *self.epilogue(self.total)]))
+        memory = local("tile", self.total.dtype, self.rows * self.columns)
+        at = self.in_tile(index(0))
+        stored = self.tile([*sums, Store(memory, at, self.total)])
+        return self.panels([*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)])
 
     def epilogue(self, result: UOp) -> list[Statement]:
         """What is stored of a finished tile; nothing past the edges."""

@@ -30,6 +30,7 @@ NEAR_K = 2048            # of K: longer panels do not stay in a cache, so all ti
 FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
 LEAST_PANELS = 8         # of N: fewer are not a task each, unless the work is small
 NEAR_ROWS = 1024         # of M: a task with fewer does not repay packing the right factor itself
+LONG_EPILOGUE = 16       # operations on each result, from which a tile's rows are a loop: code for each is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 
 # -- direct: an image read in place ----------------------------------------------------------------------------------
@@ -98,10 +99,11 @@ def contract_cycles(c: TileCounts) -> float:
     if c.left_packed:
         packing += PHASE / c.depth + (1.2 if c.left_far else 0.7) * c.m
     if c.right == "near":
-        packing += 0.4 * c.n
+        packing += 0.5 * c.n
     elif c.right == "packed":
-        packing += (PHASE / c.depth + (1.8 if c.right_far else 0.4) * c.n) / c.repeats
-    lines = 0.12 * (1 if c.right_stays else c.panels_m) * c.n if c.right == "in_place" and not c.right_flows else 0
+        packing += (PHASE / c.depth + (1.8 if c.right_far else 0.5) * c.n) / c.repeats
+    line = 0 if c.right != "in_place" or c.right_flows else 0.12 if c.right_far else 0.03
+    lines = line * (1 if c.right_stays else c.panels_m) * c.n
     ends = c.accesses * c.rows * c.vectors * (2 if c.m % c.rows else 1) / c.depth
     return c.panels_m * c.panels_n * (step + ends) + packing + lines
 
