@@ -53,6 +53,7 @@ class Flow:
 
 class Walker:
     """Goes through a jammed phase. Subclasses say how each thing is written, in a Value type of their own."""
+    in_values: tuple[str, ...] = (LANE, UNIT)     # loops that are inside one value or instruction: no control
 
     def __init__(self, jammed: Jammed):
         self.lanes = {r: r.arg.size for r in jammed.lanes}
@@ -144,7 +145,7 @@ class Walker:
                 continue
             self.before(statement)
             if isinstance(statement, For):
-                if statement.kind in (LANE, UNIT):     # a change of type, not of control
+                if statement.kind in self.in_values:
                     self.run(statement.body)
                 else:
                     self.loop(statement, self.flows[statement])
@@ -321,7 +322,7 @@ class Walker:
             if isinstance(s, (For, If)):
                 inner = self.flows[s] = self._flow(s.body)
                 flow.writes.update(inner.writes)
-                flow.loops |= inner.loops or isinstance(s, For) and s.kind not in (LANE, UNIT)
+                flow.loops |= inner.loops or isinstance(s, For) and s.kind not in self.in_values
                 flow.exposed.update((r, None) for r in inner.exposed if r not in flow.assigned)
                 if isinstance(s, For) and (s.stop is None or bounds(s.stop)[0] > 0):
                     flow.assigned.update(inner.assigned)

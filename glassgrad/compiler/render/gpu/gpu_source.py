@@ -21,8 +21,9 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
-                                            Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
+                                            CopyBoxes, For, Kernel, Statement, Store, expressions, ranges_of,
+                                            shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
@@ -68,6 +69,7 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
 
 class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
     """One phase as one function that every thread of every group runs."""
+    in_values = (LANE, UNIT)
 
     def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, group_bytes: int):
