@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import dtypes, wrapped
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, UNIT, Accumulate, For, Kernel, Prefetch, Statement, Store
@@ -236,7 +236,7 @@ class CFunction(CArithmetic, Walker):
         ranked = sorted(terms, key=lambda a: (self.widths[a], self.scope_of(a).depth, ix.order_key(a)))
         for atom, k in [(a, terms[a]) for a in ranked]:
             value = self.operand(atom)
-            times = self.constant(wrapped(abs(k)), dtypes.index)
+            times = self.constant(wrapped(abs(k), dtypes.index), dtypes.index)
             term = value if abs(k) == 1 else self.infix("*", value, times, dtypes.index)
             if total is None:
                 if abs(k) == 1:
@@ -245,7 +245,7 @@ class CFunction(CArithmetic, Walker):
             else:
                 text = f"{total.text} {'+' if k > 0 else '-'} {term.inside if abs(k) == 1 else term.text}"
                 total = CValue(text, dtypes.index, max(total.lanes, term.lanes), False)
-        constant = wrapped(constant)
+        constant = wrapped(constant, dtypes.index)
         rest = self.constant(abs(constant) if constant > -(1 << 63) else constant, dtypes.index)
         if total is None:
             return self.wide(self.constant(constant, dtypes.index), lanes)
@@ -352,8 +352,3 @@ _KEYWORDS = ("auto", "break", "case", "char", "const", "default", "do", "double"
 
 def _is_name(text: str) -> bool:
     return text.replace("_", "a").isalnum()
-
-
-def wrapped(value: int) -> int:
-    """A number as 64 bits hold it."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
