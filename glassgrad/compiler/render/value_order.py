@@ -290,8 +290,8 @@ class Walker:
         reads, widths, lanes = self.reads, self.widths, self.lanes
         result = NOTHING
         for node in toposort(roots):
-            result = reads.get(node, None)  # type: ignore[assignment]
-            if result is not None:
+            if node in reads:
+                result = reads[node]
                 continue
             result = NOTHING
             for s in node.src:
@@ -300,9 +300,9 @@ class Walker:
             if node.op is o.REGISTER:
                 result = frozenset((node,))
             elif node.op is o.LOAD:
-                more = [node.src[0]] if node.src[0] in self.stored else []
+                more: list[Any] = [node.src[0]] if node.src[0] in self.stored else []
                 if len(node.src) == 2:
-                    more.append(READS)  # type: ignore[arg-type]
+                    more.append(READS)
                 result = result.union(more) if more else result
             reads[node] = result
             wide = [lanes[r] for r in ranges_of(node) if r in lanes] if lanes else []
