@@ -40,7 +40,7 @@ _SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o
 _lock = held_at_fork(threading.RLock(), "node")    # re-entrant: the garbage collector may make nodes while it is held
 
 
-class _Entry(weakref.ref["Node"]):
+class _Entry(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("remove",)
     remove: Callable[[], Any]            # takes the entry out of the table; set once it is the one in there
 
