@@ -81,7 +81,6 @@ PRODUCTS = {                     # what the families of optimize/product/tiling.
     "unit": "a sum of products on the processor's matrix unit",
     "staged": "a sum of products by groups of threads, which share tiles of both factors",
     "boxes": "a sum of products on tensor cores, while copies of the next tiles are on their way",
-    "dots": "a sum of products with the lanes along the sum: few results, long sums",
     "taps": "a sum of products with the lanes along the sum: few results, long sums",
     "window": "one filter over an image: a vector that is loaded serves all taps it overlaps"}
 

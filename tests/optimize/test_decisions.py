@@ -70,7 +70,7 @@ def test_every_neighbour_gives_the_same_bits(name: str, target: Target) -> None:
     plain = lower(kernel_of(make, *shapes))
     decisions = Decisions()
     recipe = decide(plain, target, decisions)
-    for which, kind in (("its gradient by the weight", "dots("), ("convolution of channels", "direct("),
+    for which, kind in (("its gradient by the weight", "contract("), ("convolution of channels", "direct("),
                         ("bfloat16", "unit(" if target is AMX else "contract(")):
         assert name != which or recipe.moves[0].startswith(kind), recipe.moves
     wanted, tried = run(recipe), 0
@@ -128,5 +128,5 @@ def test_neighbours_change_one_free_field() -> None:
     here = Lanes("i0", 4, 8)
     assert {str(c) for c in here.neighbours()} == {f"lanes(loop=i0, tile={t}, lanes={v})" for t, v in (
         (8, 8), (2, 8), (5, 8), (3, 8), (4, 16), (4, 4), (4, 9), (4, 7))}
-    kinds = {"lanes", "fold", "group", "tasks", "contract", "dots"}
+    kinds = {"lanes", "fold", "group", "tasks", "contract", "taps"}
     assert kinds <= set(Choice.kinds), "every kind of decision can be read back"

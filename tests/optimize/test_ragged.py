@@ -48,11 +48,11 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
                  (AVX512, lambda a, b: a.transpose(0, 1) @ b - 1, lambda n: ((31, n), (31, n + 50)))],
     "direct": [(AVX512, lambda x, w: x.conv2d(w, padding=1) + 1, lambda n: ((2, 17, 3, n + 1), (19, 17, 3, 2))),
                (NEON, lambda x, w: x.conv2d(w, stride=2), lambda n: ((n, 3, 5, 7), (5, 3, 3, 3)))],
-    "dots": [(AVX512, lambda x, w: x.conv2d(w).square().sum().gradient(w)[0],
-              lambda n: ((n, 1, 11, 13), (3, 1, 3, 3)))],
     "window": [(AVX512, lambda x, w: x.conv2d(w, groups=3, padding=1), lambda n: ((2, 3, 7, n + 1), (3, 1, 3, 3)))],
     "taps": [(AVX512, lambda x, w: x.conv2d(w, groups=3, padding=1).square().sum().gradient(w)[0],
-              lambda n: ((n, 3, 7, 17), (3, 1, 3, 3)))],
+              lambda n: ((n, 3, 7, 17), (3, 1, 3, 3))),
+             (AVX512, lambda x, w: x.conv2d(w, padding=1).square().sum().gradient(w)[0],
+              lambda n: ((n, 2, 11, 13), (6, 2, 3, 3)))],
     "past": [(SMALL, lambda x, y: x * y + 1, lambda n: ((n, 41), (41,)))],
     "staged": [(GPU, lambda a, b: a @ b, lambda n: ((n + 16, 37), (37, n + 19)))],
     "boxes": [(HOPPER, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n + 60, 67), (67, n + 45)))],
@@ -82,7 +82,6 @@ OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
 FAMILY_LIMITS = {
     "contract": Limits(task_work=500, most_tasks=32, long_k=16),
     "direct": Limits(task_work=1000, most_tasks=16, long_k=40, k_block=16),
-    "dots": Limits(least_k=16),
     "taps": Limits(task_work=500, most_tasks=64, long_k=10),
     "window": Limits(task_work=500, most_tasks=64, long_k=40, k_block=20),
 }

@@ -57,6 +57,22 @@ def convolved(x: np.ndarray, w: np.ndarray, padding: int, stride: int = 1, dilat
                           for (i, j), part in taps(x, w.shape[2:], padding, stride, dilation).items()))
 
 
+def by_weights(x: np.ndarray, g: np.ndarray, weights: tuple[int, ...], padding: int, stride: int = 1,
+               dilation: int = 1) -> np.ndarray:
+    """The gradient of a convolution by its weights, in float64."""
+    parts = taps(x, weights[2:], padding, stride, dilation).values()
+    return np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64)) for part in parts], -1).reshape(weights)
+
+
+def computes(kernel: Kernel, wanted: np.ndarray, *arrays: np.ndarray) -> None:
+    """A kernel gives exactly these numbers, rounded; its arguments are told apart by their sizes."""
+    given = {array.size: array.ravel() for array in arrays}
+    out = np.full(wanted.size, np.nan, arrays[0].dtype)
+    inputs = sorted(kernel.params, key=lambda p: p.arg.slot)[1:]
+    run_kernel(kernel, [out, *[given[math.prod(p.arg.shape)] for p in inputs]])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(out.dtype))
+
+
 # image, weights, padding
 SHAPES = {"padded": ((2, 64, 5, 56), (32, 64, 3, 3), 1), "more channels": ((1, 128, 4, 40), (72, 128, 3, 3), 1),
           "not padded": ((1, 64, 6, 64), (64, 64, 3, 3), 0), "five taps": ((1, 64, 6, 112), (16, 64, 5, 5), 2),
@@ -70,10 +86,7 @@ def test_windows_are_boxes_of_the_image(name: str) -> None:
     x, w = numbers(image, weights)
     kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=padding))
     assert copies_windows(kernel) and "right=shared" in kernel.moves[0] and len(kernel.phases) == 3
-    wanted = convolved(x, w, padding)
-    out = np.full(wanted.size, np.nan, np.float16)
-    run_kernel(kernel, [out, x.ravel(), w.ravel()])
-    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+    computes(kernel, convolved(x, w, padding), x, w)
 
 
 def test_the_gradient_by_the_image_is_read_so_too() -> None:
@@ -83,10 +96,7 @@ def test_the_gradient_by_the_image_is_read_so_too() -> None:
     kernel = tree(product.sum().gradient(leaf)[0])
     assert copies_windows(kernel)
     wanted = convolved(g, w.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], 1)
-    given = {p.arg.slot: {x.size: x, w.size: w, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
-    out = np.full(x.size, np.nan, np.float16)
-    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
-    np.testing.assert_array_equal(out.reshape(x.shape), wanted.astype(np.float16))
+    computes(kernel, wanted, x, w, g)
 
 
 # image, weights, padding
@@ -108,14 +118,7 @@ def test_the_gradient_by_the_weights_sums_over_rows_and_columns_of_boxes(name: s
     kernel = tree(product.sum().gradient(leaf)[0])
     assert copies_windows(kernel) and "left=shared, right=shared" in kernel.moves[0]
     assert ("k_parts" in kernel.moves[0]) == (name == "many images")
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    wanted = np.stack([np.stack([np.einsum("nchw,nohw->oc", padded[:, :, i:i + result[2], j:j + result[3]],
-                                           g.astype(np.float64)) for j in range(weights[3])], -1)
-                       for i in range(weights[2])], -2)
-    given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
-    out = np.full(w.size, np.nan, np.float16)
-    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
-    np.testing.assert_array_equal(out.reshape(w.shape), wanted.astype(np.float16))
+    computes(kernel, by_weights(x, g, weights, padding), x, g)
 
 
 # image, weights, padding, stride, dilation
@@ -134,10 +137,7 @@ def test_windows_with_a_stride_are_boxes_of_the_rows_and_columns_of_a_remainder(
     options = dict(padding=padding, stride=stride, dilation=dilation)
     kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), **options))
     assert copies_windows(kernel)
-    wanted = convolved(x, w, **options)
-    out = np.full(wanted.size, np.nan, np.float16)
-    run_kernel(kernel, [out, x.ravel(), w.ravel()])
-    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+    computes(kernel, convolved(x, w, **options), x, w)
 
 
 @pytest.mark.parametrize("name", ["every second", "as many odd rows as even ones", "every third, taps apart"])
@@ -149,22 +149,17 @@ def test_the_gradients_of_a_strided_convolution(name: str) -> None:
     [g] = numbers(convolved(x, w, **options).shape)
     leaves = Tensor(x).realize(), Tensor(w).realize()
     product = leaves[0].conv2d(leaves[1], **options).cast("float32") * Tensor(g).realize().cast("float32")
-    parts = taps(x, weights[2:], padding, stride, dilation)
     by_image = np.zeros([n + 2 * padding * (a > 1) for a, n in enumerate(image)])
-    for i, j in parts:
+    for i, j in np.ndindex(weights[2:]):
         at = by_image[:, :, i * dilation:, j * dilation:][:, :, ::stride, ::stride][:, :, :g.shape[2], :g.shape[3]]
         at += np.einsum("nohw,oc->nchw", g.astype(np.float64), w[:, :, i, j].astype(np.float64))
     inside = slice(padding, -padding)
-    by_weights = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64)) for part in parts.values()], -1)
-    for leaf, wanted in zip(leaves, (by_image[:, :, inside, inside], by_weights.reshape(weights))):
+    for leaf, wanted in zip(leaves, (by_image[:, :, inside, inside], by_weights(x, g, weights, **options))):
         kernel = tree(product.sum().gradient(leaf)[0])
         assert all(move.startswith("boxes") for move in kernel.moves[:1]), kernel.moves
         images = [m for p in kernel.phases for m in {*filled(p)} if m.arg.name.endswith("_image")]
         assert len(images) == len(set(images)), "the same image is stored twice"
-        given = {p.arg.slot: {x.size: x, w.size: w, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
-        out = np.full(wanted.size, np.nan, np.float16)
-        run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
-        np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+        computes(kernel, wanted, x, w, g)
 
 
 @pytest.mark.parametrize("pixels", [(6, 20), (12, 16), (7, 24)], ids=str)
@@ -175,11 +170,7 @@ def test_a_sum_over_images_of_pixels_reads_both_factors_in_place(pixels: tuple[i
     product = Tensor(x).realize().conv2d(leaf).cast("float32") * Tensor(g).realize().cast("float32")
     kernel = tree(product.sum().gradient(leaf)[0])
     assert len(kernel.phases) == 1 and "left=shared, right=shared" in kernel.moves[0]
-    wanted = np.einsum("nchw,nohw->oc", x.astype(np.float64), g.astype(np.float64))
-    given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
-    out = np.full(w.size, np.nan, np.float16)
-    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
-    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+    computes(kernel, by_weights(x, g, w.shape, 0), x, g)
 
 
 # image, weights, padding, stride
@@ -193,21 +184,16 @@ FEW_CHANNELS = {"a first layer": ((2, 3, 13, 96), (64, 3, 7, 7), 3, 2),
 def test_windows_of_few_channels_are_lines_that_overlap(name: str, of: str) -> None:
     image, weights, padding, stride = FEW_CHANNELS[name]
     x, w = numbers(image, weights)
-    parts = taps(x, weights[2:], padding, stride)
     wanted = convolved(x, w, padding, stride)
     [g] = numbers(wanted.shape)
     leaf = Tensor(w).realize()
     out = Tensor(x).realize().conv2d(leaf, padding=padding, stride=stride)
     if of == "weights":
         out = (out.cast("float32") * Tensor(g).realize().cast("float32")).sum().gradient(leaf)[0]
-        wanted = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64)) for part in parts.values()], -1)
-        wanted = wanted.reshape(weights)
+        wanted = by_weights(x, g, weights, padding, stride)
     kernel = tree(out)
     assert any(m.arg.name == "right_lines" for p in kernel.phases for m in filled(p)), kernel.moves
-    given = {p.arg.slot: {x.size: x, w.size: w, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
-    result = np.full(wanted.size, np.nan, np.float16)
-    run_kernel(kernel, [result, *[given[slot].ravel() for slot in sorted(given)]])
-    np.testing.assert_array_equal(result.reshape(wanted.shape), wanted.astype(np.float16))
+    computes(kernel, wanted, x, w, g)
 
 
 @pytest.mark.parametrize("pixels", [(6, 6), (7, 7), (2, 9)], ids=str)
@@ -218,10 +204,7 @@ def test_columns_of_several_images_share_tiles(pixels: tuple[int, int]) -> None:
     assert "left=shared" in kernel.moves[0] and "right=shared" not in kernel.moves[0]
     [right] = filled(kernel.phases[0])
     assert right.arg.size == 64 * -(-7 * math.prod(pixels) // 64) * 64
-    wanted = convolved(x, w, 0)
-    out = np.full(wanted.size, np.nan, np.float16)
-    run_kernel(kernel, [out, x.ravel(), w.ravel()])
-    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+    computes(kernel, convolved(x, w, 0), x, w)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -232,12 +215,7 @@ def test_a_factor_in_place_beside_one_that_is_stored(batch: int) -> None:
     product = Tensor(x).realize().conv2d(leaf, padding=1).cast("float32") * Tensor(g).realize().cast("float32")
     kernel = tree(product.sum().gradient(leaf)[0])
     assert not copies_windows(kernel) and ("left=shared" in kernel.moves[0]) != ("right=shared" in kernel.moves[0])
-    wanted = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64))
-                       for part in taps(x, (3, 3), 1).values()], -1).reshape(w.shape)
-    given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
-    out = np.full(w.size, np.nan, np.float16)
-    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
-    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+    computes(kernel, by_weights(x, g, w.shape, 1), x, g)
 
 
 def test_a_gate_on_what_is_done_with_a_sum_cuts_no_loop() -> None:
@@ -248,10 +226,7 @@ def test_a_gate_on_what_is_done_with_a_sum_cuts_no_loop() -> None:
     assert len(kernel.moves) == 1 and kernel.moves[0].startswith("boxes")
     wanted = convolved(x, w, 0).astype(np.float16).astype(np.float64)
     wanted[:, :, ::2, ::2] += y
-    given = {array.size: array for array in (x, w, y)}
-    out = np.full(x.size, np.nan, np.float16)
-    run_kernel(kernel, [out, *[given[int(np.prod(p.arg.shape))].ravel() for p in kernel.params[1:]]])
-    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+    computes(kernel, wanted, x, w, y)
 
 
 def test_float32_is_read_so_where_the_unit_may_round_it() -> None:
@@ -262,10 +237,7 @@ def test_float32_is_read_so_where_the_unit_may_round_it() -> None:
     [item] = Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1).schedule()
     kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target, products=False)
     assert copies_windows(kernel)
-    wanted = convolved(x, w, 1)
-    out = np.full(wanted.size, np.nan, np.float32)
-    run_kernel(kernel, [out, x.ravel(), w.ravel()])
-    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float32))
+    computes(kernel, convolved(x, w, 1), x, w)
 
 
 @pytest.mark.parametrize("pixels", [(5, 28), (4, 56)], ids=str)
@@ -278,12 +250,7 @@ def test_the_gradient_by_the_weights_of_float32_reads_rows_that_are_moved_by_a_t
     [item] = (Tensor(x).realize().conv2d(leaf, padding=1) * Tensor(g).realize()).sum().gradient(leaf)[0].schedule()
     kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target, products=False)
     assert any(m.arg.name == "right_shifted" for p in kernel.phases for m in filled(p)), kernel.moves
-    wanted = np.stack([np.einsum("nchw,nohw->oc", part, g.astype(np.float64))
-                       for part in taps(x, (3, 3), 1).values()], -1).reshape(w.shape)
-    given = {p.arg.slot: {x.size: x, g.size: g}[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
-    out = np.full(wanted.size, np.nan, np.float32)
-    run_kernel(kernel, [out, *[given[slot].ravel() for slot in sorted(given)]])
-    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float32))
+    computes(kernel, by_weights(x, g, w.shape, 1), x, g)
 
 
 def test_a_box_that_hardware_refuses_is_reported() -> None:

@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_120, "check": 930, "engine and runtime": 5_545, "tensor": 8_825, "nn": 5_725, "jit": 1_990,
-         "package": 37_930, "new capabilities": 11_130, "package with them": 49_050}
+LINES = {"compiler": 11_895, "check": 930, "engine and runtime": 5_545, "tensor": 8_825, "nn": 5_725, "jit": 1_990,
+         "package": 37_700, "new capabilities": 11_120, "package with them": 48_820}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0

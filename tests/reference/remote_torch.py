@@ -82,9 +82,36 @@ def decode(value: Any, other: Callable[..., Any]) -> Any:
     return other(*value)
 
 
+class Side:
+    """What both processes do: wait for a result, and answer meanwhile what the other one asks for."""
+    channel: Channel
+    encode: Any            # a value as it is sent,
+    decode: Any            # and as it is received
+    answer: Any            # what is done for a message that is no result
+
+    def result(self) -> Any:
+        """The result of what the other process was asked for."""
+        while True:
+            kind, *rest = self.channel.receive()
+            if kind == "value":
+                return self.decode(rest[0])
+            if kind == "error":
+                raise decode_error(*rest)
+            self.answer(*rest)
+
+    def reply(self, do: Callable[[], Any]) -> None:
+        """Send what a function returns, or its error."""
+        try:
+            result = self.encode(do())
+        except Exception as error:
+            self.channel.send("error", *encode_error(error))
+        else:
+            self.channel.send("value", result)
+
+
 # -- here ------------------------------------------------------------------------------------------------------------
 
-class Client:
+class Client(Side):
     """The second process as this one sees it: `ask` has something done there and returns the result."""
 
     def __init__(self) -> None:
@@ -134,21 +161,11 @@ class Client:
         with self.lock:
             dead, self.dead = self.dead, []
             self.channel.send("request", what, self.encode(args), dead)
-            while True:
-                kind, *rest = self.channel.receive()
-                if kind == "value":
-                    return self.decode(rest[0])
-                if kind == "error":
-                    raise decode_error(*rest)
-                self.call_back(*rest)
+            return self.result()
 
-    def call_back(self, number: int, args: Any, kwargs: Any) -> None:
-        try:
-            result = self.encode(self.functions[number](*self.decode(args), **self.decode(kwargs)))
-        except Exception as error:
-            self.channel.send("error", *encode_error(error))
-        else:
-            self.channel.send("value", result)
+    def answer(self, number: int, args: Any, kwargs: Any) -> None:
+        """A function of this process is called back."""
+        self.reply(lambda: self.functions[number](*self.decode(args), **self.decode(kwargs)))
 
 
 def encode_error(error: Exception) -> tuple[str, str]:
@@ -270,7 +287,7 @@ def install() -> None:
 
 # -- there -----------------------------------------------------------------------------------------------------------
 
-class Server:
+class Server(Side):
     """The process that has PyTorch: does what the other one asks for, one request after another."""
 
     def __init__(self, channel: Channel):
@@ -300,26 +317,14 @@ class Server:
 
         def function(*args: Any, **kwargs: Any) -> Any:
             self.channel.send("call", number, self.encode(args), self.encode(kwargs))
-            return self.serve()
+            return self.result()
         return function
 
-    def serve(self) -> Any:
-        """Requests, until the result of a function that was called back."""
-        while True:
-            kind, *rest = self.channel.receive()
-            if kind == "value":
-                return self.decode(rest[0])
-            if kind == "error":
-                raise decode_error(*rest)
-            what, args, dead = rest
-            try:
-                result = self.encode(self.do(what, *self.decode(args)))
-            except Exception as error:
-                self.channel.send("error", *encode_error(error))
-            else:
-                self.channel.send("value", result)
-            for number, times in dead:
-                self.let_go(number, times)
+    def answer(self, what: str, args: Any, dead: list[tuple[int, int]]) -> None:
+        """A request of the other process."""
+        self.reply(lambda: self.do(what, *self.decode(args)))
+        for number, times in dead:
+            self.let_go(number, times)
 
     def let_go(self, number: int, times: int) -> None:
         self.objects[number][1] -= times
@@ -342,6 +347,6 @@ class Server:
 
 if __name__ == "__main__":
     try:
-        Server(Channel(socket.socket(fileno=int(sys.argv[1])))).serve()
+        Server(Channel(socket.socket(fileno=int(sys.argv[1])))).result()
     except EOFError:
         pass

@@ -158,7 +158,7 @@ class Length:
     def __truediv__(self, other: Any) -> Any:
         return NotImplemented if hasattr(other, "uop") else self._read(f"{self} / {other}") / other
 
-    def __rtruediv__(self, other: Any) -> float: return other / self._read(f"{other} / {self}")  # type: ignore[no-any-return]
+    def __rtruediv__(self, other: Any) -> Any: return other / self._read(f"{other} / {self}")
     def __pow__(self, other: Any) -> Any: return self._read(f"{self} ** {other}") ** other
     def __rpow__(self, other: Any) -> Any: return other ** self._read(f"{other} ** {self}")
 

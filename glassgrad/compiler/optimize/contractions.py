@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.product.group_unit.tile_loops import on_group_u
 from glassgrad.compiler.optimize.product.image_tile import direct
 from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
-from glassgrad.compiler.optimize.product.sum_tile import dots, taps
+from glassgrad.compiler.optimize.product.sum_tile import taps, taps_of_channels
 from glassgrad.compiler.optimize.product.unit_tile import on_matrix_unit
 from glassgrad.compiler.optimize.product.warp_tile import on_warps
 from glassgrad.compiler.optimize.targets.target import Target
@@ -55,16 +55,15 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
         return windows(product, target, decisions) or taps(product, target, decisions)
     before: Phases = []
     if not product.stops:
-        in_place = direct(product, target, decisions)
+        in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
         if in_place is not None:
             return in_place
         copied = with_zeros(product, target.lanes(product.total.dtype.itemsize))
         if copied is not None:
             before, product = copied
-            in_place = direct(product, target, decisions)
-        along_memory = in_place or dots(product, target, decisions)
-        if along_memory is not None:
-            return [*before, *along_memory]
+            in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
+            if in_place is not None:
+                return [*before, *in_place]
     plan = RegisterPlan.of(product.with_lanes_right(), target)
     if plan is None:
         return None

@@ -33,11 +33,6 @@ class MatrixStep(NamedTuple):
     right: Rows
 
 
-def is_matrix(register: UOp, units: Set[UOp]) -> bool:
-    """Whether a register holds a matrix of a unit."""
-    return not units.isdisjoint(register.src)
-
-
 def matrix_axes(register: UOp, units: Set[UOp]) -> tuple[UOp, UOp]:
     """The ranges of a matrix register that count its rows and its columns."""
     row, column = [r for r in register.src if r in units]

@@ -53,6 +53,7 @@ class Flow:
 
 class Walker:
     """Goes through a jammed phase. Subclasses say how each thing is written, in a Value type of their own."""
+    in_values: tuple[str, ...] = (LANE, UNIT)     # loops that are inside one value or instruction: no control
 
     def __init__(self, jammed: Jammed):
         self.lanes = {r: r.arg.size for r in jammed.lanes}
@@ -144,7 +145,7 @@ class Walker:
                 continue
             self.before(statement)
             if isinstance(statement, For):
-                if statement.kind in (LANE, UNIT):     # a change of type, not of control
+                if statement.kind in self.in_values:
                     self.run(statement.body)
                 else:
                     self.loop(statement, self.flows[statement])
@@ -289,8 +290,8 @@ class Walker:
         reads, widths, lanes = self.reads, self.widths, self.lanes
         result = NOTHING
         for node in toposort(roots):
-            result = reads.get(node, None)  # type: ignore[assignment]
-            if result is not None:
+            if node in reads:
+                result = reads[node]
                 continue
             result = NOTHING
             for s in node.src:
@@ -299,9 +300,9 @@ class Walker:
             if node.op is o.REGISTER:
                 result = frozenset((node,))
             elif node.op is o.LOAD:
-                more = [node.src[0]] if node.src[0] in self.stored else []
+                more: list[Any] = [node.src[0]] if node.src[0] in self.stored else []
                 if len(node.src) == 2:
-                    more.append(READS)  # type: ignore[arg-type]
+                    more.append(READS)
                 result = result.union(more) if more else result
             reads[node] = result
             wide = [lanes[r] for r in ranges_of(node) if r in lanes] if lanes else []
@@ -321,7 +322,7 @@ class Walker:
             if isinstance(s, (For, If)):
                 inner = self.flows[s] = self._flow(s.body)
                 flow.writes.update(inner.writes)
-                flow.loops |= inner.loops or isinstance(s, For) and s.kind not in (LANE, UNIT)
+                flow.loops |= inner.loops or isinstance(s, For) and s.kind not in self.in_values
                 flow.exposed.update((r, None) for r in inner.exposed if r not in flow.assigned)
                 if isinstance(s, For) and (s.stop is None or bounds(s.stop)[0] > 0):
                     flow.assigned.update(inner.assigned)

@@ -7,6 +7,7 @@ got memory and why, and questions about readers, such as whether all of them are
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
@@ -163,33 +164,28 @@ class InlinedValues:
     def feeds_contraction(self, node: UOp) -> bool:
         """A repeated factor of a sum of products is packed once, so what it costs is paid once. All that read it are
         such sums: a layer's and that of its gradient, for example."""
-        waiting, seen = [node], {node}
-        while waiting:
-            readers = self.readers.get(waiting.pop(), [])
-            if not readers or len(seen) > 32:
-                return False
-            for reader in readers:
-                if reader.op is o.SUM:
-                    if not self.is_contraction(reader):
-                        return False
-                elif reader.op not in _FEEDS:
-                    return False
-                elif reader not in seen:
-                    seen.add(reader)
-                    waiting.append(reader)
-        return True
+        return all(self._read_by_contractions(node))
 
     def is_factor(self, node: UOp) -> bool:
         """Whether a sum of products reads a value, whatever else does."""
+        return any(self._read_by_contractions(node))
+
+    def _read_by_contractions(self, node: UOp) -> Iterator[bool]:
+        """Of all that reads a value through views, products and conversions, whether it is a sum of products; False
+        once more for what nothing reads, and where there is much to look at."""
         waiting, seen = [node], {node}
         while waiting and len(seen) <= 32:
-            for reader in self.readers.get(waiting.pop(), []):
-                if reader.op is o.SUM and self.is_contraction(reader):
-                    return True
-                if reader.op in _FEEDS and reader not in seen:
+            readers = self.readers.get(waiting.pop(), [])
+            if not readers:
+                yield False
+            for reader in readers:
+                if reader.op not in _FEEDS:
+                    yield reader.op is o.SUM and self.is_contraction(reader)
+                elif reader not in seen:
                     seen.add(reader)
                     waiting.append(reader)
-        return False
+        if waiting:
+            yield False
 
     def is_contraction(self, node: UOp) -> bool:
         """A sum of products where each factor is used again and again along axes only the other one sees."""

@@ -155,9 +155,7 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
             if r in group_of and r not in group.roots:
                 outside_needs |= group_of[r].needs
         if outside_needs & group.bit:
-            continue                      # it waits for a third kernel that waits for this group
-        if any(group_of[r].needs & group.bit for r in fresh.reads if r in group_of and group_of[r] is not group):
-            continue                      # joining would close a circle: something it reads waits for the group
+            continue                      # it waits for a third kernel that waits for this group: a circle
         together = all(fresh.reads[r] for r in inside) if inside else \
             not group.reduces and any(r in group.reads and (r.size > 1 or _short(node, reasons)) for r in fresh.reads)
         if not together and not same_rows:

@@ -26,7 +26,6 @@ FAMILIES = {
     "boxes": ("rows", "unit", "stages", "stay", "cluster"),
     "warps": ("rows", "vectors"),
     "held": ("ahead",),
-    "dots": ("rows",),
     "taps": (),
     "window": ("rows", "vectors"),
 }
@@ -47,7 +46,7 @@ class Tiling(Choice, names=FAMILIES):
     unit: str = ""            # the instruction of a matrix unit
     block_m: int = 0          # panels of M in one task, or threads of a group along M
     block_n: int = 0          # panels of N, likewise
-    left: str = one_of("packed", "in_place", "shared", "padded")
+    left: str = one_of("packed", "in_place", "shared")
     right: str = one_of("packed", "in_place", "near", "shared")
     ahead: bool = True        # what is read next is fetched early
     k_blocks: int = 1         # consecutive blocks of K done by one tile before the next tile

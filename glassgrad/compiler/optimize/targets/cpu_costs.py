@@ -13,7 +13,6 @@ from glassgrad.compiler.optimize.targets.tiling_limits import Limits
 LIMITS = {
     "contract": Limits(least_k=8, least_work=4096, task_work=1 << 20, most_tasks=32, long_k=1024),
     "direct": Limits(least_k=16, least_work=64 << 10, task_work=512 << 10, most_tasks=16, long_k=1024, k_block=512),
-    "dots": Limits(least_k=512),
     "taps": Limits(least_k=256, least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024),
     "window": Limits(least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024, k_block=256),
 }
@@ -57,9 +56,6 @@ LEAST_SLICE = 256
 
 # -- windows and lanes along the sum ---------------------------------------------------------------------------------
 LEAST_OUTER = 8          # images and channels that are tasks; fewer are left to families that cut rows or sums
-MOST_TAPS = 10           # summed at once: each takes two registers
-SUMS = 24                # vectors of sums in registers
-NEAR_IMAGES = 4          # images that stay in a cache while the rest of a window goes over them
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import dtypes, wrapped
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store
+from glassgrad.compiler.lower.loops import LANE, UNIT, Accumulate, For, Kernel, Prefetch, Statement, Store
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_matrix_units import CMatrices
-from glassgrad.compiler.render.c.c_ops import CValue, Definitions, width
+from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue, Definitions, width
 from glassgrad.compiler.render.launch import LocalLayout, function_name, slot_of
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
@@ -35,8 +34,9 @@ def render_c(kernel: Kernel, target: Target, phases: list[Jammed], linkage: str 
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
 
 
-class CFunction(CMatrices):
+class CFunction(CArithmetic, Walker):
     """One phase of a kernel as one C function."""
+    in_values: tuple[str, ...] = (LANE,)     # C has no words for matrix units: their instructions are loops
     counts_in = "i64"                # the type of counters
 
     def __init__(self, places: LocalLayout, target: Target, jammed: Jammed, name: str, definitions: Definitions):
@@ -61,7 +61,7 @@ class CFunction(CMatrices):
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
             variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(
-                name + self.dimensions(register))
+                name + "".join([f"[{r.arg.size}]" for r in self._matrix_axes(register)]))
         declared = [f"  {kind} {', '.join(names)};" for kind, names in variables.items()]
         return "\n".join([head, *["  " + line for line in self.pointers], *declared,
                           *["  " + line for line in self.scopes[0].lines], "}"])
@@ -144,18 +144,17 @@ class CFunction(CMatrices):
         if name is None:
             places = [str(s.arg) for s in node.src if s.op is o.CONST]
             name = self.registers[node] = self.named(node, "_".join([node.arg, *places]))
+        name += "".join([f"[{self._counter(r).text}]" for r in self._matrix_axes(node)])
         return CValue(name, node.dtype, self.widths[node])
 
-    def assign(self, statement: Assign) -> None:
-        self.assign_matrix(statement) if self.is_matrix(statement.register) else super().assign(statement)
+    def _matrix_axes(self, register: UOp) -> list[UOp]:
+        """The counters of the rows and columns of a matrix, which is an array; none for other registers."""
+        return [r for r in register.src if r in self.units] if UNIT not in self.in_values else []
 
     def set_register(self, node: UOp, value: CValue) -> None:
         self.line(f"{self.register(node).text} = {value.text};")
 
     def accumulate(self, statement: Accumulate) -> None:
-        if self.is_matrix(statement.register):
-            self.accumulate_matrix(statement)
-            return
         register, combine, value = statement.register, statement.combine, statement.value
         target, lanes = self.register(register), self.widths[register]
         if combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
@@ -237,7 +236,7 @@ class CFunction(CMatrices):
         ranked = sorted(terms, key=lambda a: (self.widths[a], self.scope_of(a).depth, ix.order_key(a)))
         for atom, k in [(a, terms[a]) for a in ranked]:
             value = self.operand(atom)
-            times = self.constant(wrapped(abs(k)), dtypes.index)
+            times = self.constant(wrapped(abs(k), dtypes.index), dtypes.index)
             term = value if abs(k) == 1 else self.infix("*", value, times, dtypes.index)
             if total is None:
                 if abs(k) == 1:
@@ -246,7 +245,7 @@ class CFunction(CMatrices):
             else:
                 text = f"{total.text} {'+' if k > 0 else '-'} {term.inside if abs(k) == 1 else term.text}"
                 total = CValue(text, dtypes.index, max(total.lanes, term.lanes), False)
-        constant = wrapped(constant)
+        constant = wrapped(constant, dtypes.index)
         rest = self.constant(abs(constant) if constant > -(1 << 63) else constant, dtypes.index)
         if total is None:
             return self.wide(self.constant(constant, dtypes.index), lanes)
@@ -305,9 +304,6 @@ class CFunction(CMatrices):
         self.line(f"__builtin_prefetch({self.place(statement.memory, self.split(statement.index)[0])}, 0, 2);")
 
     def store(self, statement: Store) -> None:
-        if statement.value.op is o.REGISTER and self.is_matrix(statement.value):
-            self.store_matrix(statement)
-            return
         memory, dtype = statement.memory, statement.memory.dtype
         scalar, wide, step = self.split(statement.index)
         lanes, value = self.widths[statement.index], self.stored_value(statement)
@@ -356,8 +352,3 @@ _KEYWORDS = ("auto", "break", "case", "char", "const", "default", "do", "double"
 
 def _is_name(text: str) -> bool:
     return text.replace("_", "a").isalnum()
-
-
-def wrapped(value: int) -> int:
-    """A number as 64 bits hold it."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -17,16 +17,17 @@ import re
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
-                                            Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
+                                            CopyBoxes, For, Kernel, Statement, Store, expressions, ranges_of,
+                                            shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
-from glassgrad.compiler.render.c.c_source import CFunction, wrapped
+from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
@@ -68,6 +69,7 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
 
 class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
     """One phase as one function that every thread of every group runs."""
+    in_values = (LANE, UNIT)
 
     def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, group_bytes: int):
@@ -350,9 +352,9 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
         if all(n.op not in (o.LOAD, o.REGISTER) for n in toposort(list(terms))):
             return super().sum(constant, terms, lanes)
-        total = self.constant(wrapped(constant), dtypes.index)
+        total = self.constant(wrapped(constant, dtypes.index), dtypes.index)
         for atom, k in terms.items():
-            times = self.constant(wrapped(k), dtypes.index)
+            times = self.constant(wrapped(k, dtypes.index), dtypes.index)
             value = self.operand(atom)
             term = value if k == 1 else self.wrapping(dtypes.index, "*", value, times)
             total = term if total.constant == 0 else self.wrapping(dtypes.index, "+", total, term)
