@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.settings import State, launch_state
+from glassgrad.base.settings import State
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp
@@ -148,11 +148,11 @@ class CompiledSchedule:
         return MemoryUse(given, made, sum(total for _, total, _ in self._arenas(values)), scratch)
 
     # -- running ---------------------------------------------------------------------------------------------
-    def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None,
-            values: tuple[int, ...] = (), state: State | None = None) -> list[UOp]:
+    def run(self, normal: NormalizedGraph, state: State, free: Collection[UOp] = (), into: Buffer | None = None,
+            values: tuple[int, ...] = ()) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
         replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables,
-        `state` the settings, where they are at hand."""
+        `state` the settings."""
         addresses = normal.addresses + self._unbound
         if self.cell_types:
             self._write_numbers(addresses, normal, values)
@@ -176,7 +176,7 @@ class CompiledSchedule:
                         addresses[slot] = block.address + offset
             for slot, whole, offset in self.pieces:
                 addresses[slot] = addresses[whole] + offset
-            self._launch(addresses, normal, values, state or launch_state())
+            self._launch(addresses, normal, values, state)
         finally:
             for memory, block in blocks:
                 memory.release(block)

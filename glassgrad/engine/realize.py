@@ -21,14 +21,16 @@ from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, kernel_mode, launch_state, settings
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Param, Shape
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
-from glassgrad.engine.capture import Record, recording
+from glassgrad.engine.capture import Record, Trace, recording
 from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
@@ -47,23 +49,31 @@ _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches hold one run's addresses at a time
 
 
-def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None) -> list[UOp]:
+def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None,
+            anew: bool = False) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER. `state` are the settings, where they are at
-    hand."""
+    hand. What is known already is read, unless all is to be computed `anew`."""
+    device = device or Device.DEFAULT
     sinks = _sinks(nodes)
+    trace = recording()
+    order = toposort(sinks)
+    if not anew and _any_known(order, trace):
+        nodes = with_known_values(nodes, device)
+        sinks = _sinks(nodes)
+        order = toposort(sinks)
     if not sinks:
         return list(nodes)
-    trace = recording()
     stored: dict[UOp, UOp] = {}
     free = free_sources(sinks) if trace is None else set()
     if free:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
+        order = toposort(sinks)
     if sinks:
-        normal, state = normalize(sinks), state or launch_state()
-        compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None or trace.any_size, state)
+        normal, state = normalize(sinks, order), state or launch_state()
+        compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         with _running:
-            results = compiled.run(normal, free, values=values, state=state)
+            results = compiled.run(normal, state, free, values=values)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         if values:
@@ -72,36 +82,35 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     return [_rebased(n, stored) for n in nodes]
 
 
-def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
+def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
     """Those of some sinks that are a buffer with one piece replaced, computed where it lies."""
     stored: dict[UOp, UOp] = {}
     for sink in sinks:
         piece = piece_of(sink)
         if piece is not None:
-            normal = normalize([piece[0]])
-            compiled, values = _find_schedule(normal, Device.canonicalize(device), True)
+            normal, state = normalize([piece[0]]), launch_state()
+            compiled, values = _find_schedule(normal, device, True, state)
             with _running:
-                compiled.run(normal, into=piece[1], values=values)
+                compiled.run(normal, state, into=piece[1], values=values)
             stored[sink] = registry.rewritten(sink.src[2])
     return stored
 
 
-def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
+def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
     """The kernels that realizing these would run; runs nothing."""
     sinks = _sinks(nodes)
     if not sinks:
         return []
-    normal = normalize(sinks)
-    planned = _schedule(normal, range(0), Device.canonicalize(device))
+    planned = _schedule(normalize(sinks), range(0), device)
     return [item for item in planned.items if planned.runs(item)]
 
 
-def memory_of(nodes: Sequence[UOp], device: str | None = None) -> MemoryUse:
+def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
     """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
-    return _find_schedule(normalize(sinks), Device.canonicalize(device), False)[0].memory
+    return _find_schedule(normalize(sinks), device, False, launch_state())[0].memory
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
@@ -128,6 +137,36 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
+
+
+def _any_known(order: Sequence[UOp], trace: Trace | None) -> bool:
+    """Whether the value of one of these nodes is known. In a trace only what was computed in it counts: a replay would
+    go on with a value from before, whatever becomes of what it was computed from."""
+    if trace is not None:
+        return not trace.values.keys().isdisjoint(order)
+    return not registry.values.rows.keys().isdisjoint(map(id, order))
+
+
+def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
+    """The roots with every node whose value is known replaced by it. What has no device of its own (random numbers,
+    counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
+    trace = recording()
+    if not _any_known(toposort(roots), trace):
+        return list(roots)
+    known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
+    below = toposort(roots := written_out(roots))
+    devices = {n.device for n in below} - {None} | {r.device or device for r in roots}
+    common = devices.pop() if len(devices) == 1 else None
+
+    def value(node: UOp) -> UOp | None:
+        found = known(node)
+        return found if found is not None and found.device == (node.device or common) else None
+
+    new: dict[UOp, UOp] = {}
+    for node in toposort(roots, lambda n: n.src if value(n) is None else ()):
+        found = value(node)
+        new[node] = node.over(tuple([new[s] for s in node.src])) if found is None else found.reshape(node.shape)
+    return [new[r] for r in roots]
 
 
 def _of_shape(buffer: UOp, shape: Shape) -> UOp:
@@ -157,7 +196,7 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
     key = (*[(o.BUFFER, *size) for size in sizes[:len(inputs)]], (o.CALL, call, *results))
     normal = NormalizedGraph(key, [*inputs, node], [node] * len(results), list(inputs),
                              [n.arg.address for n in inputs], [], [], [])
-    found = compiled.run(normal)
+    found = compiled.run(normal, launch_state())
     trace = recording()
     if trace is not None:
         trace.records.append(Record(compiled, normal, found))
@@ -167,12 +206,22 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
 # -- finding a schedule again --------------------------------------------------------------------------------
 @dataclass(eq=False)
 class _ScheduleVariants:
-    """All schedules of one structure: by their constants, and one that takes the constants that were seen to change."""
-    variants: dict[bytes, CompiledSchedule]
-    first: list[float]
+    """The schedules of one structure: for the constants it was first seen with, and one that takes those that were seen
+    to change as arguments."""
     devices: int                 # what the names of devices meant: a plan runs on the device it was made for
+    constants: list[float]
+    bits: bytes                  # the same, exactly
+    first: CompiledSchedule
     varying: tuple[int, ...] = ()
     general: CompiledSchedule | None = None
+
+    def with_arguments(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
+        """The schedule for the same graph with other numbers."""
+        changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, self.constants))
+                        if i in self.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was, c.dtype))
+        if self.general is None or changed != self.varying:
+            self.varying, self.general = changed, _compile(normal, changed, device)
+        return self.general
 
 
 _known: dict[Any, _ScheduleVariants] = {}
@@ -193,18 +242,22 @@ def forgotten_schedules() -> Iterator[None]:
 
 
 def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
-                   state: State | None = None) -> tuple[CompiledSchedule, tuple[int, ...]]:
+                   state: State) -> tuple[CompiledSchedule, tuple[int, ...]]:
     """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
-    With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings, where they are at
-    hand."""
+    With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings."""
     mode = (kernel_mode(state), device)
+    values = tuple([s.value for s in normal.symbols]) if normal.symbols else ()
     known = _known.get((mode, normal.key))
-    if any_size and known is None and settings.DYNAMIC and not normal.symbols:
-        found = _find_general(normal, mode)
+    if known is None or known.devices != Device.registered:
+        found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
         if found is not None:
             return found
-    values = tuple([s.value for s in normal.symbols]) if normal.symbols else ()
-    return _find_fixed(normal, mode, known), values  # type: ignore[return-value]
+        if len(_known) >= _MOST_SCHEDULES:
+            _known.pop(next(iter(_known)))
+        known = _known[mode, normal.key] = _ScheduleVariants(
+            Device.registered, [c.arg for c in normal.constants], normal.constant_bits(), _compile(normal, (), device))
+    exact = not normal.constants or normal.constant_bits() == known.bits
+    return known.first if exact else known.with_arguments(normal, device), values
 
 
 def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
@@ -263,26 +316,6 @@ def _compile_general(normal: NormalizedGraph, mode: tuple[Any, str], where: tupl
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
     value = general.value_for(normal)
     return None if value is None else (general, value)
-
-
-def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str], known: _ScheduleVariants | None) -> CompiledSchedule:
-    """The compiled schedule of a graph of fixed sizes, or with variables of the user's."""
-    device = mode[1]
-    bits = normal.constant_bits()
-    if known is None or known.devices != Device.registered:
-        if len(_known) >= _MOST_SCHEDULES:
-            _known.pop(next(iter(_known)))
-        known = _known[mode, normal.key] = _ScheduleVariants({}, [c.arg for c in normal.constants], Device.registered)
-        known.variants[bits] = _compile(normal, (), device)
-    exact = known.variants.get(bits)
-    if exact is not None:
-        return exact
-    # the same graph with other numbers: from now on, those that change are arguments
-    changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, known.first))
-                    if i in known.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was, c.dtype))
-    if known.general is None or changed != known.varying:
-        known.varying, known.general = changed, _compile(normal, changed, device)
-    return known.general
 
 
 def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> Schedule:

@@ -44,9 +44,9 @@ _SLICING = frozenset((o.SHRINK, o.RESHAPE))
 _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
 
 
-def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
-    """Take a graph apart into structure and leaves."""
-    order = toposort(sinks)
+def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> NormalizedGraph:
+    """Take a graph apart into structure and leaves; `order` are the nodes under the sinks, where they are at hand."""
+    order = order or toposort(sinks)
     place = dict(zip(order, range(len(order))))          # of each node's row
     rows: list[Any] = []
     buffers, addresses, cells, constants = [], [], [], []

@@ -23,7 +23,7 @@ from glassgrad.base.source_lines import Line, line_of, user_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.op_arguments import Dimension, Shape
-from glassgrad.compiler.graph.ops import Kind, Op
+from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.shape_inference import device_of, shape_of
 from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 N = TypeVar("N", bound="Node")
-_BUFFER, _CONST = o.BUFFER, o.CONST
+_BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
 _VIEWS = frozenset((*o.MOVEMENT, o.DETACH))
 _nothing = int                       # a callable that does nothing, written in C
 
@@ -165,54 +165,40 @@ class Node:
         return toposort([self])
 
 
-_UNARY, _BINARY, _MOVEMENT, _REDUCE, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MOVEMENT, Kind.REDUCE, Kind.MEMORY
-_shapes: dict[Any, Shape] = {}      # of views and reductions, by op, argument and source's shape: the next step's too
-_MOST_SHAPES = 8192
+_layouts: dict[Any, tuple[Shape, str | None]] = {}      # by op, argument and sources' layouts: the next step's too
+_MOST_LAYOUTS = 8192
 
 
 def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
-    """Shape, device and whether it is symbolic. Nearly all nodes have sources of one device and of sizes that are plain
-    numbers: the fast path here handles these, the rules of shape_inference.py the rest."""
-    kind = op.kind
-    if kind is _BINARY:
-        x, y = src
-        shape, other, device = x.shape, y.shape, x.device
-        if (shape == other or not shape or not other) and (device is y.device or y.device is None) and \
-                not x.symbolic and not y.symbolic:
-            node.shape, node.device, node.symbolic = shape or other, device, False
-            return
-    elif kind is _UNARY or kind is _MOVEMENT or kind is _REDUCE or kind is _MEMORY and len(src) == 1 and \
-            op is not o.COPY:
-        x = src[0]
-        if not x.symbolic:
-            if kind is _UNARY or kind is _MEMORY:
-                node.shape, node.device, node.symbolic = x.shape, x.device, False
-                return
-            key = (op, arg, x.shape)
-            known = _shapes.get(key)
-            if known is not None:
-                node.shape, node.device, node.symbolic = known, x.device, False
-                return
-            node.symbolic = _symbolic(node)
-            node.shape, node.device = shape_of(op, src, arg), x.device
-            if not node.symbolic:
-                if len(_shapes) >= _MOST_SHAPES:
-                    _shapes.clear()
-                _shapes[key] = node.shape
-            return
-    elif op is _BUFFER:
+    """Shape, device and whether it is symbolic, by the rules of shape_inference.py; once for sources of plain sizes,
+    because the next step of a program makes the same ones."""
+    if op is _BUFFER:
         node.shape, node.device, node.symbolic = arg.shape, arg.device, False
         return
-    node.shape = shape_of(op, src, arg)
-    node.device = device_of(op, src, arg)
-    node.symbolic = _symbolic(node)
-
-
-def _symbolic(node: Node) -> bool:
-    for s in node.src:
-        if s.symbolic:
-            return True
-    return node.op in _SIZED and any(True for _ in lengths_in(node.arg))
+    key: Any = None
+    if op is o.CALL:                     # its argument is a function of the user's, not to be kept
+        pass
+    elif len(src) == 2:                  # most have one or two sources; to go over all of them costs more
+        x, y = src
+        if not x.symbolic and not y.symbolic:
+            key = (op, arg, x.shape, x.device, y.shape, y.device)
+    elif len(src) == 1:
+        x = src[0]
+        if not x.symbolic:
+            key = (op, arg if op is not _DETACH else None, x.shape, x.device)      # what it detaches is no matter
+    elif src and not any([s.symbolic for s in src]):
+        key = (op, arg, *[(s.shape, s.device) for s in src])
+    known = _layouts.get(key)
+    if known is not None:
+        node.shape, node.device = known
+        node.symbolic = False
+        return
+    node.shape, node.device = shape_of(op, src, arg), device_of(op, src, arg)
+    node.symbolic = any([s.symbolic for s in src]) or op in _SIZED and any(True for _ in lengths_in(arg))
+    if key is not None and not node.symbolic:
+        if len(_layouts) >= _MOST_LAYOUTS:
+            _layouts.clear()
+        _layouts[key] = node.shape, node.device
 
 
 def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = None) -> list[N]:
