@@ -56,9 +56,9 @@ class Registry:
             if not node.arg.readers or node.arg.readers[-1] is not reference:     # it may be held again and again
                 node.arg.add_reader(reference)
 
-    def stands_for(self, tensor: Any) -> bool:
-        """Whether a tensor is a leaf at the node it stands for."""
-        known = self.leaves.get(tensor.uop)
+    def is_leaf(self, tensor: Any, node: UOp) -> bool:
+        """Whether a tensor is a leaf at a node."""
+        known = self.leaves.get(node)
         return known is not None and any(r() is tensor for r in known)
 
     # -- values ----------------------------------------------------------------------------------------------

@@ -28,9 +28,10 @@ def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp])
     for node in reversed(order):
         if node in reached:
             op = node.op
-            if op is o.GRADIENT or op is o.DETACH and len(node.src) > 1:
-                return at_once(root, seed, targets, order)
-            if op in GRADIENTS and op is not o.DETACH and node.dtype.kind == "f":
+            if op is o.GRADIENT or op is o.DETACH:
+                if op is o.GRADIENT or len(node.src) > 1:
+                    return at_once(root, seed, targets, order)
+            elif op in GRADIENTS and node.dtype.kind == "f":
                 reached.update(node.src)
     place = user_place()
     return [UOp(o.GRADIENT, t.dtype, (t, root, seed), None, place) if t in reached else None for t in targets]

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassgrad.base.fork_locks import held_at_fork
@@ -81,8 +81,15 @@ class Node:
                 _table[key] = node, with its shape and device
             return _table[key]
 
-        The rest is for weak references, whose node may be gone, and for threads that make the same node at once.
+        The rest is for weak references, whose node may be gone, and for threads that make the same node at once. A
+        BUFFER is made for new memory, which no other node has: it is not looked for.
         """
+        if op is _BUFFER:
+            node = _create(cls)
+            node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+            node.shape, node.device, node.symbolic = arg.shape, arg.device, False
+            node.place = place or user_place()
+            return node
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
         key = (op, dtype, src, arg) if op is not _CONST else \
             (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg))
@@ -165,40 +172,25 @@ class Node:
         return toposort([self])
 
 
-_layouts: dict[Any, tuple[Shape, str | None]] = {}      # by op, argument and sources' layouts: the next step's too
+_layout = attrgetter("shape", "device", "symbolic")
+_layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument and sources' layouts
 _MOST_LAYOUTS = 8192
 
 
 def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
-    """Shape, device and whether it is symbolic, by the rules of shape_inference.py; once for sources of plain sizes,
-    because the next step of a program makes the same ones."""
-    if op is _BUFFER:
-        node.shape, node.device, node.symbolic = arg.shape, arg.device, False
-        return
-    key: Any = None
-    if op is o.CALL:                     # its argument is a function of the user's, not to be kept
-        pass
-    elif len(src) == 2:                  # most have one or two sources; to go over all of them costs more
-        x, y = src
-        if not x.symbolic and not y.symbolic:
-            key = (op, arg, x.shape, x.device, y.shape, y.device)
-    elif len(src) == 1:
-        x = src[0]
-        if not x.symbolic:
-            key = (op, arg if op is not _DETACH else None, x.shape, x.device)      # what it detaches is no matter
-    elif src and not any([s.symbolic for s in src]):
-        key = (op, arg, *[(s.shape, s.device) for s in src])
+    """Shape, device and whether it is symbolic, by the rules of shape_inference.py. They are kept for sizes that are
+    plain numbers, because the next step of a program makes the same nodes."""
+    key = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
     known = _layouts.get(key)
     if known is not None:
-        node.shape, node.device = known
-        node.symbolic = False
+        node.shape, node.device, node.symbolic = known
         return
     node.shape, node.device = shape_of(op, src, arg), device_of(op, src, arg)
     node.symbolic = any([s.symbolic for s in src]) or op in _SIZED and any(True for _ in lengths_in(arg))
-    if key is not None and not node.symbolic:
+    if not node.symbolic and src and op is not o.CALL:      # of a leaf and a call, the argument is not to be kept
         if len(_layouts) >= _MOST_LAYOUTS:
             _layouts.clear()
-        _layouts[key] = node.shape, node.device
+        _layouts[key] = _layout(node)
 
 
 def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = None) -> list[N]:
