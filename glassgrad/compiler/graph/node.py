@@ -99,11 +99,9 @@ class Node:
             if first is not None:
                 return first
         node = _create(cls)
-        node.op = op
-        node.dtype = dtype
-        node.src = src
-        node.arg = arg
-        _describe(node, op, src, arg)
+        node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+        layout = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
+        node.shape, node.device, node.symbolic = _layouts.get(layout) or _new_layout(op, src, arg, layout)
         node.place = place or user_place()
         entry = _Entry(node, _forget)
         for source in src:
@@ -177,20 +175,16 @@ _layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument 
 _MOST_LAYOUTS = 8192
 
 
-def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
+def _new_layout(op: Op, src: tuple[Any, ...], arg: Any, key: Any) -> tuple[Shape, str | None, bool]:
     """Shape, device and whether it is symbolic, by the rules of shape_inference.py. They are kept for sizes that are
     plain numbers, because the next step of a program makes the same nodes."""
-    key = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
-    known = _layouts.get(key)
-    if known is not None:
-        node.shape, node.device, node.symbolic = known
-        return
-    node.shape, node.device = shape_of(op, src, arg), device_of(op, src, arg)
-    node.symbolic = any([s.symbolic for s in src]) or op in _SIZED and any(True for _ in lengths_in(arg))
-    if not node.symbolic and src and op is not o.CALL:      # of a leaf and a call, the argument is not to be kept
+    symbolic = any([s.symbolic for s in src]) or op in _SIZED and any(True for _ in lengths_in(arg))
+    found = shape_of(op, src, arg), device_of(op, src, arg), symbolic
+    if not symbolic and src and op is not o.CALL:      # of a leaf and a call, the argument is not to be kept
         if len(_layouts) >= _MOST_LAYOUTS:
             _layouts.clear()
-        _layouts[key] = _layout(node)
+        _layouts[key] = found
+    return found
 
 
 def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = None) -> list[N]:
