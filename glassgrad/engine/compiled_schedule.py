@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-import time
 from collections.abc import Collection, Mapping, Sequence
+from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State
@@ -211,10 +211,10 @@ class CompiledSchedule:
         if observing() or state.debug or state.check:
             self._launch_watched(addresses, normal, values, state)
             return
-        start = time.perf_counter()
+        start = perf_counter()
         for segment in self.segments:
             segment.run(addresses, state)
-        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, time.perf_counter() - start)
+        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, perf_counter() - start)
 
     def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
                         state: State) -> None:
@@ -226,7 +226,7 @@ class CompiledSchedule:
             check_graph(normal, self.scalars)
         one_by_one = debug >= 2 or bool(check)
         times: list[int] = []
-        start = time.perf_counter()
+        start = perf_counter()
         for segment in self.segments:
             segment.plan.bind(addresses)
             if one_by_one:
@@ -234,10 +234,10 @@ class CompiledSchedule:
             elif not observers:
                 segment.run(addresses, state)
         if observers and times:
-            tell_ran(self, (int(start * 1e9), time.perf_counter_ns()), lambda: times)
+            tell_ran(self, (int(start * 1e9), perf_counter_ns()), lambda: times)
         elif observers:
             run_timed(self)
-        elapsed = time.perf_counter() - start
+        elapsed = perf_counter() - start
         GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug >= 1:
             report_run(len(self.items), elapsed, self.memory_for(values))

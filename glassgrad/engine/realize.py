@@ -79,7 +79,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         if values:
             results = [_of_shape(result, sink.shape) for sink, result in zip(sinks, results)]
         stored.update(zip(sinks, results))
-    return [_rebased(n, stored) for n in nodes]
+    return [stored.get(n) or _rebased(n, stored) for n in nodes]
 
 
 def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:

@@ -46,20 +46,21 @@ class Registry:
     def hold(self, tensor: Any) -> None:
         """This tensor is a leaf, and the value of its node's memory, if it has some."""
         node, reference = tensor.uop, weakref.ref(tensor)
-        known = self.leaves.get(node)
-        if known is None:
+        row = self.leaves.rows.get(id(node))
+        if row is None:
             self.leaves.set(node, [reference])
         else:
-            known[:] = [*[r for r in known if r() is not None and r() is not tensor], reference]
+            row[1][:] = [*[r for r in row[1] if r() is not None and r() is not tensor], reference]
         if node.op is o.BUFFER:
-            node.arg.held = True
-            if not node.arg.readers or node.arg.readers[-1] is not reference:     # it may be held again and again
-                node.arg.add_reader(reference)
+            buffer = node.arg
+            buffer.held = True
+            if not buffer.readers or buffer.readers[-1] is not reference:     # it may be held again and again
+                buffer.add_reader(reference)
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        known = self.leaves.get(node)
-        return known is not None and any(r() is tensor for r in known)
+        row = self.leaves.rows.get(id(node))
+        return row is not None and any(r() is tensor for r in row[1])
 
     # -- values ----------------------------------------------------------------------------------------------
     def value(self, node: UOp) -> UOp | None:

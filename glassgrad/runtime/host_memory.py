@@ -105,7 +105,7 @@ class HostMemory:
             if nbytes < 0:
                 raise Bug(f"a block cannot have {nbytes} bytes")
             return MemoryBlock(_NOWHERE, 0, 0)
-        size = rounded(nbytes)
+        size = (nbytes + 63) & -64 if nbytes <= 512 else rounded(nbytes)
         if size > _SMALL:  # small blocks are counted when their slab is made
             self._check_limit(size)
         with self._lock:

@@ -32,6 +32,9 @@ from glassgrad.tensor.autograd.leaves import assigned_within
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
 
 
+_COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # what is stored by itself, being no view
+
+
 # -- devices -------------------------------------------------------------------------------------------------
 def canonical_device(name: str | None) -> str | None:
     """A device's proper name; None stays None."""
@@ -187,7 +190,7 @@ def value_of(node: UOp, device: str) -> UOp:
         return known
     if on_disk(base.device):
         return taken(base, "CPU")
-    value = realize([base.contiguous()], device)[0]
+    value = realize([base if base.op.kind in _COMPUTED else base.contiguous()], device)[0]
     while value.op is o.RESHAPE:
         value = value.src[0]
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):

@@ -95,7 +95,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                     leave(t)                     # a view of what is gone: it has a value of its own
             wants = t._requires_grad is not False
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-            taken = wants and node in registry.leaves and any(other is not t for other in holders((node,)))
+            taken = wants and id(node) in registry.leaves.rows and any(other is not t for other in holders((node,)))
             t.uop = distinct(node) if taken else node
             hold(t)
             if wants and t.uop is not earlier and registry.is_leaf(t, earlier):
