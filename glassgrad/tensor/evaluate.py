@@ -31,7 +31,6 @@ from glassgrad.tensor import index_range_check
 from glassgrad.tensor.autograd.leaves import assigned_within
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
 
-
 _COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # what is stored by itself, being no view
 
 
