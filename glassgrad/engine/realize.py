@@ -257,7 +257,7 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
         known = _known[mode, normal.key] = _ScheduleVariants(
             Device.registered, [c.arg for c in normal.constants], normal.constant_bits(), _compile(normal, (), device))
     exact = not normal.constants or normal.constant_bits() == known.bits
-    return known.first if exact else known.with_arguments(normal, device), values
+    return known.first if exact else known.with_arguments(normal, device), values  # type: ignore[return-value]
 
 
 def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:

@@ -85,7 +85,10 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             of_kind("list[Tensor]", "realize", others=others)
         elif self.uop.op is BUFFER and is_only_leaf(self):
             return self
-        tensors, views = _owners_first((self, *others)) if others or self._storage is not None else ((self,), ())
+        tensors: list[Tensor] = [self]
+        views: list[tuple[Tensor, Tensor]] = []
+        if others or self._storage is not None:
+            tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             earlier = t.uop
             if (storage := t._storage) is not None and t._steps and earlier is not node:

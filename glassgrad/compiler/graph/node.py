@@ -23,7 +23,7 @@ from glassgrad.base.source_lines import Line, line_of, user_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.op_arguments import Dimension, Shape
-from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.shape_inference import device_of, shape_of
 from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
 
@@ -100,8 +100,7 @@ class Node:
                 return first
         node = _create(cls)
         node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
-        layout = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
-        node.shape, node.device, node.symbolic = _layouts.get(layout) or _new_layout(op, src, arg, layout)
+        _describe(node, op, src, arg)
         node.place = place or user_place()
         entry = _Entry(node, _forget)
         for source in src:
@@ -170,9 +169,33 @@ class Node:
         return toposort([self])
 
 
+_UNARY, _BINARY, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MEMORY
 _layout = attrgetter("shape", "device", "symbolic")
-_layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument and sources' layouts
+_layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument and sources' layouts: the next step's too
 _MOST_LAYOUTS = 8192
+
+
+def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
+    """Shape, device and whether it is symbolic, by the rules of shape_inference.py. Nearly all nodes are elementwise, of
+    sources on one device whose sizes are plain numbers: for these it is read off. The rest is looked up."""
+    kind = op.kind
+    if kind is _BINARY:
+        x, y = src
+        shape, other, device = x.shape, y.shape, x.device
+        if (shape == other or not shape or not other) and (device is y.device or y.device is None) and \
+                not x.symbolic and not y.symbolic:
+            node.shape, node.device, node.symbolic = shape or other, device, False
+            return
+    elif kind is _UNARY or kind is _MEMORY and len(src) == 1 and op is not o.COPY:
+        x = src[0]
+        node.shape, node.device, node.symbolic = x.shape, x.device, x.symbolic
+        return
+    if len(src) == 1:
+        x = src[0]
+        key = (op, arg, x.shape, x.device, x.symbolic)
+    else:
+        key = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
+    node.shape, node.device, node.symbolic = _layouts.get(key) or _new_layout(op, src, arg, key)
 
 
 def _new_layout(op: Op, src: tuple[Any, ...], arg: Any, key: Any) -> tuple[Shape, str | None, bool]:
