@@ -101,7 +101,7 @@ def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
     sinks = _sinks(nodes)
     if not sinks:
         return []
-    planned = _schedule(normalize(sinks), range(0), device)
+    planned = make_schedule(*with_params(normalize(sinks), ()), device, _stores_scores, _limits(device))
     return [item for item in planned.items if planned.runs(item)]
 
 
@@ -151,11 +151,8 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     """The roots with every node whose value is known replaced by it. What has no device of its own (random numbers,
     counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
     trace = recording()
-    if not _any_known(toposort(roots), trace):
-        return list(roots)
     known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
-    below = toposort(roots := written_out(roots))
-    devices = {n.device for n in below} - {None} | {r.device or device for r in roots}
+    devices = {n.device for n in toposort(roots := written_out(roots))} - {None} | {r.device or device for r in roots}
     common = devices.pop() if len(devices) == 1 else None
 
     def value(node: UOp) -> UOp | None:
@@ -208,7 +205,6 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
 class _ScheduleVariants:
     """The schedules of one structure: for the constants it was first seen with, and one that takes those that were seen
     to change as arguments."""
-    devices: int                 # what the names of devices meant: a plan runs on the device it was made for
     constants: list[float]
     bits: bytes                  # the same, exactly
     first: CompiledSchedule
@@ -224,6 +220,7 @@ class _ScheduleVariants:
         return self.general
 
 
+_Mode = tuple[Any, str, int]      # settings that decide which kernels there are, a device, what names of devices mean
 _known: dict[Any, _ScheduleVariants] = {}
 _sizes = SizeFamilies(_MOST_SCHEDULES)
 _forgetting = False              # whether schedules on disk are forgotten as well
@@ -245,25 +242,26 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
                    state: State) -> tuple[CompiledSchedule, tuple[int, ...]]:
     """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
     With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings."""
-    mode = (kernel_mode(state), device)
+    # what the names of devices mean is a part: a plan runs on the device it was made for
+    mode = (kernel_mode(state), device, Device.registered)
     values = tuple([s.value for s in normal.symbols]) if normal.symbols else ()
     known = _known.get((mode, normal.key))
-    if known is None or known.devices != Device.registered:
+    if known is None:
         found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
         if found is not None:
             return found
         if len(_known) >= _MOST_SCHEDULES:
             _known.pop(next(iter(_known)))
         known = _known[mode, normal.key] = _ScheduleVariants(
-            Device.registered, [c.arg for c in normal.constants], normal.constant_bits(), _compile(normal, (), device))
+            [c.arg for c in normal.constants], normal.constant_bits(), _compile(normal, (), device))
     exact = not normal.constants or normal.constant_bits() == known.bits
     return known.first if exact else known.with_arguments(normal, device), values  # type: ignore[return-value]
 
 
-def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
+def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
     """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own sizes:
     too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
-    found = _sizes.find(normal, (*mode, Device.registered))
+    found = _sizes.find(normal, mode)
     if found is None:
         found = _generalize(normal, mode)
         if found is None:
@@ -279,16 +277,15 @@ def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[Compi
     return general.compiled, (value,)
 
 
-def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[GeneralGraph, int] | None:
+def _generalize(normal: NormalizedGraph, mode: _Mode) -> tuple[GeneralGraph, int] | None:
     """A new graph with a variable that fits this graph and those seen before, compiled, and this graph's value; None
     where there is none yet."""
-    where = (*mode, Device.registered)
-    family = _sizes.family(normal, where)
+    family = _sizes.family(normal, mode)
     sizes = None if family.given_up else family.formulas(normal)
-    return None if sizes is None else _compile_general(normal, mode, where, family, sizes)
+    return None if sizes is None else _compile_general(normal, mode, family, sizes)
 
 
-def _compile_general(normal: NormalizedGraph, mode: tuple[Any, str], where: tuple[Any, ...], family: SizeFamily,
+def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
                      sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
     """Kernels for all sizes, and this graph's value; None where that is refused."""
     symbols: list[Symbol] = []
@@ -298,7 +295,7 @@ def _compile_general(normal: NormalizedGraph, mode: tuple[Any, str], where: tupl
         def make(stores_scores: StoresScores) -> tuple[Schedule, Symbol]:
             symbol, sinks, params = sizes.graph(normal)
             return make_schedule(sinks, params, mode[1], limits=limits), symbol
-        planned, symbol = _kept_or_made(normal, sizes.scalars, (mode, limits, sizes), make)
+        planned, symbol = _kept_or_made(normal, sizes.scalars, (mode[:2], limits, sizes), make)
         symbols.append(symbol)
         return planned
 
@@ -311,15 +308,11 @@ def _compile_general(normal: NormalizedGraph, mode: tuple[Any, str], where: tupl
             report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
         return None
     general = GeneralGraph(normal, sizes, symbols[0], compiled)
-    _sizes.add(normal, where, general)
+    _sizes.add(normal, mode, general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
     value = general.value_for(normal)
     return None if value is None else (general, value)
-
-
-def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> Schedule:
-    return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device))
 
 
 def _limits(device: str) -> FusionLimits:

@@ -25,10 +25,10 @@ class Registry:
     >>> from glassgrad.compiler.graph.uop import const
     >>> kept = Registry()
     >>> node = const(2.0) * 3.0
-    >>> kept.value(node) is None
+    >>> kept.values.get(node) is None
     True
     >>> kept.remember(node, const(6.0))
-    >>> kept.value(node).arg
+    >>> kept.values.get(node).arg
     6.0
     """
 
@@ -63,10 +63,6 @@ class Registry:
         return row is not None and any(r() is tensor for r in row[1])
 
     # -- values ----------------------------------------------------------------------------------------------
-    def value(self, node: UOp) -> UOp | None:
-        """Where a node's value is, if it was computed."""
-        return self.values.get(node)
-
     def remember(self, node: UOp, value: UOp) -> None:
         """The node was computed: its value is there for as long as the node lives. Of memory that others write to
         nothing is remembered."""

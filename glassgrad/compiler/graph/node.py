@@ -171,12 +171,12 @@ class Node:
 
 _UNARY, _BINARY, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MEMORY
 _layout = attrgetter("shape", "device", "symbolic")
-_layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument and sources' layouts: the next step's too
+_layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument and sources' layouts
 _MOST_LAYOUTS = 8192
 
 
 def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
-    """Shape, device and whether it is symbolic, by the rules of shape_inference.py. Nearly all nodes are elementwise, of
+    """Shape, device and whether it is symbolic, by the rules of shape_inference.py. Most nodes are elementwise, of
     sources on one device whose sizes are plain numbers: for these it is read off. The rest is looked up."""
     kind = op.kind
     if kind is _BINARY:
@@ -192,7 +192,7 @@ def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
         return
     if len(src) == 1:
         x = src[0]
-        key = (op, arg, x.shape, x.device, x.symbolic)
+        key: Any = (op, arg, x.shape, x.device, x.symbolic)
     else:
         key = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
     node.shape, node.device, node.symbolic = _layouts.get(key) or _new_layout(op, src, arg, key)
