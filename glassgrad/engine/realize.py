@@ -152,7 +152,8 @@ def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
     trace = recording()
     known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
-    devices = {n.device for n in toposort(roots := written_out(roots))} - {None} | {r.device or device for r in roots}
+    roots = written_out(roots)
+    devices = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
     common = devices.pop() if len(devices) == 1 else None
 
     def value(node: UOp) -> UOp | None:
@@ -238,13 +239,12 @@ def forgotten_schedules() -> Iterator[None]:
         _known, _sizes, _forgetting = before
 
 
-def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
-                   state: State) -> tuple[CompiledSchedule, tuple[int, ...]]:
+def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: State) -> \
+        tuple[CompiledSchedule, tuple[int, ...]]:
     """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
     With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings."""
     # what the names of devices mean is a part: a plan runs on the device it was made for
-    mode = (kernel_mode(state), device, Device.registered)
-    values = tuple([s.value for s in normal.symbols]) if normal.symbols else ()
+    mode, values = (kernel_mode(state), device, Device.registered), tuple([s.value for s in normal.symbols])
     known = _known.get((mode, normal.key))
     if known is None:
         found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
@@ -254,8 +254,8 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
             _known.pop(next(iter(_known)))
         known = _known[mode, normal.key] = _ScheduleVariants(
             [c.arg for c in normal.constants], normal.constant_bits(), _compile(normal, (), device))
-    exact = not normal.constants or normal.constant_bits() == known.bits
-    return known.first if exact else known.with_arguments(normal, device), values  # type: ignore[return-value]
+    compiled = known.first if normal.constant_bits() == known.bits else known.with_arguments(normal, device)
+    return compiled, values  # type: ignore[return-value]
 
 
 def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
