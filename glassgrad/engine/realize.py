@@ -21,7 +21,6 @@ from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, kernel_mode, launch_state, settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Param, Shape
@@ -30,11 +29,11 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
-from glassgrad.engine.capture import Record, Trace, recording
+from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.in_place import free_sources, piece_of
+from glassgrad.engine.in_place import any_known, free_sources, piece_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observing, prepare
 from glassgrad.engine.registry import registry
@@ -57,7 +56,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     sinks = _sinks(nodes)
     trace = recording()
     order = toposort(sinks)
-    if not anew and _any_known(order, trace):
+    if not anew and any_known(order, trace):
         nodes = with_known_values(nodes, device)
         sinks = _sinks(nodes)
         order = toposort(sinks)
@@ -137,34 +136,6 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
-
-
-def _any_known(order: Sequence[UOp], trace: Trace | None) -> bool:
-    """Whether the value of one of these nodes is known. In a trace only what was computed in it counts: a replay would
-    go on with a value from before, whatever becomes of what it was computed from."""
-    if trace is not None:
-        return not trace.values.keys().isdisjoint(order)
-    return not registry.values.rows.keys().isdisjoint(map(id, order))
-
-
-def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
-    """The roots with every node whose value is known replaced by it. What has no device of its own (random numbers,
-    counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
-    trace = recording()
-    known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
-    roots = written_out(roots)
-    devices = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
-    common = devices.pop() if len(devices) == 1 else None
-
-    def value(node: UOp) -> UOp | None:
-        found = known(node)
-        return found if found is not None and found.device == (node.device or common) else None
-
-    new: dict[UOp, UOp] = {}
-    for node in toposort(roots, lambda n: n.src if value(n) is None else ()):
-        found = value(node)
-        new[node] = node.over(tuple([new[s] for s in node.src])) if found is None else found.reshape(node.shape)
-    return [new[r] for r in roots]
 
 
 def _of_shape(buffer: UOp, shape: Shape) -> UOp:

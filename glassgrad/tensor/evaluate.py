@@ -22,8 +22,9 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import note_data, recording, refuse_reading
+from glassgrad.engine.in_place import with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of, with_known_values
+from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
