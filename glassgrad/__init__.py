@@ -6,6 +6,7 @@
     print(x.grad)
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -55,13 +56,13 @@ def _record() -> None:
         import_module("glassgrad.viz.session").begin(settings.VIZ)
 
 
-def _note_layers() -> None:
-    """For the sanitizer's messages: from now on nodes hold the layers that they are made in."""
-    import_module("glassgrad.tensor.sanitizer").note_layers()
+def _note_layers(sanitize: int) -> Callable[[], Any]:
+    """For the sanitizer's messages: nodes hold the layers that they are made in, until what this returns is called."""
+    end: Callable[[], Any] = import_module("glassgrad.tensor.sanitizer").note_layers() if sanitize else lambda: None
+    return end
 
 
 when_viz_is_set(_record)
 _record()
 on_entering["SANITIZE"] = _note_layers
-if settings.SANITIZE:
-    _note_layers()
+_note_layers(settings.SANITIZE)

@@ -60,8 +60,8 @@ LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB":
 KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "TF32", "ONLINE_SOFTMAX", "BEAM",
                    "SANITIZE")
 
-# Called before a Context that names the setting is entered
-on_entering: dict[str, Callable[[], None]] = {}
+# Called with its value before a Context that names the setting is entered; what it returns is called at the end
+on_entering: dict[str, Callable[[Any], Callable[[], Any]]] = {}
 
 _MOST_STATES = 8     # a program changes back and forth between few
 
@@ -224,17 +224,18 @@ class Context:
             _check_least(SETTINGS[name], changes[name], given=f"Context({name}={value!r})",
                          fix=f"write {name}={SETTINGS[name].default!r}, the default, or more")
         self.changes = changes
-        self.saved: list[dict[str, Any]] = []
+        self.saved: list[tuple[dict[str, Any], list[Callable[[], Any]]]] = []
 
     def __enter__(self) -> Context:
-        for name in self.changes.keys() & on_entering.keys():
-            on_entering[name]()
-        self.saved.append(_overrides.values)
+        ends = [on_entering[name](self.changes[name]) for name in self.changes.keys() & on_entering.keys()]
+        self.saved.append((_overrides.values, ends))
         _overrides.values = {**_overrides.values, **self.changes}
         return self
 
     def __exit__(self, *_: object) -> None:
-        _overrides.values = self.saved.pop()
+        _overrides.values, ends = self.saved.pop()
+        for end in ends:
+            end()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def within(*args: Any, **kwargs: Any) -> Any:

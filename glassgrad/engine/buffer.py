@@ -14,7 +14,6 @@ import math
 import sys
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.source_lines import Place, line_of, user_place
@@ -22,7 +21,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.host_memory import HostMemory, MemoryBlock, readable
+from glassgrad.runtime.host_memory import MemoryBlock, describing, readable
 
 if TYPE_CHECKING:
     from glassgrad.runtime.backend import DeviceMemory
@@ -58,8 +57,6 @@ class Buffer:
         self.held = False                # whether a tensor was ever a leaf here: no other memory is written in place
         self._most = _FEW
         memory = Device[device].memory
-        if isinstance(memory, HostMemory) and memory.describe is None:
-            memory.describe = partial(largest_live, device)
         block = memory.allocate(nbytes)
         self._memory: DeviceMemory | None = memory     # gives it back, even if the name has come to mean another device
         self._block: MemoryBlock | None = block
@@ -164,8 +161,11 @@ def live_buffers() -> list[Buffer]:
     return [b for b in (r() for r in list(_owning)) if b is not None and b.owns_memory]
 
 
-def largest_live(device: str, count: int = 5) -> str:
-    """The largest live buffers on a device and the lines that made them, for the message that memory is full."""
-    rows = sorted((b for b in live_buffers() if b.device == device), key=lambda b: -b.nbytes)[:count]
+def largest_live(memory: DeviceMemory, count: int = 5) -> str:
+    """The largest live buffers in a memory and the lines that made them, for the message that it is full."""
+    rows = sorted((b for b in live_buffers() if b._memory is memory), key=lambda b: -b.nbytes)[:count]
     return "\n".join(f"{readable(b.nbytes):>10}  {b.dtype.name}{list(b.shape)}  made at {line_of(b.place) or 'unknown'}"
                      for b in rows)
+
+
+describing.append(largest_live)

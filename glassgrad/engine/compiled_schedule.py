@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-import time
 from collections.abc import Collection, Mapping, Sequence
+from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.settings import State, launch_state
+from glassgrad.base.settings import State
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp
@@ -148,11 +148,11 @@ class CompiledSchedule:
         return MemoryUse(given, made, sum(total for _, total, _ in self._arenas(values)), scratch)
 
     # -- running ---------------------------------------------------------------------------------------------
-    def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None,
-            values: tuple[int, ...] = (), state: State | None = None) -> list[UOp]:
+    def run(self, normal: NormalizedGraph, state: State, free: Collection[UOp] = (), into: Buffer | None = None,
+            values: tuple[int, ...] = ()) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
         replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables,
-        `state` the settings, where they are at hand."""
+        `state` the settings."""
         addresses = normal.addresses + self._unbound
         if self.cell_types:
             self._write_numbers(addresses, normal, values)
@@ -176,7 +176,7 @@ class CompiledSchedule:
                         addresses[slot] = block.address + offset
             for slot, whole, offset in self.pieces:
                 addresses[slot] = addresses[whole] + offset
-            self._launch(addresses, normal, values, state or launch_state())
+            self._launch(addresses, normal, values, state)
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -211,10 +211,10 @@ class CompiledSchedule:
         if observing() or state.debug or state.check:
             self._launch_watched(addresses, normal, values, state)
             return
-        start = time.perf_counter()
+        start = perf_counter()
         for segment in self.segments:
             segment.run(addresses, state)
-        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, time.perf_counter() - start)
+        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, perf_counter() - start)
 
     def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
                         state: State) -> None:
@@ -226,7 +226,7 @@ class CompiledSchedule:
             check_graph(normal, self.scalars)
         one_by_one = debug >= 2 or bool(check)
         times: list[int] = []
-        start = time.perf_counter()
+        start = perf_counter()
         for segment in self.segments:
             segment.plan.bind(addresses)
             if one_by_one:
@@ -234,10 +234,10 @@ class CompiledSchedule:
             elif not observers:
                 segment.run(addresses, state)
         if observers and times:
-            tell_ran(self, (int(start * 1e9), time.perf_counter_ns()), lambda: times)
+            tell_ran(self, (int(start * 1e9), perf_counter_ns()), lambda: times)
         elif observers:
             run_timed(self)
-        elapsed = time.perf_counter() - start
+        elapsed = perf_counter() - start
         GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug >= 1:
             report_run(len(self.items), elapsed, self.memory_for(values))

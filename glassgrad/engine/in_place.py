@@ -1,4 +1,4 @@
-"""Parts written where the old value lies. In: values that are to be computed. Out: those that need no copy.
+"""Parts written where the old value lies, and values that are known. In: what is to be computed. Out: what is left.
 
 After `x[3] = row` the old value of x is there for everything that reads it. Mostly nothing does: then only the row is
 computed, into the old value's memory, and its node stands for the new value. The one node that still reads it, "the old
@@ -8,15 +8,18 @@ Does not know tensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes_through_views import start_of_piece
+from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.partial_updates import replacement
 from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.capture import Trace, recording
+from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 
 _ALIGNED = 64                 # bytes: non-temporal stores need it,
@@ -57,3 +60,32 @@ def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
         return None
     memory = Buffer.from_host(source, address, part.value.shape, source.dtype, source.device)
     return UOp(o.CONTIGUOUS, part.value.dtype, (part.value,)), memory
+
+
+# -- values that are known -----------------------------------------------------------------------------------
+def any_known(order: Sequence[UOp], trace: Trace | None) -> bool:
+    """Whether the value of one of these nodes is known. In a trace only what was computed in it counts: a replay would
+    go on with a value from before, whatever becomes of what it was computed from."""
+    if trace is not None:
+        return not trace.values.keys().isdisjoint(order)
+    return not registry.values.rows.keys().isdisjoint(map(id, order))
+
+
+def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
+    """The roots with every node whose value is known replaced by it. What has no device of its own (random numbers,
+    counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
+    trace = recording()
+    known: Callable[[UOp], UOp | None] = registry.values.get if trace is None else trace.values.get
+    roots = written_out(roots)
+    devices = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
+    common = devices.pop() if len(devices) == 1 else None
+
+    def value(node: UOp) -> UOp | None:
+        found = known(node)
+        return found if found is not None and found.device == (node.device or common) else None
+
+    new: dict[UOp, UOp] = {}
+    for node in toposort(roots, lambda n: n.src if value(n) is None else ()):
+        found = value(node)
+        new[node] = node.over(tuple([new[s] for s in node.src])) if found is None else found.reshape(node.shape)
+    return [new[r] for r in roots]

@@ -22,6 +22,7 @@ from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, kernel_mode, launch_state, settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Param, Shape
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.graph.uop import UOp
@@ -32,7 +33,7 @@ from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.in_place import free_sources, piece_of
+from glassgrad.engine.in_place import any_known, free_sources, piece_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observing, prepare
 from glassgrad.engine.registry import registry
@@ -47,61 +48,68 @@ _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches hold one run's addresses at a time
 
 
-def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None) -> list[UOp]:
+def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None,
+            anew: bool = False) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER. `state` are the settings, where they are at
-    hand."""
+    hand. What is known already is read, unless all is to be computed `anew`."""
+    device = device or Device.DEFAULT
     sinks = _sinks(nodes)
+    trace = recording()
+    order = toposort(sinks)
+    if not anew and any_known(order, trace):
+        nodes = with_known_values(nodes, device)
+        sinks = _sinks(nodes)
+        order = toposort(sinks)
     if not sinks:
         return list(nodes)
-    trace = recording()
     stored: dict[UOp, UOp] = {}
     free = free_sources(sinks) if trace is None else set()
     if free:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
+        order = toposort(sinks)
     if sinks:
-        normal, state = normalize(sinks), state or launch_state()
-        compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None or trace.any_size, state)
+        normal, state = normalize(sinks, order), state or launch_state()
+        compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         with _running:
-            results = compiled.run(normal, free, values=values, state=state)
+            results = compiled.run(normal, state, free, values=values)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         if values:
             results = [_of_shape(result, sink.shape) for sink, result in zip(sinks, results)]
         stored.update(zip(sinks, results))
-    return [_rebased(n, stored) for n in nodes]
+    return [stored.get(n) or _rebased(n, stored) for n in nodes]
 
 
-def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
+def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
     """Those of some sinks that are a buffer with one piece replaced, computed where it lies."""
     stored: dict[UOp, UOp] = {}
     for sink in sinks:
         piece = piece_of(sink)
         if piece is not None:
-            normal = normalize([piece[0]])
-            compiled, values = _find_schedule(normal, Device.canonicalize(device), True)
+            normal, state = normalize([piece[0]]), launch_state()
+            compiled, values = _find_schedule(normal, device, True, state)
             with _running:
-                compiled.run(normal, into=piece[1], values=values)
+                compiled.run(normal, state, into=piece[1], values=values)
             stored[sink] = registry.rewritten(sink.src[2])
     return stored
 
 
-def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
+def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
     """The kernels that realizing these would run; runs nothing."""
     sinks = _sinks(nodes)
     if not sinks:
         return []
-    normal = normalize(sinks)
-    planned = _schedule(normal, range(0), Device.canonicalize(device))
+    planned = make_schedule(*with_params(normalize(sinks), ()), device, _stores_scores, _limits(device))
     return [item for item in planned.items if planned.runs(item)]
 
 
-def memory_of(nodes: Sequence[UOp], device: str | None = None) -> MemoryUse:
+def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
     """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
-    return _find_schedule(normalize(sinks), Device.canonicalize(device), False)[0].memory
+    return _find_schedule(normalize(sinks), device, False, launch_state())[0].memory
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
@@ -157,7 +165,7 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
     key = (*[(o.BUFFER, *size) for size in sizes[:len(inputs)]], (o.CALL, call, *results))
     normal = NormalizedGraph(key, [*inputs, node], [node] * len(results), list(inputs),
                              [n.arg.address for n in inputs], [], [], [])
-    found = compiled.run(normal)
+    found = compiled.run(normal, launch_state())
     trace = recording()
     if trace is not None:
         trace.records.append(Record(compiled, normal, found))
@@ -167,14 +175,24 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
 # -- finding a schedule again --------------------------------------------------------------------------------
 @dataclass(eq=False)
 class _ScheduleVariants:
-    """All schedules of one structure: by their constants, and one that takes the constants that were seen to change."""
-    variants: dict[bytes, CompiledSchedule]
-    first: list[float]
-    devices: int                 # what the names of devices meant: a plan runs on the device it was made for
+    """The schedules of one structure: for the constants it was first seen with, and one that takes those that were seen
+    to change as arguments."""
+    constants: list[float]
+    bits: bytes                  # the same, exactly
+    first: CompiledSchedule
     varying: tuple[int, ...] = ()
     general: CompiledSchedule | None = None
 
+    def with_arguments(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
+        """The schedule for the same graph with other numbers."""
+        changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, self.constants))
+                        if i in self.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was, c.dtype))
+        if self.general is None or changed != self.varying:
+            self.varying, self.general = changed, _compile(normal, changed, device)
+        return self.general
 
+
+_Mode = tuple[Any, str, int]      # settings that decide which kernels there are, a device, what names of devices mean
 _known: dict[Any, _ScheduleVariants] = {}
 _sizes = SizeFamilies(_MOST_SCHEDULES)
 _forgetting = False              # whether schedules on disk are forgotten as well
@@ -192,25 +210,29 @@ def forgotten_schedules() -> Iterator[None]:
         _known, _sizes, _forgetting = before
 
 
-def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool,
-                   state: State | None = None) -> tuple[CompiledSchedule, tuple[int, ...]]:
+def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: State) -> \
+        tuple[CompiledSchedule, tuple[int, ...]]:
     """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
-    With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings, where they are at
-    hand."""
-    mode = (kernel_mode(state), device)
+    With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings."""
+    # what the names of devices mean is a part: a plan runs on the device it was made for
+    mode, values = (kernel_mode(state), device, Device.registered), tuple([s.value for s in normal.symbols])
     known = _known.get((mode, normal.key))
-    if any_size and known is None and settings.DYNAMIC and not normal.symbols:
-        found = _find_general(normal, mode)
+    if known is None:
+        found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
         if found is not None:
             return found
-    values = tuple([s.value for s in normal.symbols]) if normal.symbols else ()
-    return _find_fixed(normal, mode, known), values  # type: ignore[return-value]
+        if len(_known) >= _MOST_SCHEDULES:
+            _known.pop(next(iter(_known)))
+        known = _known[mode, normal.key] = _ScheduleVariants(
+            [c.arg for c in normal.constants], normal.constant_bits(), _compile(normal, (), device))
+    compiled = known.first if normal.constant_bits() == known.bits else known.with_arguments(normal, device)
+    return compiled, values  # type: ignore[return-value]
 
 
-def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
+def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
     """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own sizes:
     too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
-    found = _sizes.find(normal, (*mode, Device.registered))
+    found = _sizes.find(normal, mode)
     if found is None:
         found = _generalize(normal, mode)
         if found is None:
@@ -226,16 +248,15 @@ def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[Compi
     return general.compiled, (value,)
 
 
-def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[GeneralGraph, int] | None:
+def _generalize(normal: NormalizedGraph, mode: _Mode) -> tuple[GeneralGraph, int] | None:
     """A new graph with a variable that fits this graph and those seen before, compiled, and this graph's value; None
     where there is none yet."""
-    where = (*mode, Device.registered)
-    family = _sizes.family(normal, where)
+    family = _sizes.family(normal, mode)
     sizes = None if family.given_up else family.formulas(normal)
-    return None if sizes is None else _compile_general(normal, mode, where, family, sizes)
+    return None if sizes is None else _compile_general(normal, mode, family, sizes)
 
 
-def _compile_general(normal: NormalizedGraph, mode: tuple[Any, str], where: tuple[Any, ...], family: SizeFamily,
+def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
                      sizes: SizeFormulas) -> tuple[GeneralGraph, int] | None:
     """Kernels for all sizes, and this graph's value; None where that is refused."""
     symbols: list[Symbol] = []
@@ -245,7 +266,7 @@ def _compile_general(normal: NormalizedGraph, mode: tuple[Any, str], where: tupl
         def make(stores_scores: StoresScores) -> tuple[Schedule, Symbol]:
             symbol, sinks, params = sizes.graph(normal)
             return make_schedule(sinks, params, mode[1], limits=limits), symbol
-        planned, symbol = _kept_or_made(normal, sizes.scalars, (mode, limits, sizes), make)
+        planned, symbol = _kept_or_made(normal, sizes.scalars, (mode[:2], limits, sizes), make)
         symbols.append(symbol)
         return planned
 
@@ -258,35 +279,11 @@ def _compile_general(normal: NormalizedGraph, mode: tuple[Any, str], where: tupl
             report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
         return None
     general = GeneralGraph(normal, sizes, symbols[0], compiled)
-    _sizes.add(normal, where, general)
+    _sizes.add(normal, mode, general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
     value = general.value_for(normal)
     return None if value is None else (general, value)
-
-
-def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str], known: _ScheduleVariants | None) -> CompiledSchedule:
-    """The compiled schedule of a graph of fixed sizes, or with variables of the user's."""
-    device = mode[1]
-    bits = normal.constant_bits()
-    if known is None or known.devices != Device.registered:
-        if len(_known) >= _MOST_SCHEDULES:
-            _known.pop(next(iter(_known)))
-        known = _known[mode, normal.key] = _ScheduleVariants({}, [c.arg for c in normal.constants], Device.registered)
-        known.variants[bits] = _compile(normal, (), device)
-    exact = known.variants.get(bits)
-    if exact is not None:
-        return exact
-    # the same graph with other numbers: from now on, those that change are arguments
-    changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, known.first))
-                    if i in known.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was, c.dtype))
-    if known.general is None or changed != known.varying:
-        known.varying, known.general = changed, _compile(normal, changed, device)
-    return known.general
-
-
-def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> Schedule:
-    return make_schedule(*with_params(normal, scalars), device, _stores_scores, _limits(device))
 
 
 def _limits(device: str) -> FusionLimits:

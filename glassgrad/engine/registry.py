@@ -25,10 +25,10 @@ class Registry:
     >>> from glassgrad.compiler.graph.uop import const
     >>> kept = Registry()
     >>> node = const(2.0) * 3.0
-    >>> kept.value(node) is None
+    >>> kept.values.get(node) is None
     True
     >>> kept.remember(node, const(6.0))
-    >>> kept.value(node).arg
+    >>> kept.values.get(node).arg
     6.0
     """
 
@@ -46,26 +46,23 @@ class Registry:
     def hold(self, tensor: Any) -> None:
         """This tensor is a leaf, and the value of its node's memory, if it has some."""
         node, reference = tensor.uop, weakref.ref(tensor)
-        known = self.leaves.get(node)
-        if known is None:
+        row = self.leaves.rows.get(id(node))
+        if row is None:
             self.leaves.set(node, [reference])
         else:
-            known[:] = [*[r for r in known if r() is not None and r() is not tensor], reference]
+            row[1][:] = [*[r for r in row[1] if r() is not None and r() is not tensor], reference]
         if node.op is o.BUFFER:
-            node.arg.held = True
-            if not node.arg.readers or node.arg.readers[-1] is not reference:     # it may be held again and again
-                node.arg.add_reader(reference)
+            buffer = node.arg
+            buffer.held = True
+            if not buffer.readers or buffer.readers[-1] is not reference:     # it may be held again and again
+                buffer.add_reader(reference)
 
-    def stands_for(self, tensor: Any) -> bool:
-        """Whether a tensor is a leaf at the node it stands for."""
-        known = self.leaves.get(tensor.uop)
-        return known is not None and any(r() is tensor for r in known)
+    def is_leaf(self, tensor: Any, node: UOp) -> bool:
+        """Whether a tensor is a leaf at a node."""
+        row = self.leaves.rows.get(id(node))
+        return row is not None and any(r() is tensor for r in row[1])
 
     # -- values ----------------------------------------------------------------------------------------------
-    def value(self, node: UOp) -> UOp | None:
-        """Where a node's value is, if it was computed."""
-        return self.values.get(node)
-
     def remember(self, node: UOp, value: UOp) -> None:
         """The node was computed: its value is there for as long as the node lives. Of memory that others write to
         nothing is remembered."""

@@ -44,9 +44,9 @@ _SLICING = frozenset((o.SHRINK, o.RESHAPE))
 _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
 
 
-def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
-    """Take a graph apart into structure and leaves."""
-    order = toposort(sinks)
+def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> NormalizedGraph:
+    """Take a graph apart into structure and leaves; `order` are the nodes under the sinks, where they are at hand."""
+    order = order or toposort(sinks)
     place = dict(zip(order, range(len(order))))          # of each node's row
     rows: list[Any] = []
     buffers, addresses, cells, constants = [], [], [], []
@@ -78,8 +78,9 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
             buffers.append(n)
             addresses.append(n.arg.address)
             rows.append((op, n.dtype, n.shape, n.device))
-        elif op is o.DETACH:                 # its argument (a token, a gradient) is not structure
-            rows.append((op, place[n.src[0]]))
+        elif op is o.DETACH:                 # of its argument (a token, a gradient) only a formula's name is structure
+            named = n.arg.name if len(n.src) > 1 else ""
+            rows.append((op, named, *[place[s] for s in n.src]) if named else (op, place[n.src[0]]))
         elif op is o.SCALAR:
             cells.append(n)
             rows.append((op, n.dtype))

@@ -29,6 +29,8 @@ _SMALL, _LARGE = 64 << 10, 1 << 20
 _MEBIBYTE = 1 << 20
 
 _nothing = ctypes.create_string_buffer(128)
+# What says what a memory holds, for the message that it is full; a later stage brings it
+describing: list[Callable[[Any], str]] = []
 _NOWHERE = round_up(ctypes.addressof(_nothing), 64)  # where blocks of no bytes point: aligned, and never null
 
 
@@ -88,8 +90,7 @@ class HostMemory:
     """
     on_host = in_parts = True
 
-    def __init__(self, describe: Callable[[], str] | None = None):
-        self.describe = describe                # says what the memory holds, for the message that it is full
+    def __init__(self) -> None:
         self._free: dict[int, list[int]] = {}   # size -> addresses, the last released last
         self._order: dict[int, int] = {}        # address -> size of pooled blocks above 64 KiB, oldest first
         self._slabs: dict[int, list[int]] = {}  # size -> slabs
@@ -104,7 +105,7 @@ class HostMemory:
             if nbytes < 0:
                 raise Bug(f"a block cannot have {nbytes} bytes")
             return MemoryBlock(_NOWHERE, 0, 0)
-        size = rounded(nbytes)
+        size = (nbytes + 63) & -64 if nbytes <= 512 else rounded(nbytes)
         if size > _SMALL:  # small blocks are counted when their slab is made
             self._check_limit(size)
         with self._lock:
@@ -215,8 +216,8 @@ class HostMemory:
                              "use smaller tensors or batches, or raise MEMORY_MB")
 
     def _full(self, size: int, expected: str, fix: str) -> MemoryLimitError:
-        held = self.describe() if self.describe else ""
-        given = f"{readable(size)} more, with {readable(self._live)} in use" + (f":\n{held}" if held else "")
+        held = "".join([f":\n{text}" for describe in describing if (text := describe(self))])
+        given = f"{readable(size)} more, with {readable(self._live)} in use" + held
         return MemoryLimitError("there is not enough memory for this tensor", given=given, expected=expected,
                                 fix=fix)
 

@@ -16,12 +16,13 @@ from glassgrad.base.settings import launch_state
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.node import substitute, toposort
+from glassgrad.compiler.graph.node import substitute
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import note_data, recording, refuse_reading
+from glassgrad.engine.in_place import with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
 from glassgrad.engine.registry import registry
@@ -30,6 +31,8 @@ from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.autograd.leaves import assigned_within
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
+
+_COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # what is stored by itself, being no view
 
 
 # -- devices -------------------------------------------------------------------------------------------------
@@ -85,11 +88,11 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     state = launch_state()
     if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
-        checks += finite_checks(written_out(_with_known_values([*nodes, *waiting], device)))
+        checks += finite_checks(written_out(with_known_values([*nodes, *waiting], device)))
     if not checks and not waiting:
-        return compute(_with_known_values(nodes, device), device, state)
+        return compute(nodes, device, state)
     flags = [check.first_bad for check in checks]
-    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device, state)
+    made = compute([*nodes, *flags, *waiting], device, state)
     for node, value in zip(waiting, made[len(nodes) + len(flags):]):
         _remember(node, value)
     trace = recording()
@@ -154,12 +157,12 @@ class Step(Item):
 
 def schedule(nodes: Sequence[UOp], device: str) -> Planned:
     """The kernels that `realize` would run."""
-    return Planned(schedule_of(_with_known_values(nodes, device), device), Purpose(tuple(nodes), device))
+    return Planned(schedule_of(with_known_values(nodes, device), device), Purpose(tuple(nodes), device))
 
 
 def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
     """The memory that `realize` would need."""
-    return memory_of(_with_known_values(nodes, device), device)
+    return memory_of(with_known_values(nodes, device), device)
 
 
 def taken(node: UOp, device: str) -> UOp:
@@ -187,7 +190,7 @@ def value_of(node: UOp, device: str) -> UOp:
         return known
     if on_disk(base.device):
         return taken(base, "CPU")
-    value = realize([base.contiguous()], device)[0]
+    value = realize([base if base.op.kind in _COMPUTED else base.contiguous()], device)[0]
     while value.op is o.RESHAPE:
         value = value.src[0]
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):
@@ -212,37 +215,6 @@ def _remember(node: UOp, value: UOp) -> None:
         trace.values[node] = value
     else:
         registry.remember(node, value)
-
-
-def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
-    """The roots with every node that remembers its value replaced by it. What has no device of its own (random numbers,
-    counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
-    trace = recording()
-    if not len(registry.values if trace is None else trace.values):
-        return list(roots)
-    below = toposort(roots)
-    if not (registry.values.among(below) if trace is None else trace.values.keys() & below):
-        return list(roots)
-    below = toposort(roots := written_out(roots))
-    common: list[str | None] = []
-    new: dict[UOp, UOp] = {}
-    stack = [(r, False) for r in roots]
-    while stack:
-        node, sources_done = stack.pop()
-        if sources_done:
-            src = tuple([new[s] for s in node.src])
-            new[node] = node.over(src)
-        elif node not in new:
-            known = _known(node)
-            if known is not None and node.device is None and not common:
-                devices = {n.device for n in below} - {None} | {r.device or device for r in roots}
-                common.append(devices.pop() if len(devices) == 1 else None)
-            if known is not None and known.device == (node.device or common[0]):
-                new[node] = known.reshape(node.shape)
-            else:
-                stack.append((node, True))
-                stack.extend((s, False) for s in node.src if s not in new)
-    return [new[r] for r in roots]
 
 
 # -- reading -------------------------------------------------------------------------------------------------
@@ -288,7 +260,7 @@ def array_of(node: UOp, device: str, shown: bool = False) -> Any:
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
     """Nodes' values in row-major order, computed anew: nothing remembered is read and nothing is remembered. For
     messages, inside a jit too."""
-    return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device)]
+    return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device, anew=True)]
 
 
 def numbers_of(node: UOp, device: str) -> Any:

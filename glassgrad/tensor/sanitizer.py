@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.base.call_tree import CallTree, Noted
@@ -48,10 +49,11 @@ class FiniteCheck(NamedTuple):
         """Nothing: a result is computed once."""
 
 
-def note_layers() -> None:
-    """From now on nodes hold the layers and calls they are made in, for messages."""
+def note_layers() -> Callable[[], Any]:
+    """From now on nodes hold the layers and calls they are made in, for messages; until what this returns is called."""
     before = note_calls(None)
     note_calls(before or CallTree(most_nodes=float("inf")).note)
+    return partial(note_calls, before)
 
 
 def finite_checks(nodes: Sequence[UOp]) -> list[FiniteCheck]:

@@ -22,8 +22,8 @@ from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_held, is_only_leaf,
-                                              leaves_among, refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
+from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_only_leaf, leaves_among,
+                                              refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training import Training, TrainingSwitch
 from glassgrad.tensor.base import Self
@@ -85,20 +85,23 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             of_kind("list[Tensor]", "realize", others=others)
         elif self.uop.op is BUFFER and is_only_leaf(self):
             return self
-        tensors, views = _owners_first((self, *others))
+        tensors: list[Tensor] = [self]
+        views: list[tuple[Tensor, Tensor]] = []
+        if others or self._storage is not None:
+            tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
-            if (storage := t._storage) is not None and t._steps and t.uop is not node:
+            earlier = t.uop
+            if (storage := t._storage) is not None and t._steps and earlier is not node:
                 if is_shared(t):
                     storage.keep()
                 else:
                     leave(t)                     # a view of what is gone: it has a value of its own
-            wants, earlier = t._requires_grad is not False, t.uop
-            leaf = wants and earlier in registry.leaves and is_held(t)
+            wants = t._requires_grad is not False
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-            taken = wants and node in registry.leaves and any(other is not t for other in holders((node,)))
+            taken = wants and id(node) in registry.leaves.rows and any(other is not t for other in holders((node,)))
             t.uop = distinct(node) if taken else node
             hold(t)
-            if leaf and t.uop is not earlier:
+            if wants and t.uop is not earlier and registry.is_leaf(t, earlier):
                 still_a_leaf(t, earlier)         # it is the same value
         for view, owner in views:
             view.uop = applied(view._steps, owner.uop)

@@ -117,8 +117,10 @@ def test_releasing_twice_is_our_bug(memory: HostMemory) -> None:
             memory.release(block)
 
 
-def test_limit_names_what_is_held() -> None:
-    memory = HostMemory(describe=lambda: "  32.0 MiB float32 (8388608,) made at train.py:7")
+def test_limit_names_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = HostMemory()
+    monkeypatch.setattr(module, "describing", [lambda full: "  32.0 MiB float32 (8388608,) made at train.py:7"
+                                                    if full is memory else ""])
     with Context(MEMORY_MB=40):
         held = memory.allocate(32 << 20)
         with pytest.raises(MemoryLimitError) as caught:

@@ -68,7 +68,7 @@ def test_a_remembered_value_is_read_by_the_node_it_is_the_value_of():
     x = Tensor([1.0, 2.0]).realize()
     y = x * 3
     y.numpy()
-    value = registry.value(y.uop)
+    value = registry.values.get(y.uop)
     assert any(reader is y.uop for reader in value.base.arg.live_readers())
     buffer = value.base.arg
     del y, value

@@ -11,6 +11,7 @@ import pytest
 
 from glassgrad import Context, Device, InputError, Tensor
 from glassgrad.base.settings import LEAST, SETTINGS, settings
+from glassgrad.base.source_lines import calls_are_noted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "settings.md").read_text()
@@ -212,3 +213,15 @@ Context sets settings; it does not record operations for backward
   given:    Context(list, builtin_function_or_method)
   expected: keyword arguments, such as Context(DEBUG=2)
   fix:      for a custom gradient write a subclass of glassgrad.Function with forward and backward"""
+
+
+def test_calls_are_noted_until_the_context_that_sanitizes_ends() -> None:
+    before = calls_are_noted()
+    with Context(SANITIZE=1):
+        assert calls_are_noted()
+        with Context(SANITIZE=1):
+            assert calls_are_noted()
+        assert calls_are_noted()
+    assert calls_are_noted() == before
+    with Context(SANITIZE=0):
+        assert calls_are_noted() == before

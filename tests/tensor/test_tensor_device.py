@@ -7,8 +7,8 @@ import pytest
 
 from glassgrad import Device, Tensor
 from glassgrad.compiler.graph import ops as o
-from glassgrad.engine.realize import _schedule
-from glassgrad.engine.schedule_key import normalize
+from glassgrad.compiler.pipeline import make_schedule
+from glassgrad.engine.schedule_key import normalize, with_params
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_default_can_be_assigned(default):
 def _homes(*tensors):
     """The kernels that computing these takes: (device, devices of what it reads and writes), copies as such."""
     normal = normalize([t.uop.contiguous() for t in tensors])
-    planned = _schedule(normal, (), tensors[0].device)
+    planned = make_schedule(*with_params(normal, ()), tensors[0].device)
     lying = [p.device for p in normal.buffers]
     return [("copy" if item.ast.op is o.COPY else item.device, {planned.slots[s].device for s in item.slots
                                                                if s >= planned.inputs or s < len(lying)})

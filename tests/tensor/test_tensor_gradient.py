@@ -321,22 +321,24 @@ def test_a_leaf_that_is_computed_between_a_computation_and_its_gradient() -> Non
 # -- gradients are one node until they are compiled ----------------------------------------------------------
 def losses(x: Tensor, b: float) -> list[Tensor]:
     return [(x * x).sum(), (x * x.detach()).sum(), (x.maximum(b) * b).sum(), (x[0:2] * b).sum(),
-            (x[1:3].exp() * x[0]).sum()]
+            (x[1:3].exp() * x[0]).sum(), (x.clamp(0.6, b + 1.25).tanh() * b).sum(), (x.gelu() * x.sigmoid()).sum()]
 
 
-@pytest.mark.parametrize("kind", range(5))
+@pytest.mark.parametrize("kind", range(7))
 def test_a_gradient_is_the_same_whether_its_structure_is_known_or_not(kind: int) -> None:
-    """Structures that differ only by a DETACH, numbers that change and equal those of a formula, parts of a leaf."""
+    """Structures that differ only by a DETACH, numbers that change and equal those of a formula, parts of a leaf, and
+    formulas with gradients of their own."""
     for b in (0.5, 1.0, 2.0, 0.5, 0.693147):
         x = Tensor([1.0, 2.0, 3.0]).realize()
         theirs = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
         loss = losses(x, b)[kind].backward()
-        assert (x.grad.uop.op is Ops.GRADIENT) is (kind != 2)         # `maximum` brings a gradient of its own
+        assert x.grad.uop.op is Ops.GRADIENT
         t, limit = theirs, torch.tensor(b)
         wanted = [(t * t).sum(), (t * t.detach()).sum(), (torch.maximum(t, limit) * b).sum(), (t[0:2] * b).sum(),
-                  (t[1:3].exp() * t[0]).sum()][kind]
+                  (t[1:3].exp() * t[0]).sum(), (t.clamp(0.6, b + 1.25).tanh() * b).sum(),
+                  (torch.nn.functional.gelu(t) * t.sigmoid()).sum()][kind]
         wanted.backward()
-        assert x.grad.tolist() == pytest.approx(theirs.grad.tolist(), rel=1e-6)
+        assert x.grad.tolist() == pytest.approx(theirs.grad.tolist(), rel=5e-6)       # 1 - tanh^2 cancels
         assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
         assert x.grad.tolist() == pytest.approx(gradient_written_out(losses(x, b)[kind], x), rel=1e-6)
 

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassgrad.base.fork_locks import held_at_fork
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 N = TypeVar("N", bound="Node")
-_BUFFER, _CONST = o.BUFFER, o.CONST
+_BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
 _VIEWS = frozenset((*o.MOVEMENT, o.DETACH))
 _nothing = int                       # a callable that does nothing, written in C
 
@@ -81,8 +81,15 @@ class Node:
                 _table[key] = node, with its shape and device
             return _table[key]
 
-        The rest is for weak references, whose node may be gone, and for threads that make the same node at once.
+        The rest is for weak references, whose node may be gone, and for threads that make the same node at once. A
+        BUFFER is made for new memory, which no other node has: it is not looked for.
         """
+        if op is _BUFFER:
+            node = _create(cls)
+            node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+            node.shape, node.device, node.symbolic = arg.shape, arg.device, False
+            node.place = place or user_place()
+            return node
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
         key = (op, dtype, src, arg) if op is not _CONST else \
             (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg))
@@ -92,10 +99,7 @@ class Node:
             if first is not None:
                 return first
         node = _create(cls)
-        node.op = op
-        node.dtype = dtype
-        node.src = src
-        node.arg = arg
+        node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
         _describe(node, op, src, arg)
         node.place = place or user_place()
         entry = _Entry(node, _forget)
@@ -165,14 +169,15 @@ class Node:
         return toposort([self])
 
 
-_UNARY, _BINARY, _MOVEMENT, _REDUCE, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MOVEMENT, Kind.REDUCE, Kind.MEMORY
-_shapes: dict[Any, Shape] = {}      # of views and reductions, by op, argument and source's shape: the next step's too
-_MOST_SHAPES = 8192
+_UNARY, _BINARY, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MEMORY
+_layout = attrgetter("shape", "device", "symbolic")
+_layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument and sources' layouts
+_MOST_LAYOUTS = 8192
 
 
 def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
-    """Shape, device and whether it is symbolic. Nearly all nodes have sources of one device and of sizes that are plain
-    numbers: the fast path here handles these, the rules of shape_inference.py the rest."""
+    """Shape, device and whether it is symbolic, by the rules of shape_inference.py. Most nodes are elementwise, of
+    sources on one device whose sizes are plain numbers: for these it is read off. The rest is looked up."""
     kind = op.kind
     if kind is _BINARY:
         x, y = src
@@ -181,38 +186,28 @@ def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
                 not x.symbolic and not y.symbolic:
             node.shape, node.device, node.symbolic = shape or other, device, False
             return
-    elif kind is _UNARY or kind is _MOVEMENT or kind is _REDUCE or kind is _MEMORY and len(src) == 1 and \
-            op is not o.COPY:
+    elif kind is _UNARY or kind is _MEMORY and len(src) == 1 and op is not o.COPY:
         x = src[0]
-        if not x.symbolic:
-            if kind is _UNARY or kind is _MEMORY:
-                node.shape, node.device, node.symbolic = x.shape, x.device, False
-                return
-            key = (op, arg, x.shape)
-            known = _shapes.get(key)
-            if known is not None:
-                node.shape, node.device, node.symbolic = known, x.device, False
-                return
-            node.symbolic = _symbolic(node)
-            node.shape, node.device = shape_of(op, src, arg), x.device
-            if not node.symbolic:
-                if len(_shapes) >= _MOST_SHAPES:
-                    _shapes.clear()
-                _shapes[key] = node.shape
-            return
-    elif op is _BUFFER:
-        node.shape, node.device, node.symbolic = arg.shape, arg.device, False
+        node.shape, node.device, node.symbolic = x.shape, x.device, x.symbolic
         return
-    node.shape = shape_of(op, src, arg)
-    node.device = device_of(op, src, arg)
-    node.symbolic = _symbolic(node)
+    if len(src) == 1:
+        x = src[0]
+        key: Any = (op, arg, x.shape, x.device, x.symbolic)
+    else:
+        key = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
+    node.shape, node.device, node.symbolic = _layouts.get(key) or _new_layout(op, src, arg, key)
 
 
-def _symbolic(node: Node) -> bool:
-    for s in node.src:
-        if s.symbolic:
-            return True
-    return node.op in _SIZED and any(True for _ in lengths_in(node.arg))
+def _new_layout(op: Op, src: tuple[Any, ...], arg: Any, key: Any) -> tuple[Shape, str | None, bool]:
+    """Shape, device and whether it is symbolic, by the rules of shape_inference.py. They are kept for sizes that are
+    plain numbers, because the next step of a program makes the same nodes."""
+    symbolic = any([s.symbolic for s in src]) or op in _SIZED and any(True for _ in lengths_in(arg))
+    found = shape_of(op, src, arg), device_of(op, src, arg), symbolic
+    if not symbolic and src and op is not o.CALL:      # of a leaf and a call, the argument is not to be kept
+        if len(_layouts) >= _MOST_LAYOUTS:
+            _layouts.clear()
+        _layouts[key] = found
+    return found
 
 
 def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = None) -> list[N]:

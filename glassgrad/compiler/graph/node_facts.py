@@ -30,19 +30,19 @@ class NodeTable(Generic[V]):
     >>> len(table)
     0
     """
-    __slots__ = ("_rows",)
+    __slots__ = ("rows",)
 
     def __init__(self) -> None:
-        self._rows: dict[int, tuple[weakref.ref[Any], V]] = {}
+        self.rows: dict[int, tuple[weakref.ref[Any], V]] = {}
 
     def get(self, node: Any) -> V | None:
         """The fact about a node, or None."""
-        row = self._rows.get(id(node))
+        row = self.rows.get(id(node))
         return None if row is None else row[1]
 
     def set(self, node: Any, fact: V) -> None:
         """Keep a fact for as long as the node lives."""
-        rows, key = self._rows, id(node)
+        rows, key = self.rows, id(node)
         row = rows.get(key)
         # the callback is written in C: Python drops what a callback raises, a Ctrl-C too. It runs before the node's
         # memory is freed, so no other node has its id by then
@@ -50,18 +50,18 @@ class NodeTable(Generic[V]):
 
     def pop(self, node: Any) -> None:
         """Drop the fact about a node, if there is one."""
-        self._rows.pop(id(node), None)
+        self.rows.pop(id(node), None)
 
     def among(self, nodes: Collection[N]) -> list[tuple[N, V]]:
         """Those of some nodes that have a fact, each with it, in their order."""
-        rows = self._rows
+        rows = self.rows
         if not rows:
             return []
         found = compress(nodes, map(rows.__contains__, map(id, nodes)))
         return [(node, rows[id(node)][1]) for node in found]
 
     def __contains__(self, node: Any) -> bool:
-        return id(node) in self._rows
+        return id(node) in self.rows
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)

@@ -80,6 +80,7 @@ class OnDevice(NamedTuple):
 class OwnGradient(NamedTuple):
     """Of a DETACH with sources (value, *inputs): the gradients of the inputs are what `backward` says."""
     backward: Any                            # (gradient, output, *inputs) -> one UOp or None per input
+    name: str = ""                           # of a formula of ours, whose nodes alone decide what `backward` makes
 
 
 class Param(NamedTuple):

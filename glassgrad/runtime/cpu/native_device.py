@@ -139,21 +139,19 @@ class NativePlan(DevicePlan):
         self.programs = list(programs)
         self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
         self.spans: list[tuple[int, int]] = []          # commands of each program
-        self._arguments: list[Any] = []
-        self._wires: list[tuple[Any, int, int]] = []    # (argument array, position, slot)
-        self._by_slot: dict[int, list[tuple[Any, int]]] | None = None
+        self._slots = [slot for uses in slots for slot in uses]          # of all programs' arguments, one after another
+        self._arguments = (ctypes.c_void_p * max(1, len(self._slots)))()
+        self._format = struct.Struct(f"{len(self._slots)}P")
         self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # slot of a value: commands it cuts short
         self._values: dict[int, int] = {}                                   # and the value they are cut for
         rows: list[Command] = []
+        arguments = ctypes.addressof(self._arguments)
         for program, uses in zip(programs, slots):
-            array = (ctypes.c_void_p * max(1, len(uses)))()
-            self._arguments.append(array)
-            self._wires += [(array, i, slot) for i, slot in enumerate(uses)]
             self.spans.append((len(rows), len(program.phases)))
             for cut in program.info.by_value:
                 self._by_value.setdefault(uses[cut.argument], []).append((len(rows) + cut.phase, cut))
-            rows += [Command(address, ctypes.addressof(array), tasks, int(tasks <= 1))
-                     for address, tasks in program.phases]
+            rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
+            arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
         self._serial = all(row.tasks == 1 for row in rows)
         self._together = len(programs)                  # from this program on, all of them are one foreign call
         self._stopwatch: NativeStopwatch | None = None
@@ -193,8 +191,7 @@ class NativePlan(DevicePlan):
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Point every launch at the memory of its slots."""
-        for array, position, slot in self._wires:
-            array[position] = addresses[slot]
+        self._format.pack_into(self._arguments, 0, *map(addresses.__getitem__, self._slots))
         for slot, cuts in self._by_value.items():
             self._run_only(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
 
@@ -211,11 +208,7 @@ class NativePlan(DevicePlan):
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Where a slot's address is written: (argument array, position)."""
-        if self._by_slot is None:
-            self._by_slot = {}
-            for array, position, s in self._wires:
-                self._by_slot.setdefault(s, []).append((array, position))
-        return self._by_slot.get(slot, [])
+        return [(self._arguments, position) for position, s in enumerate(self._slots) if s == slot]
 
     def run(self) -> None:
         """Every kernel, in order, in one call."""

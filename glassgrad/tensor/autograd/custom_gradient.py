@@ -18,16 +18,18 @@ from glassgrad.compiler.graph.node_facts import NodeTable
 Backward = Callable[..., tuple[Any, ...]]
 
 
-def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward) -> UOp:
+def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward, name: str = "") -> UOp:
     """`value`, with `backward(gradient, output, *inputs)` giving the gradient of each input.
 
     `backward` should be a function of a module, not made anew at each call: nodes are equal when it is the same one.
+    Where its nodes alone decide what it makes, give it a name, which no other has: a training step then does not call
+    it, because the compiler writes out the gradient once for all graphs of one structure.
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> own_gradient(const(4.0), (const(2.0),), lambda g, y, x: (g * x * 2.0,)).op
     Ops.DETACH
     """
-    return UOp(o.DETACH, value.dtype, (value, *inputs), OwnGradient(backward))
+    return UOp(o.DETACH, value.dtype, (value, *inputs), OwnGradient(backward, name))
 
 
 def gradient_is(backward: Callable[..., Any]) -> Callable[[Callable[..., UOp]], Callable[..., UOp]]:
@@ -44,9 +46,12 @@ def gradient_is(backward: Callable[..., Any]) -> Callable[[Callable[..., UOp]], 
         return found if isinstance(found, tuple) else (found,)
 
     def decorate(formula: Callable[..., UOp]) -> Callable[..., UOp]:
+        name = f"{formula.__module__}.{formula.__qualname__}"
+        name = name if name.startswith("glassgrad.") and "<locals>" not in name else ""
+
         @wraps(formula)
         def call(*inputs: UOp) -> UOp:
-            return own_gradient(formula(*inputs), inputs, of_all)
+            return own_gradient(formula(*inputs), inputs, of_all, name)
         return call
     return decorate
 

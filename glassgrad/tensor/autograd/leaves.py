@@ -55,7 +55,8 @@ def distinct(node: UOp) -> UOp:
 
 def hold(tensor: Any) -> None:
     """Register, without keeping it alive, that this tensor is a leaf."""
-    note_written(tensor)
+    if no_grad.open_blocks:
+        note_written(tensor)
     registry.hold(tensor)
 
 
@@ -72,7 +73,7 @@ def leaf_row(node: UOp) -> Tensors:
 
 def is_held(tensor: Any) -> bool:
     """Whether this tensor is a leaf."""
-    return registry.stands_for(tensor)
+    return registry.is_leaf(tensor, tensor.uop)
 
 
 def is_only_leaf(tensor: Any) -> bool:

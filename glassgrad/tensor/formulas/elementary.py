@@ -333,14 +333,14 @@ def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
     value = value if high is None else value.minimum(high)
     if low is None or high is None:
         limit, backward = (low, _above_backward) if high is None else (high, _below_backward)
-        return value if limit is None else own_gradient(value, (x, limit), backward)
-    return own_gradient(value, (x, low, high), _between_backward)
+        return value if limit is None else own_gradient(value, (x, limit), backward, backward.__name__)
+    return own_gradient(value, (x, low, high), _between_backward, "_between_backward")
 
 
 def limited(op: o.Op, x: UOp, limit: UOp) -> UOp:
     """The larger or the smaller of x and one number, which takes half of the gradient where they are equal."""
     backward = _larger_backward if op is o.MAX else _smaller_backward
-    return own_gradient(UOp(op, x.dtype, (x, limit)), (x, limit), backward)
+    return own_gradient(UOp(op, x.dtype, (x, limit)), (x, limit), backward, backward.__name__)
 
 
 # x is compared with the limits, not with y: computed again, x may be rounded in another way
