@@ -1,6 +1,6 @@
-"""Everything that is measured on a GPU, in one run of one tree. In: options. Out: a file of results, and a page's table.
+"""Everything that is measured on a GPU, in one run of one tree. In: options. Out: a file of results, a page's table.
 
-    ./dev bench --gpu                      measures (about six minutes), writes benchmarks/gpu_results.json and the table
+    ./dev bench --gpu                      measures for six minutes; writes benchmarks/gpu_results.json and the table
     python -m benchmarks.gpu_all --page    writes the table of docs/performance-gpu.md again, from that file
 
 First all kernels, ours and those of torch.compile, are made by several processes at once, and kept on disk; nothing is
