@@ -68,6 +68,8 @@ class FragmentLayout:
         first = [unit.sums.row(0, number) for number in range(unit.sums.registers)]
         self.row_numbers = [first.index(row) for row in dict.fromkeys(first)]      # a register of each row of a thread
         self.slots = [list(dict.fromkeys(first)).index(row) for row in first]
+        self.rows: dict[int, UOp] = {}                     # by register: the same for all statements
+        self.columns: dict[int, UOp] = {}
 
     @property
     def sharing(self) -> int:
@@ -75,11 +77,16 @@ class FragmentLayout:
         return sum(self.sums.row(lane, 0) == self.sums.row(0, 0) for lane in range(self.unit.threads))
 
     def row(self, number: int) -> UOp:
-        return add(self.above, self.sums.row(self.lane, number % self.sums.registers))
+        inside = number % self.sums.registers
+        if inside not in self.rows:
+            self.rows[inside] = add(self.above, self.sums.row(self.lane, inside))
+        return self.rows[inside]
 
     def column(self, number: int) -> UOp:
         piece, inside = divmod(number, self.sums.registers)
-        return add(index(piece * self.unit.columns), self.sums.column(self.lane, inside))
+        if number not in self.columns:
+            self.columns[number] = add(index(piece * self.unit.columns), self.sums.column(self.lane, inside))
+        return self.columns[number]
 
     def numbers(self, columns: int) -> range:
         """The registers of each thread for a matrix with so many columns."""
