@@ -202,9 +202,10 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
-        fewer sums there are. Short ones are written out. Steps of a unit are long: a few of them are enough, and the
-        compiler of machine code takes a quarter of the time. Not so loops with several products of a unit, those where the addresses of many steps take registers that the sums need, and
-        those that hand on what they have read to their next iteration: a compiler would read it where it is used."""
+        fewer sums there are. Short ones are written out. Of a unit's steps, which are long, a few at a time are enough;
+        16 took the compiler of machine code four times as long. Not so loops with several products of a unit, those
+        where the addresses of many steps take registers that the sums need, and those that hand on what they have read
+        to their next iteration: a compiler would read it where it is used."""
         if range_ in self.handed_on:
             return ["#pragma unroll 1"]
         sums_here = [m for m in self.sums() if m in flow.writes]
