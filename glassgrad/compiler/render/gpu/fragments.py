@@ -10,6 +10,7 @@ the threads that share the row. Steps of the unit stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
@@ -51,7 +52,7 @@ def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
         return jammed
     unit = unit_of(steps[0], ranges, units_here(jammed.body, known))
     rows = matrix_axes(steps[0].register, ranges)[0].arg.size
-    layout = FragmentLayout(unit, rows)
+    layout = layout_of(unit, rows)
     body = _Spread(ranges, layout).statements(jammed.body)
     return Jammed(jammed.tasks, body, [*jammed.lanes, layout.thread], jammed.units)
 
@@ -97,10 +98,16 @@ class FragmentLayout:
         return self.slots[number % self.sums.registers]
 
 
+@lru_cache(maxsize=64)
+def layout_of(unit: MatrixUnit, rows: int) -> FragmentLayout:
+    """The layout of matrices with so many rows, one for all kernels."""
+    return FragmentLayout(unit, rows)
+
+
 def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[UOp]:
     """The variables of each thread that hold its part of a matrix, or of a number for each row."""
     row, *columns = [r for r in matrix.src if r in ranges]
-    count = per_thread(columns[0].arg.size, unit) if columns else len(FragmentLayout(unit, row.arg.size).row_numbers)
+    count = per_thread(columns[0].arg.size, unit) if columns else len(layout_of(unit, row.arg.size).row_numbers)
     return [register(matrix.arg, matrix.dtype, (index(r),)) for r in range(count)]
 
 
