@@ -33,7 +33,7 @@ Rows = list[dict[str, Any]]
 SCRIPTS: list[tuple[list[str], float]] = [
     (["benchmarks.gpu_driving", "--only", "steps,launch,first"], 60), (["benchmarks.gpu"], 130),
     (["benchmarks.gpu_tiles"], 110), (["benchmarks.gpu_models", "--only", "gpt2,resnet50"], 120),
-    (["benchmarks.gpu_models", "--only", "gpt2-first,resnet50-first"], 50)]
+    (["benchmarks.gpu_models", "--only", "resnet50-first,gpt2-first"], 50)]
 WARMED = [["benchmarks.gpu_models", "--only", "resnet50-warm"], ["benchmarks.gpu_models", "--only", "gpt2-warm"],
           *[["benchmarks.gpu", "--warm", f"{part}/3"] for part in range(3)],
           *[["benchmarks.gpu_tiles", "--warm", f"{part}/2"] for part in range(2)]]

@@ -20,9 +20,8 @@ def library_folders() -> tuple[str, ...]:
     """Where libraries lie: Python's own folders, and those of the search path that packages were installed into."""
     import sysconfig  # only errors and tools ask
     own = [path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))]
-    installed = [path for path in filter(os.path.isdir, sys.path)
-                 if any(name.endswith(".dist-info") for name in os.listdir(path))]
-    return tuple({os.path.abspath(path) + os.sep for path in own + installed})
+    own += [path for path in sys.path if os.path.isdir(path) and any(".dist-info" in n for n in os.listdir(path))]
+    return tuple({os.path.abspath(path) + os.sep for path in own})
 
 
 class _Files(dict[str, bool]):

@@ -94,19 +94,15 @@ class _Fences:
     def touches(self, s: Statement) -> _Touched:
         """What a statement and all inside it read and write."""
         if id(s) not in self.known:
-            touched = self.touches_itself(s)
+            read = frozenset(n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared)
+            touched = _Touched(read)
+            if isinstance(s, Store) and s.memory in self.shared:
+                mine, placed = frozenset((s.memory,)), any(n.op is o.LOAD for n in toposort([s.index]))
+                touched = _Touched(read | mine if s.combine is not None else read, mine, mine if placed else NONE)
             for inner in s.body if isinstance(s, (For, If)) else ():
                 touched = touched.and_then(self.touches(inner))
             self.known[id(s)] = touched
         return self.known[id(s)]
-
-    def touches_itself(self, s: Statement) -> _Touched:
-        read = frozenset(n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared)
-        if not isinstance(s, Store) or s.memory not in self.shared:
-            return _Touched(read)
-        mine = frozenset((s.memory,))
-        return _Touched(read | mine if s.combine is not None else read, mine,
-                        mine if any(n.op is o.LOAD for n in toposort([s.index])) else NONE)
 
     def straight(self, body: list[Statement], before: _Touched) -> _Touched:
         """Statements one after another; `before` is what was touched since the last wait, and so is the result."""

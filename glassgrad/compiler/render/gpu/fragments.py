@@ -51,8 +51,7 @@ def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
     if not steps:
         return jammed
     unit = unit_of(steps[0], ranges, units_here(jammed.body, known))
-    rows = matrix_axes(steps[0].register, ranges)[0].arg.size
-    layout = layout_of(unit, rows)
+    layout = layout_of(unit, matrix_axes(steps[0].register, ranges)[0].arg.size)
     body = _Spread(ranges, layout).statements(jammed.body)
     return Jammed(jammed.tasks, body, [*jammed.lanes, layout.thread], jammed.units)
 
@@ -69,8 +68,8 @@ class FragmentLayout:
         first = [unit.sums.row(0, number) for number in range(unit.sums.registers)]
         self.row_numbers = [first.index(row) for row in dict.fromkeys(first)]      # a register of each row of a thread
         self.slots = [list(dict.fromkeys(first)).index(row) for row in first]
-        self.rows: dict[int, UOp] = {}                     # by register: the same for all statements
-        self.columns: dict[int, UOp] = {}
+        self.rows = [add(self.above, unit.sums.row(self.lane, number)) for number in range(unit.sums.registers)]
+        self.columns = [unit.sums.column(self.lane, number) for number in range(unit.sums.registers)]
 
     @property
     def sharing(self) -> int:
@@ -78,16 +77,11 @@ class FragmentLayout:
         return sum(self.sums.row(lane, 0) == self.sums.row(0, 0) for lane in range(self.unit.threads))
 
     def row(self, number: int) -> UOp:
-        inside = number % self.sums.registers
-        if inside not in self.rows:
-            self.rows[inside] = add(self.above, self.sums.row(self.lane, inside))
-        return self.rows[inside]
+        return self.rows[number % self.sums.registers]
 
     def column(self, number: int) -> UOp:
         piece, inside = divmod(number, self.sums.registers)
-        if number not in self.columns:
-            self.columns[number] = add(index(piece * self.unit.columns), self.sums.column(self.lane, inside))
-        return self.columns[number]
+        return add(index(piece * self.unit.columns), self.columns[inside])
 
     def numbers(self, columns: int) -> range:
         """The registers of each thread for a matrix with so many columns."""
