@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,7 @@ SCRIPTS: list[tuple[list[str], float]] = [
 WARMED = [["benchmarks.gpu_models", "--only", "resnet50-warm"], ["benchmarks.gpu_models", "--only", "gpt2-warm"],
           *[["benchmarks.gpu", "--warm", f"{part}/3"] for part in range(3)],
           *[["benchmarks.gpu_tiles", "--warm", f"{part}/2"] for part in range(2)]]
-WARMING = 75.0                                   # seconds for all of them
+WARMING = 85.0                                   # seconds for all of them
 
 SECTIONS = {"Products": ("product", "linear", "vector"), "Convolutions": ("conv",), "Attention": ("attention",),
             "Memory": ("",)}                     # by how a case's name begins
@@ -74,15 +75,28 @@ def machine() -> str:
 
 # ---- measuring
 
+def begun(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """A script in a process of its own, and in a group: its parts end with it."""
+    return subprocess.Popen([sys.executable, "-m", *words], start_new_session=True, **options)
+
+
+def awaited(process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait for a script; whether it came to its end within so many seconds."""
+    try:
+        process.wait(max(1.0, limit))
+        return True
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return False
+
+
 def warm(seconds: float) -> None:
     """Make all kernels, by several processes at once."""
     began = time.perf_counter()
-    running = [subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.DEVNULL) for words in WARMED]
+    running = [begun(words, stdout=subprocess.DEVNULL) for words in WARMED]
     for process in running:
-        try:
-            process.wait(max(1.0, seconds - (time.perf_counter() - began)))
-        except subprocess.TimeoutExpired:
-            process.kill()
+        awaited(process, seconds - (time.perf_counter() - began))
     print(f"kernels are made: {time.perf_counter() - began:.0f} s", flush=True)
 
 
@@ -90,10 +104,7 @@ def run(words: Sequence[str], limit: float, quick: bool) -> Rows:
     """A script's rows; what it prints is shown meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
-        command = [sys.executable, "-m", *words, "--json", str(out), *["--quick"] * quick]
-        try:
-            subprocess.run(command, timeout=limit, check=False)
-        except subprocess.TimeoutExpired:
+        if not awaited(begun([*words, "--json", str(out), *["--quick"] * quick]), limit):
             print(f"{' '.join(words)}: no end after {limit:.0f} s", flush=True)
         rows: Rows = json.loads(out.read_text(encoding="utf-8")) if out.exists() else []
         return rows
