@@ -33,7 +33,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true",
                         help="run ours alone under CHECK=1: every kernel against the interpreter; nothing is timed")
     parser.add_argument("--gpu", action="store_true",
-                        help="on an NVIDIA GPU, beside PyTorch: kernels, launches, training steps; prints a page")
+                        help="on an NVIDIA GPU, beside PyTorch: kernels, launches, training steps; writes its page")
     parser.add_argument("--peers", metavar="NAMES", default="torch,jax,tinygrad",
                         help="compare with these (torch,jax,tinygrad)")
     parser.add_argument("--rounds", type=int, help="batches of each framework (7)")
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; its exit status."""
     options = parse(arguments)
     if options.gpu:
-        return gpu_all.main(options.quick)
+        return gpu_all.main(["--quick"] * options.quick)
     if options.list:
         show_list(options.names)
         return 0

@@ -21,6 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,8 @@ def product(name: str, dtype: str, m: int, n: int, k: int, batch: int = 0, trans
 def cases() -> list[Case]:
     import torch
     functional = torch.nn.functional
-    out = [product(f"product {n} {dtype}", dtype, n, n, n) for dtype in ("bfloat16", "float16")
-           for n in (512, 1024, 2048, 4096, 8192)]
+    out = [product(f"product {n} bfloat16", "bfloat16", n, n, n) for n in (512, 1024, 2048, 4096, 8192)]
+    out += [product(f"product {n} float16", "float16", n, n, n) for n in (1024, 4096)]
     out += [product("product 3072 bfloat16", "bfloat16", 3072, 3072, 3072),
             product("product 4096 A transposed", "bfloat16", 4096, 4096, 4096, transposed="a"),
             product("product 4096 B transposed", "bfloat16", 4096, 4096, 4096, transposed="b"),
@@ -82,16 +83,6 @@ def cases() -> list[Case]:
     out.append(product("product 4096 float32", "float32", 4096, 4096, 4096))
     out += [rounded_product(4096), bytes_product(4096)]
     out.append(product("vector 1x14336x4096", "bfloat16", 1, 14336, 4096))
-    image, weights = (32, 128, 56, 56), (128, 128, 3, 3)
-    conv_work = 2.0 * 32 * 56 * 56 * 128 * 128 * 9
-    out.append(Case("conv 3x3 float16", (image, weights), "float16", lambda x, w: x.conv2d(w, padding=1),
-                    lambda x, w: functional.conv2d(x, w, padding=1), conv_work, (1, 1 / 32)))
-    out.append(Case("conv 3x3 float32", (image, weights), "float32", lambda x, w: x.conv2d(w, padding=1),
-                    lambda x, w: functional.conv2d(x, w, padding=1), conv_work, (1, 1 / 32)))
-    heads = ((4, 32, 2048, 128),) * 3
-    out.append(Case("attention 4x32x2048x128", heads, "bfloat16",
-                    lambda q, k, v: q.scaled_dot_product_attention(k, v),
-                    lambda q, k, v: functional.scaled_dot_product_attention(q, k, v), 4.0 * 128 * 2048 * 2048 * 128))
     big = ((8192, 8192),)
     out.append(Case("chain float32", big, "float32", lambda x: (x * 2 + 1).relu() * 0.5,
                     lambda x: (x * 2 + 1).relu() * 0.5))
@@ -116,7 +107,7 @@ def cases() -> list[Case]:
                     lambda x: x.cumsum(0)))
     named = {case.name: case for case in out}
     for name in ("chain float32", "gelu bfloat16", "softmax float32", "layernorm float32", "rmsnorm float32",
-                 "rmsnorm bfloat16", "softmax 2048x32768 float32", "layernorm 65536x768 bfloat16"):
+                 "rmsnorm bfloat16", "layernorm 65536x768 bfloat16"):
         theirs = functional.gelu if name.startswith("gelu") else named[name].theirs
         out.append(replace(named[name], name=f"{name}, compiled", theirs=theirs, compiled=True))
     out.append(Case("sum of all float32", big, "float32", lambda x: x.sum(), lambda x: x.sum()))
@@ -163,7 +154,7 @@ def random_input(shape: tuple[int, ...], dtype: Any, scale: float) -> Any:
 
 
 def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
-    """Check and time one case."""
+    """Check and time one case; without rounds its kernels are made, and that is all."""
     import torch
 
     from glassgrad import Tensor, TinyJit
@@ -187,10 +178,14 @@ def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
     made = ours(*ours_in[0])[0]
     torch.cuda.synchronize()
     first = time.perf_counter() - began
+    compute = torch.compile(case.theirs, dynamic=False) if case.compiled else case.theirs
+    if not rounds:
+        compute(*theirs_in[0])
+        return {}
+    moved = sum(t.nbytes for t in theirs_in[0]) + made.nbytes()
     got = torch.from_numpy(np.asarray(made.cast("float32").numpy())).cuda().double()
     want = case.theirs(*[t.double() for t in theirs_in[0]])
     error = ((got - want).norm() / want.norm()).item() if not got.isnan().any() else math.inf
-    compute = torch.compile(case.theirs, dynamic=False) if case.compiled else case.theirs
     their_error = ((compute(*theirs_in[0]).double() - want).norm() / want.norm()).item()
     del got, want
     for values in ours_in * 2:
@@ -216,40 +211,53 @@ def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
     mine = statistics.median(taken["ours"])
     return {"case": case.name, "ours_us": mine, "theirs_us": statistics.median(taken["theirs"]), "ratio": ratio,
             "error": error, "their_error": their_error, "first_s": first,
-            "tflops": case.work / mine / 1e6 if case.work else None}
+            "tflops": case.work / mine / 1e6 if case.work else None, "bytes": moved}
+
+
+def tried(case: Case, rounds: int) -> dict[str, Any]:
+    """A case's row, or why it failed."""
+    try:
+        return run(case, rounds, 0.01)
+    except Exception as problem:
+        return {"case": case.name, "failed": f"{type(problem).__name__}: {problem}"}
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row as a line of text."""
+    if "failed" in row:
+        return f"{row['case']:36} {row['failed'][:300]}"
+    rate = f"{row['tflops']:8.0f}" if row["tflops"] else " " * 8
+    return (f"{row['case']:36} {row['ours_us']:9.1f} {row['theirs_us']:9.1f} {row['ratio']:6.2f} {rate} "
+            f"{row['error']:8.1e} {row['their_error']:8.1e} {row['first_s']:7.2f}")
 
 
 def main(arguments: Sequence[str] | None = None, made: Callable[[], list[Case]] = cases) -> None:
-    """Run the cases that are made, and print the table."""
+    """Run the cases that are made, and print the table; the file is written after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="cases whose name contains one of these texts, split by commas")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", default="")
     parser.add_argument("--limit", type=float, default=400, help="seconds after which no case is begun")
+    parser.add_argument("--warm", default="", metavar="I/N", help="make the kernels of every N-th case, and time none")
     chosen = parser.parse_args(arguments)
     import torch
     torch.backends.cuda.matmul.allow_tf32 = False
+    part, parts = map(int, (chosen.warm or "0/1").split("/"))
+    wanted = [case for case in made() if any(text in case.name for text in chosen.only.split(","))][part::parts]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print(f"{'case':36} {'ours us':>9} {'torch us':>9} {'ratio':>6} {'TFLOP/s':>8} {'error':>8} {'torch':>8} "
           f"{'first s':>7}")
     rows, began = [], time.perf_counter()
-    for case in made():
-        if not any(part in case.name for part in chosen.only.split(",")) or time.perf_counter() - began > chosen.limit:
-            continue
-        try:
-            row = run(case, 7 if chosen.quick else 15, 0.01)
-        except Exception as problem:
-            print(f"{case.name:36} {type(problem).__name__}: {str(problem)[:300]}", flush=True)
-            rows.append({"case": case.name, "failed": str(problem)})
-            continue
-        rows.append(row)
-        rate = f"{row['tflops']:8.0f}" if row["tflops"] else " " * 8
-        print(f"{row['case']:36} {row['ours_us']:9.1f} {row['theirs_us']:9.1f} {row['ratio']:6.2f} {rate} "
-              f"{row['error']:8.1e} {row['their_error']:8.1e} {row['first_s']:7.2f}", flush=True)
+    for case in wanted:
+        if time.perf_counter() - began > chosen.limit:
+            break
+        row = tried(case, 0 if chosen.warm else 7 if chosen.quick else 15)
         torch.cuda.empty_cache()
-    if chosen.json:
-        with open(chosen.json, "w") as file:
-            json.dump(rows, file, indent=1)
+        if row:
+            rows.append(row)
+            print(shown(row), flush=True)
+        if chosen.json:
+            Path(chosen.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ of rounds in which both take turns, over steps that follow each other without a 
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -230,6 +232,30 @@ def training(name: str, device: str, rounds: int) -> Iterator[Row]:
     yield Row(f"{name}: step, torch.compile", times["ours"], "ms", times["compiled"])
 
 
+def warm(name: str, device: str, rounds: int) -> Iterator[Row]:
+    """Make the kernels of both libraries, which keep them on disk."""
+    network = sized(name, device)
+    began = time.perf_counter()
+    our_training(network, device, exported(network))().item()
+    compiled = torch_training(network, torch_device(device)[0], compiled=device != "CPU")
+    for _ in range(2):
+        compiled()
+    yield Row(f"{name}: kernels made", time.perf_counter() - began, "s")
+
+
+def first(name: str, device: str, rounds: int) -> Iterator[Row]:
+    """The first step of a process that finds no kernel on disk."""
+    from glassgrad import Device
+    network = sized(name, device)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CACHE_DIR"] = folder
+        ours = our_training(network, device, exported(network))
+        Device[device].synchronize()
+        began = time.perf_counter()
+        ours().item()
+        yield Row(f"{name}: first step, cold", time.perf_counter() - began, "s")
+
+
 def kernels(name: str, device: str, rounds: int) -> Iterator[Row]:
     """One step kernel by kernel, equal ones together, those that take most of it first."""
     from glassgrad.engine.observer import Observer, observed_by
@@ -261,7 +287,7 @@ def kernels(name: str, device: str, rounds: int) -> Iterator[Row]:
 
 PARTS: dict[str, Callable[[str, int], Iterator[Row]]] = {
     **{name: partial(training, name) for name in NETWORKS},
-    **{f"{name}-kernels": partial(kernels, name) for name in NETWORKS}}
+    **{f"{name}-{kind.__name__}": partial(kind, name) for kind in (kernels, warm, first) for name in NETWORKS}}
 
 
 if __name__ == "__main__":

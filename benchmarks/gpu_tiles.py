@@ -1,8 +1,7 @@
-"""Attention, convolutions and what depends on index arithmetic, beside PyTorch on an NVIDIA GPU.
+"""Attention and convolutions beside PyTorch on an NVIDIA GPU.
 
     python -m benchmarks.gpu_tiles --quick --json FILE      under five minutes; options are those of benchmarks.gpu
 
-Cases that end in "stored" are the same with the scores of attention in memory (ONLINE_SOFTMAX=0): what one pass gains.
 How results are checked and timed: benchmarks/gpu.py.
 """
 
@@ -10,25 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.gpu import Case, main, product
+from benchmarks.gpu import Case, main
 
 
 def attention(name: str, dtype: str, queries: tuple[int, ...], keys: tuple[int, ...], causal: bool = False,
-              share: bool = False, stored: bool = False) -> Case:
+              share: bool = False) -> Case:
     """softmax(q k^T) v; `share`: several heads have one key."""
     import torch
-
-    from glassgrad import Context
     theirs = torch.nn.functional.scaled_dot_product_attention
-
-    def ours(q: Any, k: Any, v: Any) -> Any:
-        with Context(ONLINE_SOFTMAX=0 if stored else 1):
-            return q.scaled_dot_product_attention(k, v, is_causal=causal, enable_gqa=share).realize()
     *heads, rows, size = queries
     work = 4.0 * rows * keys[-2] * size * (0.5 if causal else 1.0)
     for n in heads:
         work *= n
-    return Case(name, (queries, keys, keys), dtype, ours,
+    return Case(name, (queries, keys, keys), dtype,
+                lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=causal, enable_gqa=share),
                 lambda q, k, v: theirs(q, k, v, is_causal=causal, enable_gqa=share), work)
 
 
@@ -104,7 +98,6 @@ def convolutions(name: str, dtype: str, image: tuple[int, ...], weights: tuple[i
 
 
 def tile_cases() -> list[Case]:
-    import torch
     long, image, weights = (4, 32, 2048, 128), (32, 128, 56, 56), (128, 128, 3, 3)
     out = [attention("attention 4x32x2048x128", "bfloat16", long, long),
            attention("attention causal", "bfloat16", long, long, causal=True),
@@ -116,8 +109,7 @@ def tile_cases() -> list[Case]:
            trained("attention trained 4x32x2048x128", long, causal=False, of=0),
            trained("attention trained causal", long, causal=True, of=1),
            trained("attention trained 8x12x1024x64 causal", (8, 12, 1024, 64), causal=True, of=2),
-           masked("attention masked", (4, 16, 2048, 64), 2048),
-           attention("attention 4x32x2048x128 stored", "bfloat16", long, long, stored=True)]
+           masked("attention masked", (4, 16, 2048, 64), 2048)]
     out += [*convolutions("conv 3x3 float16", "float16", image, weights),
             *convolutions("conv 3x3 float32", "float32", image, weights),
             *convolutions("conv 3x3 tf32", "float32", image, weights, rounded=True),
@@ -128,14 +120,7 @@ def tile_cases() -> list[Case]:
             *convolutions("conv 3x3 of 14x14 bfloat16", "bfloat16", (64, 256, 14, 14), (256, 256, 3, 3)),
             *convolutions("conv 1x1 of 14x14 bfloat16", "bfloat16", (64, 256, 14, 14), (1024, 256, 1, 1)),
             *convolutions("conv 3x3 of 7x7 bfloat16", "bfloat16", (64, 512, 7, 7), (512, 512, 3, 3))[2:]]
-    out += [convolution("conv 1x1 float16", "float16", image, (512, 128, 1, 1)),
-            product("product 128 x 512x512x64", "bfloat16", 512, 512, 64, 128),
-            product("product 5000x3000x1111 ragged", "bfloat16", 5000, 3000, 1111),
-            product("product 4096 float32", "float32", 4096, 4096, 4096),
-            product("vector 1x14336x4096", "bfloat16", 1, 14336, 4096),
-            Case("gelu bfloat16", ((8192, 8192),), "bfloat16", lambda x: x.gelu(),
-                 lambda x: torch.nn.functional.gelu(x, approximate="tanh"))]
-    return out
+    return [*out, convolution("conv 1x1 float16", "float16", image, (512, 128, 1, 1))]
 
 
 if __name__ == "__main__":

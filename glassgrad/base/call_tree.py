@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import weakref
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from glassgrad.base.source_lines import PACKAGE, PROGRAMS, Place, calls_of
+from glassgrad.base.source_lines import PACKAGE, PROGRAMS, Place, calls_of, library_folders
 
 MOST_NODES = 300_000             # at first; later, as many since the last that was new:
 MOST_OLD_NODES = 30_000
 FUNCTION, LAYER, OPTIMIZER, METHOD, BACKWARD = "function", "layer", "optimizer", "method", "backward"
-_LIBRARIES = tuple(os.path.abspath(path) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
-                   if (path := sysconfig.get_path(name)))
 _GRADIENT = os.path.join(PACKAGE, "compiler", "graph", "gradient.py")
 
 
@@ -142,7 +139,7 @@ def _kind_of(code: CodeType) -> str | None:
         if inner.startswith("nn/") and method and name in ("__call__", "forward"):
             return LAYER
         return METHOD if inner.startswith("tensor/methods/") and method and not name.startswith("_") else None
-    if file.startswith(_LIBRARIES) or file.startswith("<frozen") or name.startswith("<"):
+    if file.startswith(library_folders()) or file.startswith("<frozen") or name.startswith("<"):
         return None
     return LAYER if method and name in ("__call__", "forward") else FUNCTION
 

@@ -6,12 +6,22 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 PROGRAMS = tuple(os.path.join(PACKAGE, "cli", name) for name in ("demo.py", "train.py"))   # users that come with it
 Place = tuple[Any, ...]         # a code object, the instruction in it and, where calls are noted, the calls around it
+
+
+@lru_cache(maxsize=1)
+def library_folders() -> tuple[str, ...]:
+    """Where libraries lie: Python's own folders, and those of the search path that packages were installed into."""
+    import sysconfig  # only errors and tools ask
+    own = [path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))]
+    own += [path for path in sys.path if os.path.isdir(path) and any(".dist-info" in n for n in os.listdir(path))]
+    return tuple({os.path.abspath(path) + os.sep for path in own})
 
 
 class _Files(dict[str, bool]):

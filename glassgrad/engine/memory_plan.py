@@ -85,7 +85,7 @@ def stack_of(lives: Sequence[Lifetime], offsets: Sequence[int]) -> Stack:
     """
     rows: Stack = []
     all_below: dict[int, set[int]] = {}
-    for i in sorted(range(len(lives)), key=offsets.__getitem__):
+    for i in sorted(range(len(lives)), key=lambda i: (offsets[i], lives[i].nbytes)):     # the empty ones first
         found: set[int] = set()
         upon = []
         for j, _ in reversed(rows):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings as hypothesis_settings, strategies as st
+from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 from scripts import run_script
 
 from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor, dtypes
@@ -255,6 +255,7 @@ def test_values_alive_together_never_overlap(rows: list[Lifetime]) -> None:
 
 @hypothesis_settings(max_examples=200, deadline=None, derandomize=True)
 @given(lives, st.lists(st.integers(0, 5000), min_size=40, max_size=40))
+@example([Lifetime(1, 1, 1), Lifetime(0, 1, 0), Lifetime(0, 0, 1)], [0] * 40)        # an empty value between others
 def test_what_lies_upon_what_holds_for_other_sizes(rows: list[Lifetime], others: list[int]) -> None:
     offsets, total = assign_offsets(rows)
     stack = stack_of(rows, offsets)

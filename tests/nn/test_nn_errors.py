@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
+import os
 
 import pytest
 
 from glassgrad import DTypeError, GradientError, InputError, ShapeError, Tensor, dtypes, nn
+from glassgrad.base.source_lines import library_folders
 from glassgrad.nn.modules.layer_names import path_of
 
 
@@ -68,6 +71,23 @@ def test_paths_through_lists_dictionaries_and_sequential():
 def test_a_layer_nobody_has_a_name_for():
     with pytest.raises(ShapeError, match=r"its parameters: weight \(4, 3\), bias \(4,\)"):
         nn.Linear(3, 4)(Tensor.ones(5))
+
+
+def test_a_path_does_not_begin_in_a_library(tmp_path, monkeypatch):
+    """One that `pip install --target` put somewhere on the search path."""
+    (tmp_path / "caller-1.0.dist-info").mkdir()
+    (tmp_path / "caller.py").write_text("class Caller:\n  def __call__(self, x):\n    return self.held(x)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    library_folders.cache_clear()
+    try:
+        held = importlib.import_module("caller").Caller()
+        held.held = nn.Linear(3, 4)
+        with pytest.raises(ShapeError) as error:
+            held(Tensor.ones(5))
+        assert "held.held" not in str(error.value)
+        assert str(tmp_path) + os.sep in library_folders()
+    finally:
+        library_folders.cache_clear()
 
 
 def test_paths_do_not_follow_cycles():

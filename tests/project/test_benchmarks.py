@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks import __main__ as command, machine, models, plot, probes, reasons, report, startup, workloads
+from benchmarks import __main__ as command, gpu_all, machine, models, plot, probes, reasons, report, startup, workloads
 from benchmarks.barrier import measure_barrier
 from benchmarks.dispatch import measure_dispatch
 from benchmarks.frameworks import FRAMEWORKS, OURS, Framework
@@ -374,3 +374,30 @@ def test_two_trees_refuses_what_it_cannot_compare(arguments: list[str], said: st
     with pytest.raises(SystemExit):
         two_trees(arguments)
     assert said in capsys.readouterr().err
+
+
+# ---- a GPU's page
+
+def test_the_table_of_a_gpu_is_written_into_its_page_from_the_file_of_results(tmp_path):
+    kernel = {"theirs_us": 50.0, "ratio": 2.0, "error": 1e-3, "their_error": 2e-3, "bytes": 1e8}
+    rows = [{"case": "product 512", "ours_us": 25.0, "tflops": 700.0, **kernel},
+            {"case": "add float32", "ours_us": 25.0, "tflops": None, **kernel},
+            {"case": "conv 3x3", "failed": "Bug: what it was\nand more"},
+            {"name": "un-jitted x + 1, whole", "ours": 40.0, "unit": "us", "torch": 20.0},
+            {"name": "a row that the table leaves out", "ours": 1.0, "unit": "us", "torch": None},
+            {"name": "first failed", "ours": "no end after 5 s", "unit": "", "torch": None}]
+    results, to = tmp_path / "results.json", tmp_path / "page.md"
+    results.write_text(json.dumps({"machine": "a GPU", "date": "today", "commit": "abc", "rows": rows}))
+    to.write_text(f"before\n{gpu_all.BEGIN}\nold\n{gpu_all.END}\nafter\n")
+    for _ in range(2):                                   # again: nothing changes
+        assert gpu_all.main(["--page", "--results", str(results), "--to", str(to)]) == 0
+        lines = to.read_text().splitlines()
+    assert lines[0] == "before" and lines[-1] == "after" and "a GPU; today, commit abc." in lines
+    assert "| product 512 | 25.0 | 50.0 | 2.00 | 700 TFLOP/s | 1.0e-03 | 2.0e-03 |" in lines
+    assert "| add float32 | 25.0 | 50.0 | 2.00 | 4.00 TB/s | 1.0e-03 | 2.0e-03 |" in lines
+    assert "| conv 3x3 | failed: Bug: what it was | | | | | |" in lines
+    assert "| un-jitted `x + 1` of 1024 numbers | 40 us | 20 us | 0.50 |" in lines
+    assert "| first failed | failed: no end after 5 s | | |" in lines and "old" not in lines
+    assert not any("leaves out" in line for line in lines)
+    with pytest.raises(ValueError, match="the page has no place for the table"):
+        gpu_all.page("nothing", {})

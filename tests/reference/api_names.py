@@ -195,6 +195,8 @@ NOT_FROM_PYTORCH: dict[str, str] = {
         is_distributed is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_vulkan is_xla is_xpu mtia record_stream
         to_mkldnn xpu""",
     "Python runs once, not for each element: write the formula": "apply_ map2_ map_",
+    "axes have no names; PyTorch's are gone since 2.13": """align_as align_to has_names names refine_names
+        rename rename_""",
     "internal, or removed there": """Buffer Container LinAlgError LinearCrossEntropyOptions NLLLoss2d RNNBase
         RNNCellBase UninitializedBuffer UninitializedParameter as_subclass common_notes hash_tensor index
         is_neg is_nested name resolve_neg slice_inverse symeig to_padded_tensor

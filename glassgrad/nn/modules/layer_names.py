@@ -7,16 +7,14 @@ the running functions lead to it. This is looked up only for an error's text, so
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from glassgrad.base.source_lines import PACKAGE
+from glassgrad.base.source_lines import PACKAGE, library_folders
 from glassgrad.tensor.tensor import Tensor
 
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _MOST_OBJECTS = 5000     # looked at per running function
 _PLAIN = (str, bytes, int, float, type(None), type, ModuleType, FunctionType, Tensor)
 
@@ -59,7 +57,7 @@ def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(PACKAGE):
-            if file.startswith(_LIBRARIES):
+            if file.startswith(library_folders()):
                 return
             yield frame
         frame = frame.f_back

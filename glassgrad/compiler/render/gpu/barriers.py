@@ -89,19 +89,20 @@ class _Touched:
 class _Fences:
     def __init__(self, shared: set[UOp], found: set[int]):
         self.shared, self.found = shared, found         # memories that one thread stores to, and another may touch
+        self.known: dict[int, _Touched] = {}            # by statement: loops are gone through twice
 
-    def touches(self, statement: Statement) -> _Touched:
+    def touches(self, s: Statement) -> _Touched:
         """What a statement and all inside it read and write."""
-        read: set[UOp] = set()
-        written: set[UOp] = set()
-        placed: set[UOp] = set()
-        for s in walk([statement]):
-            read |= {n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared}
+        if id(s) not in self.known:
+            read = frozenset(n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared)
+            touched = _Touched(read)
             if isinstance(s, Store) and s.memory in self.shared:
-                written.add(s.memory)
-                read |= {s.memory} if s.combine is not None else set()
-                placed |= {s.memory} if any(n.op is o.LOAD for n in toposort([s.index])) else set()
-        return _Touched(frozenset(read), frozenset(written), frozenset(placed))
+                mine, placed = frozenset((s.memory,)), any(n.op is o.LOAD for n in toposort([s.index]))
+                touched = _Touched(read | mine if s.combine is not None else read, mine, mine if placed else NONE)
+            for inner in s.body if isinstance(s, (For, If)) else ():
+                touched = touched.and_then(self.touches(inner))
+            self.known[id(s)] = touched
+        return self.known[id(s)]
 
     def straight(self, body: list[Statement], before: _Touched) -> _Touched:
         """Statements one after another; `before` is what was touched since the last wait, and so is the result."""

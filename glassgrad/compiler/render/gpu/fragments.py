@@ -10,6 +10,7 @@ the threads that share the row. Steps of the unit stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
@@ -50,8 +51,7 @@ def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
     if not steps:
         return jammed
     unit = unit_of(steps[0], ranges, units_here(jammed.body, known))
-    rows = matrix_axes(steps[0].register, ranges)[0].arg.size
-    layout = FragmentLayout(unit, rows)
+    layout = layout_of(unit, matrix_axes(steps[0].register, ranges)[0].arg.size)
     body = _Spread(ranges, layout).statements(jammed.body)
     return Jammed(jammed.tasks, body, [*jammed.lanes, layout.thread], jammed.units)
 
@@ -68,6 +68,8 @@ class FragmentLayout:
         first = [unit.sums.row(0, number) for number in range(unit.sums.registers)]
         self.row_numbers = [first.index(row) for row in dict.fromkeys(first)]      # a register of each row of a thread
         self.slots = [list(dict.fromkeys(first)).index(row) for row in first]
+        self.rows = [add(self.above, unit.sums.row(self.lane, number)) for number in range(unit.sums.registers)]
+        self.columns = [unit.sums.column(self.lane, number) for number in range(unit.sums.registers)]
 
     @property
     def sharing(self) -> int:
@@ -75,11 +77,11 @@ class FragmentLayout:
         return sum(self.sums.row(lane, 0) == self.sums.row(0, 0) for lane in range(self.unit.threads))
 
     def row(self, number: int) -> UOp:
-        return add(self.above, self.sums.row(self.lane, number % self.sums.registers))
+        return self.rows[number % self.sums.registers]
 
     def column(self, number: int) -> UOp:
         piece, inside = divmod(number, self.sums.registers)
-        return add(index(piece * self.unit.columns), self.sums.column(self.lane, inside))
+        return add(index(piece * self.unit.columns), self.columns[inside])
 
     def numbers(self, columns: int) -> range:
         """The registers of each thread for a matrix with so many columns."""
@@ -90,10 +92,16 @@ class FragmentLayout:
         return self.slots[number % self.sums.registers]
 
 
+@lru_cache(maxsize=64)
+def layout_of(unit: MatrixUnit, rows: int) -> FragmentLayout:
+    """The layout of matrices with so many rows, one for all kernels."""
+    return FragmentLayout(unit, rows)
+
+
 def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[UOp]:
     """The variables of each thread that hold its part of a matrix, or of a number for each row."""
     row, *columns = [r for r in matrix.src if r in ranges]
-    count = per_thread(columns[0].arg.size, unit) if columns else len(FragmentLayout(unit, row.arg.size).row_numbers)
+    count = per_thread(columns[0].arg.size, unit) if columns else len(layout_of(unit, row.arg.size).row_numbers)
     return [register(matrix.arg, matrix.dtype, (index(r),)) for r in range(count)]
 
 

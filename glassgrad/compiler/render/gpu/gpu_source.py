@@ -45,8 +45,7 @@ from glassgrad.compiler.render.value_order import Flow
 
 __all__ = ["render_gpu"]
 
-UNROLL = 8
-SHORT = 16                  # iterations
+UNROLL, SHORT, UNIT_STEPS = 8, 16, 4     # iterations that are written out: of long loops, of short ones, of a unit's
 FEW_SUMS = 2
 FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
@@ -203,16 +202,15 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
-        fewer sums there are. Short ones are written out. Not so loops with several products of a unit, which would
-        leave the instruction cache, those where the addresses of many steps take registers that the sums need, and
-        those that hand on what they have read to their next iteration: a compiler would read it where it is used."""
-        if range_ in self.handed_on:
-            return ["#pragma unroll 1"]
-        sums_here = [m for m in self.sums() if m in flow.writes]
-        if self.beside.stages and sums_here and (len(sums_here) > 1 or self.matrix_registers(1) > gpu.REGISTERS):
+        fewer sums there are. Short ones are written out. Of a unit's steps, which are long, a few at a time are enough;
+        16 took the compiler of machine code four times as long. Not so loops with several products of a unit, those
+        where the addresses of many steps take registers that the sums need, and those that hand on what they have read
+        to their next iteration: a compiler would read it where it is used."""
+        steps = [m for m in self.sums() if m in flow.writes] if self.beside.stages else []
+        if range_ in self.handed_on or len(steps) > 1 or steps and self.matrix_registers(1) > gpu.REGISTERS:
             return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
-        times = SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
+        times = UNIT_STEPS if steps else SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
         return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------

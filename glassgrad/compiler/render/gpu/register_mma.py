@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, Lines, MatrixUnit
 from glassgrad.compiler.render.c.c_source import CFunction
-from glassgrad.compiler.render.gpu.fragments import FragmentLayout, registers_of
+from glassgrad.compiler.render.gpu.fragments import layout_of, registers_of
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 
 WORDS = 4            # that a fetch brings
@@ -33,7 +33,7 @@ class RegisterSteps:
         unit, ranges = self.unit, self.f.units
         row, column = matrix_axes(s.register, ranges)
         left, right = (factor.src[0] for factor in s.value.src)
-        layout = FragmentLayout(unit, row.arg.size)
+        layout = layout_of(unit, row.arg.size)
         sums = [self.f.register(r).text for r in registers_of(s.register, unit, ranges)]
         if right.op is not o.LOAD:
             raise Bug(f"the right factor of {unit.name} is read from memory that the group shares")
