@@ -19,13 +19,15 @@ store neighbouring pieces of a line. Does not know what nests compute, nor which
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
                                             Barrier, CopyBoxes, For, If, Statement, Store, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)
@@ -34,9 +36,10 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.register_nests import CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps
+from glassgrad.compiler.optimize.register_nests import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
+                                                         matrices_in)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -53,10 +56,12 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
     nests = None if parts is None else BoxedNests(plan, parts, tasks)
     if nests is None or not nests.fits(target):
         return None
-    decisions.ask(nests.tiling(), lambda c: None if c.ahead else "copies run ahead of the steps here")
-    last_first = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if grows(nests.parts.count, r)}
-    main = moves.rebuild(nests.statements_of_task(), last_first)                # the longest tasks begin first
-    return [*[tile.before for tile in (*nests.left, *nests.right) if tile.before], nested(tasks, main, TASK)]
+    processors = target.few_tasks // 2
+    chosen = decisions.ask(nests.tiling(processors), lambda c: nests.refuses(c))
+    before = [tile.before for tile in (*nests.left, *nests.right) if tile.before]
+    if chosen.stay:
+        return [*before, nests.staying(processors)]
+    return [*before, nested(tasks, moves.rebuild(nests.statements_of_task(), nests.longest_first()), TASK)]
 
 
 def grows(count: UOp, task: UOp) -> bool:
@@ -110,6 +115,8 @@ class BoxedNests(HeldNests):
     def __init__(self, plan: HeldPlan, parts: BlockParts, tasks: list[UOp]):
         super().__init__(plan, ahead=False)
         self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
+        self.tasks, self.first = tasks, index(0)      # `first`: the number of a task's first block in its group
+        self.next_task: NextTask | None = None        # whose copies begin at the end of this one
         self.backwards: list[BoxedTile] = []
         self.holds = False                            # whether left factors are in registers
         self.left: list[BoxedTile] = []
@@ -171,11 +178,26 @@ class BoxedNests(HeldNests):
     def right_tiles(self) -> dict[int, CopiedTile]:
         return {}
 
-    def tiling(self) -> Tiling:
+    def tiling(self, processors: int) -> Tiling:
         left, right = ("packed" if any(t.before for t in tiles) else "shared" for tiles in (self.left, self.right))
         left = "in_place" if self.holds else left
-        return Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
-                      left=left, right=right, stages=self.stages)
+        own = Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
+                     left=left, right=right, stages=self.stages)
+        staying = replace(own, stay=True)
+        return staying if count(self.tasks) > processors and self.refuses(staying) is None else own
+
+    def refuses(self, c: Tiling) -> str | None:
+        """Why tasks cannot be done so."""
+        if not c.ahead:
+            return "copies run ahead of the steps here"
+        if not c.stay:
+            return None
+        if self.most_blocks < self.blocks:
+            return "groups stay where a task has as many blocks as are on their way"
+        results = [s for s in walk(self.parts.after) if isinstance(s, Store) and s.memory.op is o.PARAM]
+        tiles = {self.result_tile(s, m)[0] for s in results for m in matrices_in([s], self.plan.matrices)}
+        bytes_ = sum(m.arg.size * m.dtype.itemsize for m in (self.memory, *tiles))
+        return "the stages and a result do not fit the memory of a group" if bytes_ > gpu.SHARED_BYTES else None
 
     # -- memory --------------------------------------------------------------------------------------------------
     @property
@@ -209,7 +231,7 @@ class BoxedNests(HeldNests):
         return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
 
     def round(self, which: int, block: UOp) -> UOp:
-        return add(multiply(block, len(self.right)), index(which))
+        return add(multiply(add(self.first, block), len(self.right)), index(which))
 
     def await_copies(self, which: int, block: UOp) -> AwaitCopies:
         return AwaitCopies(self.memory, self.round(which, block), self.stages)
@@ -243,10 +265,8 @@ class BoxedNests(HeldNests):
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
         """The first block as far as its weights, the loop over the others, and the last product."""
-        parts, zero, every = self.parts, index(0), range(len(self.right))
-        out: list[Statement] = [self.copies(which, zero) for which in every]
-        for block in range(1, self.blocks):
-            out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
+        parts, zero = self.parts, index(0)
+        out = [] if self.next_task else self.first_copies()
         out += [*self.held_factors(), *[s for nest in parts.before for s in self.nest(nest)]]
         scores = self.scores(zero)
         reads, made = read_first(scores.made)
@@ -259,9 +279,77 @@ class BoxedNests(HeldNests):
         if self.most_blocks > 1:
             out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
         last = self.sums(add(parts.count, index(-1)))
-        out += [*last.steps, AwaitSteps(0, registers_of(last.steps)), Barrier()]
+        early_copies, late_copies = self.next_copies()
+        out += [*last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
+        out += [] if self.next_task else [Barrier()]              # a result lies over the stages
         self.block = {}
         return out + [s for nest in parts.after for s in self.nest(nest)]
+
+    def first_copies(self) -> list[Statement]:
+        """The copies of the first blocks of a task."""
+        every = range(len(self.right))
+        out: list[Statement] = [self.copies(which, index(0)) for which in every]
+        for block in range(1, self.blocks):
+            out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
+        return out
+
+    # -- groups that stay ----------------------------------------------------------------------------------------
+    def longest_first(self) -> dict[UOp, UOp]:
+        """Counters of tasks, from the last to the first where tasks grow."""
+        return {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in self.tasks if grows(self.parts.count, r)}
+
+    def staying(self, processors: int) -> list[Statement]:
+        """TASK groups: copies of the first task; for the tasks of a group: the task, and copies of the next one
+
+        Where tasks differ in length, every other round of tasks is dealt from the last group to the first. A task
+        has as many blocks at least as are on their way: of those that a mask leaves nothing of, nothing is added."""
+        differ, order = self.longest_first(), FlatAxis.of(self.tasks)
+        groups = min(order.size, processors)
+        group, task = counter("g", groups), counter("t", -(-order.size // groups))
+        rounds = 2 * self.blocks                       # after which stages and the parities of their barriers repeat
+        begun, begins = (register(name, dtypes.int32) for name in ("begun", "begins"))    # this task, the next one
+        self.parts.count = self.parts.count.maximum(self.blocks) if bounds(self.parts.count)[0] < self.blocks \
+            else self.parts.count
+
+        def place(round_: UOp) -> UOp:
+            odd = modulo(round_, 2)
+            there = add(one(group), multiply(odd, -groups))
+            back = add(add(multiply(odd, groups), multiply(one(group), -1)), index(-1))
+            return there.maximum(back).maximum(0) if differ else one(group)
+
+        def numbers(round_: UOp) -> tuple[UOp, dict[UOp, UOp]]:
+            number = add(multiply(round_, groups), place(round_))
+            apart = order.apart(number)
+            return number, {r: substitute_index(differ.get(r, r), apart, {}) for r in self.tasks}
+        _, first = numbers(index(0))
+        copies = moves.rebuild(self.first_copies(), first)
+        self.first = modulo(begun.cast(dtypes.index), rounds)
+        count_, later = self.parts.count, add(one(task), index(1))
+        _, now = numbers(one(task))
+        following, then = numbers(later)
+        self.next_task = NextTask(modulo(begins.cast(dtypes.index), rounds), then, moves.below(following, order.size))
+        body = [Assign(begins, modulo(add(self.first, count_), rounds).cast(dtypes.int32)), *self.statements_of_task(),
+                Assign(begun, begins)]
+        last, rest = divmod(order.size, groups)
+        stop = add(index(last), divide(add(index(groups + rest - 1), multiply(place(index(last)), -1)), groups))
+        tasks = For(task, LOOP, moves.rebuild(body, now), stop if rest else None)
+        return nested([group], [Assign(begun, const(0, dtypes.int32)), *copies, tasks], TASK)
+
+    def next_copies(self) -> tuple[list[Statement], list[Statement]]:
+        """The copies of the next task's first blocks: those that may begin while the last steps of this one run, and
+        those into stages that these read."""
+        following, early, late = self.next_task, list[Statement](), list[Statement]()
+        if following is None:
+            return early, late
+        mine, self.first = self.first, following.first
+        for block in range(self.blocks):
+            for which in range(len(self.right)):
+                to = late if block == self.blocks - 1 and which in self.of_sums else early
+                to += moves.rebuild([self.copies(which, index(block), by_last=True)], following.tasks)
+        self.first = mine
+        if following.there is None:
+            return early, late
+        return [If(following.there, early)], [If(following.there, late)]
 
     def other_blocks(self) -> For:
         """for blocks: scores of the next one and the second product of this one, and beside them the next weights"""
@@ -337,14 +425,11 @@ class BoxedNests(HeldNests):
         if not matrices:
             return super().stored(s, wide, replace, matrices)
         [matrix] = matrices
-        columns, width = self.plan.matrices[matrix], self.column[matrix].arg.size
-        rows, size = self.row.arg.size, s.memory.dtype.itemsize
-        across = stride_along(s.index, self.plan.row) == 1                  # neighbours in memory are rows
-        lines, inside = (width, rows) if across else (rows, width)
+        columns, rows, size = self.plan.matrices[matrix], self.row.arg.size, s.memory.dtype.itemsize
+        tile, across, lines, inside = self.result_tile(s, matrix)
         even = 1 if across and s.gate is not None else rows if across else columns.size
         piece = next(n for n in (gpu.COPY_BYTES // size, 4, 2, 1) if even % n == 0)
         pitch = inside + gpu.COPY_BYTES // size
-        tile = local("result", s.memory.dtype, lines * pitch, over="stages")
         line, inner = (self.column[matrix], self.row) if across else (self.row, self.column[matrix])
         keep = Store(tile, add(multiply(line, pitch), inner), self.new(s.value, replace))
         along = inside // piece
@@ -359,6 +444,22 @@ class BoxedNests(HeldNests):
         store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
                       None, gate)
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
+
+    def result_tile(self, s: Store, matrix: UOp) -> tuple[UOp, bool, int, int]:
+        """Memory of the group for a result; whether neighbours in memory are its rows; its lines and their length."""
+        rows, width = self.row.arg.size, self.column[matrix].arg.size
+        across = stride_along(s.index, self.plan.row) == 1
+        lines, inside = (width, rows) if across else (rows, width)
+        pitch = inside + gpu.COPY_BYTES // s.memory.dtype.itemsize
+        over = "" if self.next_task else "stages"
+        return local("result", s.memory.dtype, lines * pitch, over=over), across, lines, inside
+
+
+class NextTask(NamedTuple):
+    """The task after this one in its group."""
+    first: UOp               # the number of its first block
+    tasks: dict[UOp, UOp]    # counters of tasks -> its own
+    there: UOp | None        # where there is one
 
 
 def joined(products: list[ProductSteps]) -> ProductSteps:

@@ -293,9 +293,10 @@ class Asynchronous:
 
     def held_words(self, matrix: UOp, unit: MatrixUnit) -> list[str]:
         """The words of a left factor in registers, two elements each; they are made before the steps begin. One that no
-        loop assigns to stays as it is."""
-        changes = any(isinstance(s, Assign) and s.register.arg == matrix.arg for loop in walk(self.f.body)
-                      if isinstance(loop, For) and loop.kind == LOOP for s in walk(loop.body))
+        innermost loop assigns to stays as it is."""
+        loops = [s for s in walk(self.f.body) if isinstance(s, For) and s.kind == LOOP]
+        inner = [s for loop in loops if not any(other in loops for other in walk(loop.body)) for s in walk(loop.body)]
+        changes = any(isinstance(s, Assign) and s.register.arg == matrix.arg for s in inner)
         elements = [self.f.register(r).text for r in registers_of(matrix, unit, self.f.units)]
         words, kind = [f"left{i}" for i in range(len(elements) // 2)], self.f.type(WORD)
         for word, low, high in zip(words, elements[::2], elements[1::2]):

@@ -29,7 +29,7 @@ from glassgrad.compiler.render.c.c_ops import CValue, Definitions
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
 from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous
 from glassgrad.compiler.render.gpu.barriers import fences
-from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
+from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters, sources_of
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, group_threads, scratch_is_global
@@ -348,7 +348,7 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
         """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
-        if all(n.op not in (o.LOAD, o.REGISTER) for n in toposort(list(terms))):
+        if all(n.op not in (o.LOAD, o.REGISTER) for n in sources_of(list(terms))):
             return super().sum(constant, terms, lanes)
         total = self.constant(wrapped(constant), dtypes.index)
         for atom, k in terms.items():
