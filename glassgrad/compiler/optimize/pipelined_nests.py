@@ -18,14 +18,15 @@ store neighbouring pieces of a line. Does not know what nests compute, nor which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, bounds, divide, index, less, modulo,
+                                                    multiply, substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
@@ -137,6 +138,11 @@ class BoxedNests(HeldNests):
             same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
             self.lasts.append((same[0] if same else len(self.right), again))
             self.right += [] if same else [again]
+        self.blocks = BLOCKS + any(which < firsts for which, _ in self.lasts)
+        self.factors = len(self.right)
+        self.beside: dict[UOp, tuple[int, UOp]] = {}  # loads of what scores are made of besides, such as masks: which
+        for product in parts.firsts:                  # of the boxed tiles has them, and the columns of their matrix
+            self.bring(product)
         depths = [self.right[i].depth for i in range(firsts)]
         limit = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
         pays = self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
@@ -146,7 +152,25 @@ class BoxedNests(HeldNests):
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
         self.of_sums = list(dict.fromkeys(which for which, _ in self.lasts))
         self.of_scores = [i for i in range(firsts) if i not in self.of_sums]
-        self.blocks = BLOCKS + any(which < firsts for which in self.of_sums)
+        self.of_others = [which for which, _ in self.beside.values()]
+
+    def bring(self, product: Product) -> None:
+        """What scores are made of besides their product, as boxes: matrices of the unit's type, along their rows."""
+        [store] = product.epilogue
+        assert isinstance(store, Store)
+        for n in toposort([store.value]):
+            found = BoxedTile.of(n, FlatAxis.of([self.plan.row]), FlatAxis.of(product.n), self.unit)
+            if found is not None and found.along_k and n.dtype is self.unit.left and self.plan.row in ranges_of(n):
+                self.right.append(found)
+                if self.memory_bytes <= gpu.SHARED_BYTES:
+                    self.beside[n] = len(self.right) - 1, self.column[store.memory]
+                else:
+                    self.right.pop()
+
+    def new(self, value: UOp, replace: dict[UOp, UOp]) -> UOp:
+        block = self.block.get(self.parts.block, index(0)) if self.parts.block is not None else index(0)
+        there = {n: self.tile(which, block).at(self.row, column) for n, (which, column) in self.beside.items()}
+        return super().new(value, {**replace, **there})
 
     def registers(self, more: int) -> int:
         """Of a thread, for all matrices, and so many more columns in the unit's type."""
@@ -172,8 +196,8 @@ class BoxedNests(HeldNests):
     def fits(self, target: Target) -> bool:
         """Whether the stages fit the memory of a group, and units have these columns."""
         known = {u.columns for u in target.units if u.text is not None and u.text.held and u.left is self.unit.left}
-        fits = self.memory.arg.size * self.unit.left.itemsize <= gpu.SHARED_BYTES
-        return fits and all(self.column[m].arg.size in known for m in self.plan.matrices)
+        columns = [self.column[m].arg.size in known for m in self.plan.matrices]
+        return self.memory_bytes <= gpu.SHARED_BYTES and all(columns)
 
     def right_tiles(self) -> dict[int, CopiedTile]:
         return {}
@@ -201,11 +225,6 @@ class BoxedNests(HeldNests):
 
     # -- memory --------------------------------------------------------------------------------------------------
     @property
-    def stage(self) -> int:
-        """Elements of one stage."""
-        return max(tile.size for tile in self.right)
-
-    @property
     def stages(self) -> int:
         return self.blocks * len(self.right)
 
@@ -215,16 +234,28 @@ class BoxedNests(HeldNests):
 
     @property
     def memory(self) -> UOp:
-        return local("stages", self.unit.left, self.left_size + self.stages * self.stage)
+        return local("stages", self.unit.left, self.left_size + self.blocks * sum(self.stage_sizes))
 
-    def stage_at(self, round_: UOp) -> UOp:
-        return add(index(self.left_size), multiply(modulo(round_, self.stages), self.stage))
+    @property
+    def stage_sizes(self) -> list[int]:
+        """Elements of a block's stages: as many for all factors."""
+        factors = self.right[:self.factors]
+        return [max(tile.size for tile in factors)] * len(factors) + [tile.size for tile in self.right[self.factors:]]
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory.arg.size) * self.unit.left.itemsize
+
+    def stage_at(self, which: int, block: UOp) -> UOp:
+        """Where a block of a right factor lies."""
+        before, whole = (sum(sizes) for sizes in (self.stage_sizes[:which], self.stage_sizes))
+        return add(index(self.left_size + before), multiply(modulo(add(self.first, block), self.blocks), whole))
 
     def copies(self, which: int, block: UOp, by_last: bool = False) -> CopyBoxes:
         """Start to copy a block of the right factor of a product; the left one comes along with the first block."""
         round_, tile = self.round(which, block), self.right[which]
         replace = self.at_block(backward(self.parts.block, block) if tile in self.backwards else block)
-        boxes = tile.boxes(self.stage_at(round_), replace)
+        boxes = tile.boxes(self.stage_at(which, block), replace)
         if not self.holds and which < len(self.left) and block.op is o.CONST and block.arg == 0:
             begin = sum(left.size for left in self.left[:which])
             boxes = [*self.left[which].boxes(index(begin), {}), *boxes]
@@ -237,7 +268,7 @@ class BoxedNests(HeldNests):
         return AwaitCopies(self.memory, self.round(which, block), self.stages)
 
     def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
-        return PlacedTile(tile or self.right[which], self.memory, self.stage_at(self.round(which, block)))
+        return PlacedTile(tile or self.right[which], self.memory, self.stage_at(which, block))
 
     def held_factors(self) -> list[Statement]:
         """The left factors of the first products, into registers where these suffice: steps read memory less then."""
@@ -277,7 +308,7 @@ class BoxedNests(HeldNests):
                 AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
                 *self.await_values(zero)]
         if self.most_blocks > 1:
-            out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
+            out += [*self.refill([*self.of_scores, *self.of_others], index(self.blocks)), self.other_blocks()]
         last = self.sums(add(parts.count, index(-1)))
         early_copies, late_copies = self.next_copies()
         out += [*last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
@@ -366,7 +397,8 @@ class BoxedNests(HeldNests):
         body: list[Statement] = [
             *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads, *more,
             AwaitSteps(len(self.lasts), registers_of(scores.steps)),
-            *self.refill(self.of_scores, add(later, index(blocks))), *made, *early,
+            *self.refill(self.of_scores, add(later, index(blocks))), *made,
+            *self.refill(self.of_others, add(later, index(blocks))), *early,
             *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
             AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))), *late,
             *sums.begins]
@@ -378,8 +410,8 @@ class BoxedNests(HeldNests):
         return [self.await_copies(which, block) for which in self.of_sums if which >= len(self.parts.firsts)]
 
     def await_scores(self, block: UOp) -> list[Statement]:
-        """Wait for the right factors of the products that scores are made of."""
-        return [self.await_copies(which, block) for which in range(len(self.parts.firsts))]
+        """Wait for the right factors of the products that scores are made of, and for what else they are made of."""
+        return [self.await_copies(which, block) for which in (*range(len(self.parts.firsts)), *self.of_others)]
 
     @property
     def most_blocks(self) -> int:
@@ -425,9 +457,9 @@ class BoxedNests(HeldNests):
         if not matrices:
             return super().stored(s, wide, replace, matrices)
         [matrix] = matrices
-        columns, rows, size = self.plan.matrices[matrix], self.row.arg.size, s.memory.dtype.itemsize
+        columns, size = self.plan.matrices[matrix], s.memory.dtype.itemsize
         tile, across, lines, inside = self.result_tile(s, matrix)
-        even = 1 if across and s.gate is not None else rows if across else columns.size
+        even = self.even_rows(s.gate) if across else columns.size
         piece = next(n for n in (gpu.COPY_BYTES // size, 4, 2, 1) if even % n == 0)
         pitch = inside + gpu.COPY_BYTES // size
         line, inner = (self.column[matrix], self.row) if across else (self.row, self.column[matrix])
@@ -440,10 +472,21 @@ class BoxedNests(HeldNests):
         inner = add(begin, one(each))
         row, column, edge = (inner, line, line) if across else (line, inner, begin)
         there = {self.plan.row: row, **columns.apart(column)}
-        gate = both(None if s.gate is None else substitute_index(s.gate, there, {}), moves.below(edge, columns.size))
+        kept = {**there, self.plan.row: begin} if across else there          # all rows of a piece are, or none
+        gate = both(None if s.gate is None else substitute_index(s.gate, kept, {}), moves.below(edge, columns.size))
         store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
                       None, gate)
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
+
+    def even_rows(self, gate: UOp | None) -> int:
+        """A number of rows that pieces of a result may have: of a piece that begins at a multiple of it, a gate keeps
+        all rows or none."""
+        rows = int(self.row.arg.size)
+        if gate is None:
+            return rows
+        inside, limit = below_limit(gate) or ({}, 1)
+        return math.gcd(rows, limit, *[k for atom, k in inside.items() if atom is not self.plan.row]) \
+            if inside.get(self.plan.row) == 1 else 1
 
     def result_tile(self, s: Store, matrix: UOp) -> tuple[UOp, bool, int, int]:
         """Memory of the group for a result; whether neighbours in memory are its rows; its lines and their length."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, index, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, bounds, build, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
-                                            For, Kernel, ranges_of, walk)
+                                            For, Kernel, Store, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units_here
@@ -23,6 +23,7 @@ from glassgrad.compiler.render.gpu.register_mma import RegisterSteps
 from glassgrad.compiler.render.launch import BoxMap
 
 WARP = 32
+WORD_BYTES = 16      # of a line that a permutation keeps together
 LEFT_WORDS = 4       # of a thread, for one instruction whose left factor is in registers
 
 __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
@@ -152,6 +153,8 @@ class Asynchronous:
         self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
                             and function.is_matrix(s.register)}) > 1          # sums of the unit
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
+        copied = {s.memory for s in walk(function.body) if isinstance(s, CopyBoxes)}
+        self.permuted = copied - {s.memory for s in walk(function.body) if isinstance(s, Store)}
         shared = [s.cluster for s in walk(function.body) if isinstance(s, CopyBoxes) and s.cluster is not None]
         self.cluster = int(shared[0].arg.size) if shared else 1
 
@@ -316,6 +319,18 @@ class Asynchronous:
     def value(self, node: UOp) -> str:
         self.f.note((node,))
         return self.f.operand(node).inside
+
+    def spot(self, memory: UOp, at: UOp) -> str:
+        """Where copies have put an element that threads read by themselves: lines are permuted."""
+        lines, size = Swizzled(), memory.dtype.itemsize
+        line = lines.line_bytes // size
+        constant, terms = linear(at)
+        inside = build(constant % line, {atom: k for atom, k in terms.items() if k % line})
+        if bounds(inside)[0] < 0 or bounds(inside)[1] >= line:
+            raise Bug(f"an index of {memory.arg.name} does not say which line an element lies in")
+        begin = self.value(build(constant - constant % line, {atom: k for atom, k in terms.items() if not k % line}))
+        piece = f"(unsigned)({begin}) / {line} % {lines.repeats} * {WORD_BYTES // size}"
+        return f"{begin} + (({self.value(inside)}) ^ {piece})"
 
     def parity(self, round_: UOp) -> str:
         """Which of two phases of its stage's barrier a round is."""

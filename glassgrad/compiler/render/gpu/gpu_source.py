@@ -358,6 +358,9 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
             total = term if total.constant == 0 else self.wrapping(dtypes.index, "+", total, term)
         return total
 
+    def spot(self, memory: UOp, index: UOp) -> str:
+        return self.beside.spot(memory, index) if memory in self.beside.permuted else super().spot(memory, index)
+
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
         found = super().load(memory, index, gate, 0)
         test = self.takes_part(index)
