@@ -40,7 +40,7 @@ from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.register_nests import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
-                                                         matrices_in)
+                                                        matrices_in)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
