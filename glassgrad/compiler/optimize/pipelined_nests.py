@@ -20,24 +20,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, bounds, divide, index, less, modulo,
                                                     multiply, substitute_index)
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
-                                            Barrier, CopyBoxes, For, If, Statement, Store, counter, expressions, load,
-                                            local, ranges_of, register, task_loops, walk)
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
+                                            CopyBoxes, For, If, Statement, Store, counter, expressions, load, local,
+                                            ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.box_copies import BoxedTile, PlacedTile
-from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.register_nests import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
                                                         matrices_in)
@@ -45,30 +43,6 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 BLOCKS = 2           # whose factors are in memory or on their way; one more where a factor is used twice
-
-
-def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """for tasks: nests  ->  phases that store factors; TASK ..: copies, steps and nests      refuses (None): no unit"""
-    loops, inner = task_loops(body)
-    plan = HeldPlan.of(inner, target, beside=True)
-    if plan is None or any(f.stop is not None for f in loops):
-        return None
-    parts, tasks = BlockParts.of(plan, inner), [f.range for f in loops]
-    nests = None if parts is None else BoxedNests(plan, parts, tasks)
-    if nests is None or not nests.fits(target):
-        return None
-    processors = target.few_tasks // 2
-    chosen = decisions.ask(nests.tiling(processors), lambda c: nests.refuses(c))
-    before = [tile.before for tile in (*nests.left, *nests.right) if tile.before]
-    if chosen.stay:
-        return [*before, nests.staying(processors)]
-    return [*before, nested(tasks, moves.rebuild(nests.statements_of_task(), nests.longest_first()), TASK)]
-
-
-def grows(count: UOp, task: UOp) -> bool:
-    """Whether a number grows with the number of the task."""
-    first, last = (bounds(substitute_index(count, {task: index(n)}, {}))[1] for n in (0, task.arg.size - 1))
-    return first < last
 
 
 @dataclass
@@ -116,7 +90,7 @@ class BoxedNests(HeldNests):
     def __init__(self, plan: HeldPlan, parts: BlockParts, tasks: list[UOp]):
         super().__init__(plan, ahead=False)
         self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
-        self.tasks, self.first = tasks, index(0)      # `first`: the number of a task's first block in its group
+        self.first = index(0)                         # the number of a task's first block in its group
         self.next_task: NextTask | None = None        # whose copies begin at the end of this one
         self.backwards: list[BoxedTile] = []
         self.holds = False                            # whether left factors are in registers
@@ -202,26 +176,17 @@ class BoxedNests(HeldNests):
     def right_tiles(self) -> dict[int, CopiedTile]:
         return {}
 
-    def tiling(self, processors: int) -> Tiling:
+    def tiling(self) -> Tiling:
         left, right = ("packed" if any(t.before for t in tiles) else "shared" for tiles in (self.left, self.right))
         left = "in_place" if self.holds else left
-        own = Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
-                     left=left, right=right, stages=self.stages)
-        staying = replace(own, stay=True)
-        return staying if count(self.tasks) > processors and self.refuses(staying) is None else own
+        return Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
+                      left=left, right=right, stages=self.stages)
 
-    def refuses(self, c: Tiling) -> str | None:
-        """Why tasks cannot be done so."""
-        if not c.ahead:
-            return "copies run ahead of the steps here"
-        if not c.stay:
-            return None
-        if self.most_blocks < self.blocks:
-            return "groups stay where a task has as many blocks as are on their way"
-        results = [s for s in walk(self.parts.after) if isinstance(s, Store) and s.memory.op is o.PARAM]
-        tiles = {self.result_tile(s, m)[0] for s in results for m in matrices_in([s], self.plan.matrices)}
-        bytes_ = sum(m.arg.size * m.dtype.itemsize for m in (self.memory, *tiles))
-        return "the stages and a result do not fit the memory of a group" if bytes_ > gpu.SHARED_BYTES else None
+    def results_bytes(self) -> int:
+        """Of the memory of a group that results go through."""
+        stores = [s for s in walk(self.parts.after) if isinstance(s, Store) and s.memory.op is o.PARAM]
+        tiles = {self.result_tile(s, m)[0] for s in stores for m in matrices_in([s], self.plan.matrices)}
+        return sum(int(m.arg.size) * m.dtype.itemsize for m in tiles)
 
     # -- memory --------------------------------------------------------------------------------------------------
     @property
@@ -323,48 +288,6 @@ class BoxedNests(HeldNests):
         for block in range(1, self.blocks):
             out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
         return out
-
-    # -- groups that stay ----------------------------------------------------------------------------------------
-    def longest_first(self) -> dict[UOp, UOp]:
-        """Counters of tasks, from the last to the first where tasks grow."""
-        return {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in self.tasks if grows(self.parts.count, r)}
-
-    def staying(self, processors: int) -> list[Statement]:
-        """TASK groups: copies of the first task; for the tasks of a group: the task, and copies of the next one
-
-        Where tasks differ in length, every other round of tasks is dealt from the last group to the first. A task
-        has as many blocks at least as are on their way: of those that a mask leaves nothing of, nothing is added."""
-        differ, order = self.longest_first(), FlatAxis.of(self.tasks)
-        groups = min(order.size, processors)
-        group, task = counter("g", groups), counter("t", -(-order.size // groups))
-        rounds = 2 * self.blocks                       # after which stages and the parities of their barriers repeat
-        begun, begins = (register(name, dtypes.int32) for name in ("begun", "begins"))    # this task, the next one
-        self.parts.count = self.parts.count.maximum(self.blocks) if bounds(self.parts.count)[0] < self.blocks \
-            else self.parts.count
-
-        def place(round_: UOp) -> UOp:
-            odd = modulo(round_, 2)
-            there = add(one(group), multiply(odd, -groups))
-            back = add(add(multiply(odd, groups), multiply(one(group), -1)), index(-1))
-            return there.maximum(back).maximum(0) if differ else one(group)
-
-        def numbers(round_: UOp) -> tuple[UOp, dict[UOp, UOp]]:
-            number = add(multiply(round_, groups), place(round_))
-            apart = order.apart(number)
-            return number, {r: substitute_index(differ.get(r, r), apart, {}) for r in self.tasks}
-        _, first = numbers(index(0))
-        copies = moves.rebuild(self.first_copies(), first)
-        self.first = modulo(begun.cast(dtypes.index), rounds)
-        count_, later = self.parts.count, add(one(task), index(1))
-        _, now = numbers(one(task))
-        following, then = numbers(later)
-        self.next_task = NextTask(modulo(begins.cast(dtypes.index), rounds), then, moves.below(following, order.size))
-        body = [Assign(begins, modulo(add(self.first, count_), rounds).cast(dtypes.int32)), *self.statements_of_task(),
-                Assign(begun, begins)]
-        last, rest = divmod(order.size, groups)
-        stop = add(index(last), divide(add(index(groups + rest - 1), multiply(place(index(last)), -1)), groups))
-        tasks = For(task, LOOP, moves.rebuild(body, now), stop if rest else None)
-        return nested([group], [Assign(begun, const(0, dtypes.int32)), *copies, tasks], TASK)
 
     def next_copies(self) -> tuple[list[Statement], list[Statement]]:
         """The copies of the next task's first blocks: those that may begin while the last steps of this one run, and

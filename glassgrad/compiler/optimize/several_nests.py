@@ -14,9 +14,9 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, multiply
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
+from glassgrad.compiler.optimize.boxed_tasks import in_boxes
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.pipelined_nests import in_boxes
 from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
