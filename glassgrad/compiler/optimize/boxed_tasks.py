@@ -41,7 +41,7 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
         return None
     processors, own = target.few_tasks // 2, nests.tiling()
     stays = replace(own, stay=True)
-    pays = tasks.size > processors and refuses(nests, stays) is None
+    pays = tasks.size > processors and len(nests.lasts) == 1 and refuses(nests, stays) is None
     chosen = decisions.ask(stays if pays else own, lambda c: refuses(nests, c))
     main = staying(nests, tasks, processors) if chosen.stay else \
         nested(tasks.parts, moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks)), TASK)

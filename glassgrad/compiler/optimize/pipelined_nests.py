@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, bounds, divide, index, less, modulo,
-                                                    multiply, substitute_index)
+                                                    multiply, operation, substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, If, Statement, Store, counter, expressions, load, local,
-                                            ranges_of, register, task_loops, walk)
+                                            CopyBoxes, For, If, Prefetch, Statement, Store, counter, expressions, load,
+                                            local, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.box_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
@@ -195,7 +195,7 @@ class BoxedNests(HeldNests):
 
     @property
     def left_size(self) -> int:
-        return 0 if self.holds else sum(tile.size for tile in self.left)
+        return sum(tile.size for tile in self.left)
 
     @property
     def memory(self) -> UOp:
@@ -221,7 +221,7 @@ class BoxedNests(HeldNests):
         round_, tile = self.round(which, block), self.right[which]
         replace = self.at_block(backward(self.parts.block, block) if tile in self.backwards else block)
         boxes = tile.boxes(self.stage_at(which, block), replace)
-        if not self.holds and which < len(self.left) and block.op is o.CONST and block.arg == 0:
+        if which < len(self.left) and block.op is o.CONST and block.arg == 0:
             begin = sum(left.size for left in self.left[:which])
             boxes = [*self.left[which].boxes(index(begin), {}), *boxes]
         return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
@@ -237,15 +237,8 @@ class BoxedNests(HeldNests):
 
     def held_factors(self) -> list[Statement]:
         """The left factors of the first products, into registers where these suffice: steps read memory less then."""
-        out: list[Statement] = []
-        for memory, to in self.held_left.items():
-            store, (_, k) = self.plan.copied[memory], to.src
-            steps = FlatAxis.of([r for r in ranges_of(store.index) if r is not self.plan.row])
-            small = narrowed(store.value, self.unit.left)
-            assert small is not None
-            value = substitute_index(small, {self.plan.row: self.row, **steps.apart(k)}, {})
-            out += self.over([self.row, k], Assign(to, moves.zero_outside(value, moves.below(k, steps.size))))
-        return out
+        return [s for memory, to in self.held_left.items()
+                for s in self.over(list(to.src), Assign(to, self.left_tile(memory).at(*to.src)))]
 
     def left_at(self, memory: UOp, depth: UOp) -> UOp:
         held = self.held_left.get(memory)
@@ -263,13 +256,13 @@ class BoxedNests(HeldNests):
         """The first block as far as its weights, the loop over the others, and the last product."""
         parts, zero = self.parts, index(0)
         out = [] if self.next_task else self.first_copies()
-        out += [*self.held_factors(), *[s for nest in parts.before for s in self.nest(nest)]]
+        out += [s for nest in parts.before for s in self.nest(nest)]
         scores = self.scores(zero)
         reads, made = read_first(scores.made)
         early, late = self.weights(zero)
         more, early = read_first(early)
         sums = self.sums(zero)
-        out += [*self.await_scores(zero), *scores.begins, *scores.steps, *reads, *more,
+        out += [*self.await_scores(zero), *self.held_factors(), *scores.begins, *scores.steps, *reads, *more,
                 AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
                 *self.await_values(zero)]
         if self.most_blocks > 1:
@@ -310,6 +303,7 @@ class BoxedNests(HeldNests):
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
+        touched = self.touched(add(now, index(2)))
         sums, scores = self.sums(now), self.scores(later)
         reads, made = read_first(scores.made)
         early, late = self.weights(later)
@@ -319,7 +313,7 @@ class BoxedNests(HeldNests):
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
             *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads, *more,
-            AwaitSteps(len(self.lasts), registers_of(scores.steps)),
+            AwaitSteps(len(self.lasts), registers_of(scores.steps)), *touched,
             *self.refill(self.of_scores, add(later, index(blocks))), *made,
             *self.refill(self.of_others, add(later, index(blocks))), *early,
             *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
@@ -327,6 +321,21 @@ class BoxedNests(HeldNests):
             *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
+
+    def touched(self, block: UOp) -> list[Statement]:
+        """What the sums of a block begin with, brought near: steps cannot start before threads have it. Past the last
+        block, that of the last one."""
+        count = self.parts.count
+        last = add(count, index(-1))
+        block = last if less(block, count).op is o.CONST else operation(o.MIN, block, last)
+        begins, out = self.scores(block).begins, list[Statement]()
+        read = {n: None for s in walk(begins) for n in toposort(expressions(s)) if n.op is o.LOAD and len(n.src) == 2}
+        for memory, at in (n.src for n in read if n.src[0].op is o.PARAM):
+            wide = [r for r in ranges_of(at) if r in (self.row, *self.column.values())]
+            if len(wide) == 1 and wide[0] is not self.row:                     # numbers of columns
+                out += [Prefetch(memory, substitute_index(at, {wide[0]: index(c)}, {}))
+                        for c in range(0, wide[0].arg.size, gpu.CACHE_LINE // memory.dtype.itemsize)]
+        return out
 
     def await_values(self, block: UOp) -> list[Statement]:
         """Wait for the right factors of the second products, unless the scores have waited for them."""

@@ -22,7 +22,8 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
-                                            Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
+                                            Kernel, Prefetch, Statement, Store, expressions, ranges_of, shared_locals,
+                                            walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
@@ -357,6 +358,15 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
             term = value if k == 1 else self.wrapping(dtypes.index, "*", value, times)
             total = term if total.constant == 0 else self.wrapping(dtypes.index, "+", total, term)
         return total
+
+    def prefetch(self, statement: Prefetch) -> None:
+        """A load that nothing waits for, where steps of a unit wait for what threads read; elsewhere other threads run
+        while one waits."""
+        if not self.beside.maps:
+            return
+        touch = self.define("touch", "void", "const void *p", 'unsigned word;',
+                            'asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(p));')
+        self.line(f"{touch}({self.place(statement.memory, self.split(statement.index)[0])});")
 
     def spot(self, memory: UOp, index: UOp) -> str:
         return self.beside.spot(memory, index) if memory in self.beside.permuted else super().spot(memory, index)
