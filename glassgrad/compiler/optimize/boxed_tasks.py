@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, bounds, divide, index, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, less, modulo, multiply, operation,
+                                                    substitute_index)
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import LOOP, TASK, Assign, For, Statement, counter, register, task_loops
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -77,8 +79,8 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
     many blocks at least as are on their way: of those that a mask leaves nothing of, nothing is added."""
     differ, groups = longest_first(nests, tasks), min(tasks.size, processors)
     group, task = counter("g", groups), counter("t", -(-tasks.size // groups))
-    least, parts = nests.blocks, nests.parts
-    parts.count = parts.count if bounds(parts.count)[0] >= least else parts.count.maximum(least)
+    parts = nests.parts
+    parts.count = operation(o.MAX, parts.count, index(nests.blocks))
     begun, begins = (register(name, dtypes.int32) for name in ("begun", "begins"))    # this task, the next one
     repeat = 2 * nests.blocks                  # blocks after which stages and the parities of their barriers repeat
 
@@ -98,7 +100,7 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
     copies = moves.rebuild(nests.first_copies(), numbered(index(0))[1])
     nests.first = modulo(begun.cast(dtypes.index), repeat)
     following, then = numbered(add(one(task), index(1)))
-    nests.next_task = NextTask(modulo(begins.cast(dtypes.index), repeat), then, moves.below(following, tasks.size))
+    nests.next_task = NextTask(modulo(begins.cast(dtypes.index), repeat), then, less(following, index(tasks.size)))
     after = modulo(add(nests.first, parts.count), repeat).cast(dtypes.int32)
     body = [Assign(begins, after), *nests.statements_of_task(), Assign(begun, begins)]
     whole, rest = divmod(tasks.size, groups)

@@ -294,8 +294,6 @@ class BoxedNests(HeldNests):
                 to = late if block == self.blocks - 1 and which in self.of_sums else early
                 to += moves.rebuild([self.copies(which, index(block), by_last=True)], following.tasks)
         self.first = mine
-        if following.there is None:
-            return early, late
         return [If(following.there, early)], [If(following.there, late)]
 
     def other_blocks(self) -> For:
@@ -434,7 +432,7 @@ class NextTask(NamedTuple):
     """The task after this one in its group."""
     first: UOp               # the number of its first block
     tasks: dict[UOp, UOp]    # counters of tasks -> its own
-    there: UOp | None        # where there is one
+    there: UOp               # where there is one
 
 
 def joined(products: list[ProductSteps]) -> ProductSteps:

@@ -72,7 +72,8 @@ def _tiles(product: Product, target: Target, decisions: Decisions) -> list[State
     if plan is None or not tiles:
         return None
     own = plan.with_blocks(min(tiles, key=plan.cycles))
-    chosen = decisions.ask(own, lambda c: plan.refuses(c) or _packs(c.left, c.right))
+    packs = "a nest among others packs nothing"
+    chosen = decisions.ask(own, lambda c: plan.refuses(c) or (None if c.left == c.right == "in_place" else packs))
     [phase] = RegisterTile(plan, chosen).phases()
     return [*before, *moves.serial(phase)]
 
@@ -96,10 +97,6 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
     at = add(multiply(outer, pitch), inner)
     copy = moves.loops_around([outer, inner], [Store(memory, at, product.left)], TASK)
     return copy, replace(product, left=load(memory, at))
-
-
-def _packs(left: str, right: str) -> str | None:
-    return None if left == right == "in_place" else "a nest among others packs nothing"
 
 
 def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:

@@ -278,9 +278,7 @@ class CFunction(CMatrices):
         test = None if gate is None else self.operand(gate)
         if not lanes:
             text = f"{self.base(memory)}[{self.spot(memory, index)}]"
-            if test is not None:
-                return CValue(f"{test.inside} ? {text} : 0", dtype, 0, False)
-            return CValue(text, dtype)
+            return CValue(text, dtype) if test is None else CValue(f"{test.inside} ? {text} : 0", dtype, 0, False)
         kind, full = self._unit(memory), self._unit(memory, lanes)
         place = self.place(memory, scalar)
         masked = test is not None and test.lanes > 0

@@ -15,7 +15,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, bounds, build, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
-                                            For, Kernel, Store, ranges_of, walk)
+                                            For, Kernel, Prefetch, Store, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units_here
@@ -319,6 +319,14 @@ class Asynchronous:
     def value(self, node: UOp) -> str:
         self.f.note((node,))
         return self.f.operand(node).inside
+
+    def touch(self, s: Prefetch) -> None:
+        """A load that nothing waits for, where steps of a unit wait for what threads read; elsewhere other threads run
+        while one waits."""
+        if self.maps:
+            name = self.f.define("touch", "void", "const void *p", "unsigned word;",
+                                 'asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(p));')
+            self.f.line(f"{name}({self.f.base(s.memory)} + {self.value(s.index)});")
 
     def spot(self, memory: UOp, at: UOp) -> str:
         """Where copies have put an element that threads read by themselves: lines are permuted."""

@@ -360,13 +360,7 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         return total
 
     def prefetch(self, statement: Prefetch) -> None:
-        """A load that nothing waits for, where steps of a unit wait for what threads read; elsewhere other threads run
-        while one waits."""
-        if not self.beside.maps:
-            return
-        touch = self.define("touch", "void", "const void *p", 'unsigned word;',
-                            'asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(p));')
-        self.line(f"{touch}({self.place(statement.memory, self.split(statement.index)[0])});")
+        self.beside.touch(statement)
 
     def spot(self, memory: UOp, index: UOp) -> str:
         return self.beside.spot(memory, index) if memory in self.beside.permuted else super().spot(memory, index)
@@ -382,8 +376,8 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         value = self.operand(statement.value)
         if combine is not None:
             value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
-        place = self.split(index)[0]
-        self.line(f"{f'if ({test}) ' if test else ''}{self.base(memory)}[{place.text}] = {value.text};")
+        place = f"{self.base(memory)}[{self.split(index)[0].text}]"
+        self.line(f"{f'if ({test}) ' if test else ''}{place} = {value.text};")
 
 
 def own_reads(body: list[Statement], lanes: frozenset[UOp]) -> set[UOp]:
