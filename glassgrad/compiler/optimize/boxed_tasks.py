@@ -18,7 +18,8 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, less, modulo, multiply, operation,
                                                     substitute_index)
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import LOOP, TASK, Assign, For, Statement, counter, register, task_loops
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, Store, counter, register, task_loops,
+                                            walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
@@ -43,7 +44,9 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
         return None
     processors, own = target.few_tasks // 2, nests.tiling()
     stays = replace(own, stay=True)
-    pays = tasks.size > processors and len(nests.lasts) == 1 and refuses(nests, stays) is None
+    even = nests.parts.count.op is o.CONST and all(s.gate is None for s in walk(nests.parts.after)
+                                                   if isinstance(s, Store))
+    pays = tasks.size > processors and (even or len(nests.lasts) == 1) and refuses(nests, stays) is None
     chosen = decisions.ask(stays if pays else own, lambda c: refuses(nests, c))
     main = staying(nests, tasks, processors) if chosen.stay else \
         nested(tasks.parts, moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks)), TASK)
@@ -89,7 +92,7 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
         odd = modulo(round_, 2)
         there = add(one(group), multiply(odd, -groups))
         back = add(add(multiply(odd, groups), multiply(one(group), -1)), index(-1))
-        return there.maximum(back).maximum(0) if differ else one(group)
+        return one(group) if parts.count.op is o.CONST else there.maximum(back).maximum(0)
 
     def numbered(round_: UOp) -> tuple[UOp, dict[UOp, UOp]]:
         """The number of a group's task in a round, and the counters of tasks there."""
