@@ -13,7 +13,7 @@ CAPABILITIES = {
         "compiler/optimize/product/group_unit", "compiler/optimize/product/warp_tile.py",
         "compiler/optimize/product/window_boxes.py", "compiler/optimize/product/line_boxes.py",
         "compiler/optimize/register_nests.py",
-        "compiler/optimize/pipelined_nests.py", "compiler/optimize/box_copies.py",
+        "compiler/optimize/pipelined_nests.py", "compiler/optimize/boxed_tasks.py", "compiler/optimize/box_copies.py",
         "compiler/render/gpu/asynchronous.py", "compiler/optimize/phases.py",
         "compiler/render/gpu/fragments.py", "compiler/render/gpu/register_mma.py", "compiler/check/in_flight.py"),
     "rows, scans, scatters and copies by groups of GPU threads": (

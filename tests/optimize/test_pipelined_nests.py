@@ -26,9 +26,10 @@ from glassgrad.compiler.lower.loops import (Assign, AwaitCopies, AwaitSteps, Bar
                                             Statement, counter, register, walk)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.lower.one_pass.scores import something_masked
+from glassgrad.compiler.optimize.decisions import Refused
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
-from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 
@@ -52,11 +53,12 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q.scaled_dot_product_attention(k, v, is_causal=True)
 
 
-def made(attention: Attention, shapes: tuple[tuple[int, ...], ...], dtype: DType = BF16) -> Kernel:
+def made(attention: Attention, shapes: tuple[tuple[int, ...], ...], dtype: DType = BF16,
+         moves: list[str] | None = None, target: Target = CHIP) -> Kernel:
     """The kernel of an expression in one pass."""
     tensors = [Tensor.zeros(*shape, dtype=dtype).contiguous().realize() for shape in shapes]
     [item] = attention(*tensors).schedule()
-    return optimize(lower(item.ast, blocks=CHIP.score_blocks), CHIP)
+    return optimize(lower(item.ast, blocks=target.score_blocks), target, given=moves)
 
 
 def shapes_of(batch: int, rows: int, keys: int, size: int, width: int) -> tuple[tuple[int, ...], ...]:
@@ -111,6 +113,35 @@ def test_trees_are_right(name: str, dtype: DType, is_causal: bool) -> None:
     assert runs_beside(kernel)
     values, (batch, rows, _, _, width) = numbers(shapes, dtype), SHAPES[name]
     assert distance(run(kernel, values, batch * rows * width, dtype), exactly(*values, is_causal)) < CLOSE[dtype]
+
+
+STAYING = {"as long": ((3, 200, 300, 64, 64), False), "blocks of which nothing is seen": ((2, 330, 330, 16, 16), True),
+           "past the end": ((5, 130, 200, 40, 24), True)}
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_groups_that_stay_compute_the_same(name: str) -> None:
+    """Two processors have several tasks each; the copies of one begin while the one before it ends."""
+    (batch, rows, keys, size, width), is_causal = STAYING[name]
+    shapes, attention = shapes_of(batch, rows, keys, size, width), causal if is_causal else plain
+    kernel = made(attention, shapes, target=replace(CHIP, few_tasks=4))
+    [move] = kernel.moves
+    assert move.endswith(", stay=yes)") and gpu_launch(kernel, CHIP.group_bytes).phases[0][1] == 2
+    alone = made(attention, shapes)
+    assert alone.moves == [move.replace(", stay=yes", "")]                      # 132 processors have a task at most
+    values = numbers(shapes, BF16)
+    got, wanted = (run(k, values, batch * rows * width) for k in (kernel, alone))
+    assert distance(got, exactly(*values, is_causal)) < CLOSE[BF16]
+    assert (got == wanted).all()
+
+
+def test_groups_stay_where_a_task_has_as_many_blocks_as_are_on_their_way() -> None:
+    shapes = shapes_of(9, 128, 128, 64, 64)
+    kernel = made(plain, shapes, target=replace(CHIP, few_tasks=4))
+    [move] = kernel.moves
+    assert "stay" not in move                                                   # one block of keys
+    with pytest.raises(Refused, match="as many blocks as are on their way"):
+        made(plain, shapes, moves=[move.replace(")", ", stay=yes)")])
 
 
 def across(x: Tensor) -> Tensor:
@@ -226,13 +257,17 @@ def test_a_mask_runs_in_the_blocks_that_it_changes() -> None:
     assert len(masked) == 2                                    # in the first block, and in the others
 
 
-def test_a_mask_of_whole_rows_is_left_to_the_result() -> None:
-    """Rows that see no key are 0. Neither the scores nor the weights of a block are selected for that."""
-    shapes = (*shapes_of(1, 128, 256, 16, 24), (128, 256))           # all of different sizes
+@pytest.mark.parametrize("keys, stages, processors", [(256, 6, 132), (256, 6, 1), (252, 4, 132)])
+def test_a_mask_of_whole_rows_is_left_to_the_result(keys: int, stages: int, processors: int) -> None:
+    """Rows that see no key are 0. Neither the scores nor the weights of a block are selected for that. What is added to
+    scores comes as boxes, unless its lines do not begin at multiples of 16 bytes."""
+    shapes = (*shapes_of(1, 300, keys, 16, 24), (300, keys))           # all of different sizes
+    chip = replace(CHIP, few_tasks=2 * processors)
     tensors = [Tensor.zeros(*shape, dtype=BF16).contiguous().realize() for shape in shapes]
     q, k, v, mask = tensors
     rows, item = q.scaled_dot_product_attention(k, v, attn_mask=mask).schedule()
-    kernels = [optimize(lower(each.ast, blocks=CHIP.score_blocks), CHIP) for each in (rows, item)]
+    kernels = [optimize(lower(each.ast, blocks=chip.score_blocks), chip) for each in (rows, item)]
+    assert f"stages={stages}" in kernels[1].moves[0] and ("stay=yes" in kernels[1].moves[0]) == (processors == 1)
     values = numbers(shapes, BF16)
     values[3][5] = -np.inf
     given = {x.size: (x.view(np.uint32) >> 16).astype(np.uint16).ravel() for x in values}
@@ -243,7 +278,7 @@ def test_a_mask_of_whole_rows_is_left_to_the_result() -> None:
             empty = np.zeros(size, np.bool_ if param.dtype.kind == "b" else np.uint16)
             memory.setdefault(slot, given[size] if slot < len(values) else empty)
         run_kernel(kernel, [memory[slot] for slot in each.slots])
-    got = (memory[item.slots[0]].astype(np.uint32) << 16).view(np.float32).reshape(128, 24)
+    got = (memory[item.slots[0]].astype(np.uint32) << 16).view(np.float32).reshape(300, 24)
     x, y, z, added = (a.astype(np.float64) for a in values)
     with np.errstate(invalid="ignore"):
         scores = x[0] @ y[0].T / 4 + added
@@ -252,7 +287,7 @@ def test_a_mask_of_whole_rows_is_left_to_the_result() -> None:
     assert (got[5] == 0).all() and distance(got, wanted) < CLOSE[BF16]
     made_of_sums = [s.value for s in walk(kernels[1].phases[-1].body) if isinstance(s, Assign)
                     and s.register.arg in ("tile", "tile_left") and s.value.op is not o.CONST]
-    assert {value.op for value in made_of_sums} == {o.MULACC, o.CAST}
+    assert {value.op for value in made_of_sums} == {o.MULACC if keys == 256 else o.WHERE, o.CAST}    # the last keys
 
 
 def test_what_is_masked_is_read_from_comparisons() -> None:
@@ -272,9 +307,9 @@ def test_what_is_masked_is_read_from_comparisons() -> None:
 @needs_nvrtc
 @pytest.mark.parametrize("size, is_causal, rows", [(64, True, 192), (128, False, 128), (80, False, 128)])
 def test_sources_compile_without_spills_and_with_steps_in_flight(size: int, is_causal: bool, rows: int) -> None:
-    kernel = made(causal if is_causal else plain, ((4, 2000, size),) * 3)
+    kernel = made(causal if is_causal else plain, ((20, 2000, size),) * 3)
     report = compiler_report(make_source(kernel, CHIP, "cuda"), "sm_90a")
     assert [int(n) for n in re.findall(r"(\d+) bytes spill", report)] == [0, 0]
     assert "serialized" not in report
     [(_, groups, threads, near)] = gpu_launch(kernel, CHIP.group_bytes).phases
-    assert (groups, threads) == (4 * -(-2000 // rows), 2 * rows) and near <= 224 << 10
+    assert (groups, threads) == (132, 2 * rows) and near <= 224 << 10

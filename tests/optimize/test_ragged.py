@@ -152,7 +152,7 @@ def test_every_kind_of_decision_is_here() -> None:
 
 # functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
 REWRITES = {
-    "pipelined_nests.in_boxes": "test_pipelined_nests.py::test_trees_are_right",
+    "boxed_tasks.in_boxes": "test_pipelined_nests.py::test_trees_are_right",
     "short_gpu_loops.along_results": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",

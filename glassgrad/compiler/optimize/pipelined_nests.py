@@ -18,51 +18,31 @@ store neighbouring pieces of a line. Does not know what nests compute, nor which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
-                                                    substitute_index)
+from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, bounds, divide, index, less, modulo,
+                                                    multiply, operation, substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
-                                            Barrier, CopyBoxes, For, If, Statement, Store, counter, expressions, load,
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
+                                            CopyBoxes, For, If, Prefetch, Statement, Store, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.box_copies import BoxedTile, PlacedTile
-from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.register_nests import CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps
+from glassgrad.compiler.optimize.register_nests import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
+                                                        matrices_in)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 BLOCKS = 2           # whose factors are in memory or on their way; one more where a factor is used twice
-
-
-def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """for tasks: nests  ->  phases that store factors; TASK ..: copies, steps and nests      refuses (None): no unit"""
-    loops, inner = task_loops(body)
-    plan = HeldPlan.of(inner, target, beside=True)
-    if plan is None or any(f.stop is not None for f in loops):
-        return None
-    parts, tasks = BlockParts.of(plan, inner), [f.range for f in loops]
-    nests = None if parts is None else BoxedNests(plan, parts, tasks)
-    if nests is None or not nests.fits(target):
-        return None
-    decisions.ask(nests.tiling(), lambda c: None if c.ahead else "copies run ahead of the steps here")
-    last_first = {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks if grows(nests.parts.count, r)}
-    main = moves.rebuild(nests.statements_of_task(), last_first)                # the longest tasks begin first
-    return [*[tile.before for tile in (*nests.left, *nests.right) if tile.before], nested(tasks, main, TASK)]
-
-
-def grows(count: UOp, task: UOp) -> bool:
-    """Whether a number grows with the number of the task."""
-    first, last = (bounds(substitute_index(count, {task: index(n)}, {}))[1] for n in (0, task.arg.size - 1))
-    return first < last
 
 
 @dataclass
@@ -110,6 +90,8 @@ class BoxedNests(HeldNests):
     def __init__(self, plan: HeldPlan, parts: BlockParts, tasks: list[UOp]):
         super().__init__(plan, ahead=False)
         self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
+        self.first = index(0)                         # the number of a task's first block in its group
+        self.next_task: NextTask | None = None        # whose copies begin at the end of this one
         self.backwards: list[BoxedTile] = []
         self.holds = False                            # whether left factors are in registers
         self.left: list[BoxedTile] = []
@@ -130,6 +112,11 @@ class BoxedNests(HeldNests):
             same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
             self.lasts.append((same[0] if same else len(self.right), again))
             self.right += [] if same else [again]
+        self.blocks = BLOCKS + any(which < firsts for which, _ in self.lasts)
+        self.factors = len(self.right)
+        self.beside: dict[UOp, tuple[int, UOp]] = {}  # loads of what scores are made of besides, such as masks: which
+        for product in parts.firsts:                  # of the boxed tiles has them, and the columns of their matrix
+            self.bring(product)
         depths = [self.right[i].depth for i in range(firsts)]
         limit = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
         pays = self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
@@ -139,7 +126,25 @@ class BoxedNests(HeldNests):
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
         self.of_sums = list(dict.fromkeys(which for which, _ in self.lasts))
         self.of_scores = [i for i in range(firsts) if i not in self.of_sums]
-        self.blocks = BLOCKS + any(which < firsts for which in self.of_sums)
+        self.of_others = [which for which, _ in self.beside.values()]
+
+    def bring(self, product: Product) -> None:
+        """What scores are made of besides their product, as boxes: matrices of the unit's type, along their rows."""
+        [store] = product.epilogue
+        assert isinstance(store, Store)
+        for n in toposort([store.value]):
+            found = BoxedTile.of(n, FlatAxis.of([self.plan.row]), FlatAxis.of(product.n), self.unit)
+            if found is not None and found.along_k and n.dtype is self.unit.left and self.plan.row in ranges_of(n):
+                self.right.append(found)
+                if self.memory_bytes <= gpu.SHARED_BYTES:
+                    self.beside[n] = len(self.right) - 1, self.column[store.memory]
+                else:
+                    self.right.pop()
+
+    def new(self, value: UOp, replace: dict[UOp, UOp]) -> UOp:
+        block = self.block.get(self.parts.block, index(0)) if self.parts.block is not None else index(0)
+        there = {n: self.tile(which, block).at(self.row, column) for n, (which, column) in self.beside.items()}
+        return super().new(value, {**replace, **there})
 
     def registers(self, more: int) -> int:
         """Of a thread, for all matrices, and so many more columns in the unit's type."""
@@ -165,8 +170,8 @@ class BoxedNests(HeldNests):
     def fits(self, target: Target) -> bool:
         """Whether the stages fit the memory of a group, and units have these columns."""
         known = {u.columns for u in target.units if u.text is not None and u.text.held and u.left is self.unit.left}
-        fits = self.memory.arg.size * self.unit.left.itemsize <= gpu.SHARED_BYTES
-        return fits and all(self.column[m].arg.size in known for m in self.plan.matrices)
+        columns = [self.column[m].arg.size in known for m in self.plan.matrices]
+        return self.memory_bytes <= gpu.SHARED_BYTES and all(columns)
 
     def right_tiles(self) -> dict[int, CopiedTile]:
         return {}
@@ -177,57 +182,63 @@ class BoxedNests(HeldNests):
         return Tiling("held", self.row.arg.size // self.unit.rows, 1, lanes=self.plan.threads, unit=self.unit.name,
                       left=left, right=right, stages=self.stages)
 
-    # -- memory --------------------------------------------------------------------------------------------------
-    @property
-    def stage(self) -> int:
-        """Elements of one stage."""
-        return max(tile.size for tile in self.right)
+    def results_bytes(self) -> int:
+        """Of the memory of a group that results go through."""
+        stores = [s for s in walk(self.parts.after) if isinstance(s, Store) and s.memory.op is o.PARAM]
+        tiles = {self.result_tile(s, m)[0] for s in stores for m in matrices_in([s], self.plan.matrices)}
+        return sum(int(m.arg.size) * m.dtype.itemsize for m in tiles)
 
+    # -- memory --------------------------------------------------------------------------------------------------
     @property
     def stages(self) -> int:
         return self.blocks * len(self.right)
 
     @property
     def left_size(self) -> int:
-        return 0 if self.holds else sum(tile.size for tile in self.left)
+        return sum(tile.size for tile in self.left)
 
     @property
     def memory(self) -> UOp:
-        return local("stages", self.unit.left, self.left_size + self.stages * self.stage)
+        return local("stages", self.unit.left, self.left_size + self.blocks * sum(self.stage_sizes))
 
-    def stage_at(self, round_: UOp) -> UOp:
-        return add(index(self.left_size), multiply(modulo(round_, self.stages), self.stage))
+    @property
+    def stage_sizes(self) -> list[int]:
+        """Elements of a block's stages: as many for all factors."""
+        factors = self.right[:self.factors]
+        return [max(tile.size for tile in factors)] * len(factors) + [tile.size for tile in self.right[self.factors:]]
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory.arg.size) * self.unit.left.itemsize
+
+    def stage_at(self, which: int, block: UOp) -> UOp:
+        """Where a block of a right factor lies."""
+        before, whole = (sum(sizes) for sizes in (self.stage_sizes[:which], self.stage_sizes))
+        return add(index(self.left_size + before), multiply(modulo(add(self.first, block), self.blocks), whole))
 
     def copies(self, which: int, block: UOp, by_last: bool = False) -> CopyBoxes:
         """Start to copy a block of the right factor of a product; the left one comes along with the first block."""
         round_, tile = self.round(which, block), self.right[which]
         replace = self.at_block(backward(self.parts.block, block) if tile in self.backwards else block)
-        boxes = tile.boxes(self.stage_at(round_), replace)
-        if not self.holds and which < len(self.left) and block.op is o.CONST and block.arg == 0:
+        boxes = tile.boxes(self.stage_at(which, block), replace)
+        if which < len(self.left) and block.op is o.CONST and block.arg == 0:
             begin = sum(left.size for left in self.left[:which])
             boxes = [*self.left[which].boxes(index(begin), {}), *boxes]
         return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
 
     def round(self, which: int, block: UOp) -> UOp:
-        return add(multiply(block, len(self.right)), index(which))
+        return add(multiply(add(self.first, block), len(self.right)), index(which))
 
     def await_copies(self, which: int, block: UOp) -> AwaitCopies:
         return AwaitCopies(self.memory, self.round(which, block), self.stages)
 
     def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
-        return PlacedTile(tile or self.right[which], self.memory, self.stage_at(self.round(which, block)))
+        return PlacedTile(tile or self.right[which], self.memory, self.stage_at(which, block))
 
     def held_factors(self) -> list[Statement]:
         """The left factors of the first products, into registers where these suffice: steps read memory less then."""
-        out: list[Statement] = []
-        for memory, to in self.held_left.items():
-            store, (_, k) = self.plan.copied[memory], to.src
-            steps = FlatAxis.of([r for r in ranges_of(store.index) if r is not self.plan.row])
-            small = narrowed(store.value, self.unit.left)
-            assert small is not None
-            value = substitute_index(small, {self.plan.row: self.row, **steps.apart(k)}, {})
-            out += self.over([self.row, k], Assign(to, moves.zero_outside(value, moves.below(k, steps.size))))
-        return out
+        return [s for memory, to in self.held_left.items()
+                for s in self.over(list(to.src), Assign(to, self.left_tile(memory).at(*to.src)))]
 
     def left_at(self, memory: UOp, depth: UOp) -> UOp:
         held = self.held_left.get(memory)
@@ -243,31 +254,54 @@ class BoxedNests(HeldNests):
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
         """The first block as far as its weights, the loop over the others, and the last product."""
-        parts, zero, every = self.parts, index(0), range(len(self.right))
-        out: list[Statement] = [self.copies(which, zero) for which in every]
-        for block in range(1, self.blocks):
-            out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
-        out += [*self.held_factors(), *[s for nest in parts.before for s in self.nest(nest)]]
+        parts, zero = self.parts, index(0)
+        out = [] if self.next_task else self.first_copies()
+        out += [s for nest in parts.before for s in self.nest(nest)]
         scores = self.scores(zero)
         reads, made = read_first(scores.made)
         early, late = self.weights(zero)
         more, early = read_first(early)
         sums = self.sums(zero)
-        out += [*self.await_scores(zero), *scores.begins, *scores.steps, *reads, *more,
+        out += [*self.await_scores(zero), *self.held_factors(), *scores.begins, *scores.steps, *reads, *more,
                 AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
                 *self.await_values(zero)]
         if self.most_blocks > 1:
-            out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
+            out += [*self.refill([*self.of_scores, *self.of_others], index(self.blocks)), self.other_blocks()]
         last = self.sums(add(parts.count, index(-1)))
-        out += [*last.steps, AwaitSteps(0, registers_of(last.steps)), Barrier()]
+        early_copies, late_copies = self.next_copies()
+        out += [*last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
+        out += [] if self.next_task else [Barrier()]              # a result lies over the stages
         self.block = {}
         return out + [s for nest in parts.after for s in self.nest(nest)]
+
+    def first_copies(self) -> list[Statement]:
+        """The copies of the first blocks of a task."""
+        every = range(len(self.right))
+        out: list[Statement] = [self.copies(which, index(0)) for which in every]
+        for block in range(1, self.blocks):
+            out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
+        return out
+
+    def next_copies(self) -> tuple[list[Statement], list[Statement]]:
+        """The copies of the next task's first blocks: those that may begin while the last steps of this one run, and
+        those into stages that these read."""
+        following, early, late = self.next_task, list[Statement](), list[Statement]()
+        if following is None:
+            return early, late
+        mine, self.first = self.first, following.first
+        for block in range(self.blocks):
+            for which in range(len(self.right)):
+                to = late if block == self.blocks - 1 and which in self.of_sums else early
+                to += moves.rebuild([self.copies(which, index(block), by_last=True)], following.tasks)
+        self.first = mine
+        return [If(following.there, early)], [If(following.there, late)]
 
     def other_blocks(self) -> For:
         """for blocks: scores of the next one and the second product of this one, and beside them the next weights"""
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
+        touched = self.touched(add(now, index(2)))
         sums, scores = self.sums(now), self.scores(later)
         reads, made = read_first(scores.made)
         early, late = self.weights(later)
@@ -277,21 +311,37 @@ class BoxedNests(HeldNests):
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
             *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads, *more,
-            AwaitSteps(len(self.lasts), registers_of(scores.steps)),
-            *self.refill(self.of_scores, add(later, index(blocks))), *made, *early,
+            AwaitSteps(len(self.lasts), registers_of(scores.steps)), *touched,
+            *self.refill(self.of_scores, add(later, index(blocks))), *made,
+            *self.refill(self.of_others, add(later, index(blocks))), *early,
             *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
             AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))), *late,
             *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
+    def touched(self, block: UOp) -> list[Statement]:
+        """What the sums of a block begin with, brought near: steps cannot start before threads have it. Past the last
+        block, that of the last one."""
+        count = self.parts.count
+        last = add(count, index(-1))
+        block = last if less(block, count).op is o.CONST else operation(o.MIN, block, last)
+        begins, out = self.scores(block).begins, list[Statement]()
+        read = {n: None for s in walk(begins) for n in toposort(expressions(s)) if n.op is o.LOAD and len(n.src) == 2}
+        for memory, at in (n.src for n in read if n.src[0].op is o.PARAM):
+            wide = [r for r in ranges_of(at) if r in (self.row, *self.column.values())]
+            if len(wide) == 1 and wide[0] is not self.row:                     # numbers of columns
+                out += [Prefetch(memory, substitute_index(at, {wide[0]: index(c)}, {}))
+                        for c in range(0, wide[0].arg.size, gpu.CACHE_LINE // memory.dtype.itemsize)]
+        return out
+
     def await_values(self, block: UOp) -> list[Statement]:
         """Wait for the right factors of the second products, unless the scores have waited for them."""
         return [self.await_copies(which, block) for which in self.of_sums if which >= len(self.parts.firsts)]
 
     def await_scores(self, block: UOp) -> list[Statement]:
-        """Wait for the right factors of the products that scores are made of."""
-        return [self.await_copies(which, block) for which in range(len(self.parts.firsts))]
+        """Wait for the right factors of the products that scores are made of, and for what else they are made of."""
+        return [self.await_copies(which, block) for which in (*range(len(self.parts.firsts)), *self.of_others)]
 
     @property
     def most_blocks(self) -> int:
@@ -337,14 +387,11 @@ class BoxedNests(HeldNests):
         if not matrices:
             return super().stored(s, wide, replace, matrices)
         [matrix] = matrices
-        columns, width = self.plan.matrices[matrix], self.column[matrix].arg.size
-        rows, size = self.row.arg.size, s.memory.dtype.itemsize
-        across = stride_along(s.index, self.plan.row) == 1                  # neighbours in memory are rows
-        lines, inside = (width, rows) if across else (rows, width)
-        even = 1 if across and s.gate is not None else rows if across else columns.size
+        columns, size = self.plan.matrices[matrix], s.memory.dtype.itemsize
+        tile, across, lines, inside = self.result_tile(s, matrix)
+        even = self.even_rows(s.gate) if across else columns.size
         piece = next(n for n in (gpu.COPY_BYTES // size, 4, 2, 1) if even % n == 0)
         pitch = inside + gpu.COPY_BYTES // size
-        tile = local("result", s.memory.dtype, lines * pitch, over="stages")
         line, inner = (self.column[matrix], self.row) if across else (self.row, self.column[matrix])
         keep = Store(tile, add(multiply(line, pitch), inner), self.new(s.value, replace))
         along = inside // piece
@@ -355,10 +402,37 @@ class BoxedNests(HeldNests):
         inner = add(begin, one(each))
         row, column, edge = (inner, line, line) if across else (line, inner, begin)
         there = {self.plan.row: row, **columns.apart(column)}
-        gate = both(None if s.gate is None else substitute_index(s.gate, there, {}), moves.below(edge, columns.size))
+        kept = {**there, self.plan.row: begin} if across else there          # all rows of a piece are, or none
+        gate = both(None if s.gate is None else substitute_index(s.gate, kept, {}), moves.below(edge, columns.size))
         store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
                       None, gate)
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
+
+    def even_rows(self, gate: UOp | None) -> int:
+        """A number of rows that pieces of a result may have: of a piece that begins at a multiple of it, a gate keeps
+        all rows or none."""
+        rows = int(self.row.arg.size)
+        if gate is None:
+            return rows
+        inside, limit = below_limit(gate) or ({}, 1)
+        return math.gcd(rows, limit, *[k for atom, k in inside.items() if atom is not self.plan.row]) \
+            if inside.get(self.plan.row) == 1 else 1
+
+    def result_tile(self, s: Store, matrix: UOp) -> tuple[UOp, bool, int, int]:
+        """Memory of the group for a result; whether neighbours in memory are its rows; its lines and their length."""
+        rows, width = self.row.arg.size, self.column[matrix].arg.size
+        across = stride_along(s.index, self.plan.row) == 1
+        lines, inside = (width, rows) if across else (rows, width)
+        pitch = inside + gpu.COPY_BYTES // s.memory.dtype.itemsize
+        over = "" if self.next_task else "stages"
+        return local("result", s.memory.dtype, lines * pitch, over=over), across, lines, inside
+
+
+class NextTask(NamedTuple):
+    """The task after this one in its group."""
+    first: UOp               # the number of its first block
+    tasks: dict[UOp, UOp]    # counters of tasks -> its own
+    there: UOp               # where there is one
 
 
 def joined(products: list[ProductSteps]) -> ProductSteps:

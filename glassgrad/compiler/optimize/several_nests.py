@@ -14,9 +14,9 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, multiply
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
+from glassgrad.compiler.optimize.boxed_tasks import in_boxes
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.pipelined_nests import in_boxes
 from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
@@ -72,7 +72,8 @@ def _tiles(product: Product, target: Target, decisions: Decisions) -> list[State
     if plan is None or not tiles:
         return None
     own = plan.with_blocks(min(tiles, key=plan.cycles))
-    chosen = decisions.ask(own, lambda c: plan.refuses(c) or _packs(c.left, c.right))
+    packs = "a nest among others packs nothing"
+    chosen = decisions.ask(own, lambda c: plan.refuses(c) or (None if c.left == c.right == "in_place" else packs))
     [phase] = RegisterTile(plan, chosen).phases()
     return [*before, *moves.serial(phase)]
 
@@ -96,10 +97,6 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
     at = add(multiply(outer, pitch), inner)
     copy = moves.loops_around([outer, inner], [Store(memory, at, product.left)], TASK)
     return copy, replace(product, left=load(memory, at))
-
-
-def _packs(left: str, right: str) -> str | None:
-    return None if left == right == "in_place" else "a nest among others packs nothing"
 
 
 def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:

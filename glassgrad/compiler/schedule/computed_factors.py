@@ -119,12 +119,8 @@ def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores |
         exp2((s - m) * rate) / l  ->  exp2(s * rate - (m * rate + log2(l)))
     """
     order = toposort(sinks)
-    shifts = any(n.op is o.EXP2 for n in order)
-    return _with_shifts(sinks, order, device, stores_scores, least_masked) if shifts else sinks
-
-
-def _with_shifts(sinks: list[UOp], order: list[UOp], device: str, stores_scores: StoresScores | None,
-                 least_masked: int) -> list[UOp]:
+    if not any(n.op is o.EXP2 for n in order):
+        return sinks
     readers: dict[UOp, list[UOp]] = {}
     for node in order:
         for s in node.src:

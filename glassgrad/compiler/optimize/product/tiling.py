@@ -25,7 +25,7 @@ FAMILIES = {
     "staged": ("rows", "vectors", "k_block", "stages"),
     "boxes": ("rows", "unit", "stages", "stay", "cluster"),
     "warps": ("rows", "vectors"),
-    "held": ("ahead",),
+    "held": ("ahead", "stay"),
     "taps": (),
     "window": ("rows", "vectors"),
 }

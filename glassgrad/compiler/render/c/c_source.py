@@ -263,6 +263,10 @@ class CFunction(CArithmetic, Walker):
     def place(self, memory: UOp, scalar: CValue) -> str:
         return self.base(memory) if scalar.constant == 0 else f"{self.base(memory)} + {scalar.text}"
 
+    def spot(self, memory: UOp, index: UOp) -> str:
+        """Where an element lies in its memory."""
+        return self.split(index)[0].text
+
     def takes_part(self, index: UOp) -> str:
         """The condition under which an access happens at all, where threads are lanes; empty: it always does."""
         return ""
@@ -272,10 +276,8 @@ class CFunction(CArithmetic, Walker):
         scalar, wide, step = self.split(index)
         test = None if gate is None else self.operand(gate)
         if not lanes:
-            text = f"{self.base(memory)}[{scalar.text}]"
-            if test is not None:
-                return CValue(f"{test.inside} ? {text} : 0", dtype, 0, False)
-            return CValue(text, dtype)
+            text = f"{self.base(memory)}[{self.spot(memory, index)}]"
+            return CValue(text, dtype) if test is None else CValue(f"{test.inside} ? {text} : 0", dtype, 0, False)
         kind, full = self._unit(memory), self._unit(memory, lanes)
         place = self.place(memory, scalar)
         masked = test is not None and test.lanes > 0

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, index, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, bounds, build, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
-                                            For, Kernel, ranges_of, walk)
+                                            For, Kernel, Prefetch, Store, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units_here
@@ -23,6 +23,7 @@ from glassgrad.compiler.render.gpu.register_mma import RegisterSteps
 from glassgrad.compiler.render.launch import BoxMap
 
 WARP = 32
+WORD_BYTES = 16      # of a line that a permutation keeps together
 LEFT_WORDS = 4       # of a thread, for one instruction whose left factor is in registers
 
 __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
@@ -152,6 +153,8 @@ class Asynchronous:
         self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
                             and function.is_matrix(s.register)}) > 1          # sums of the unit
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
+        copied = {s.memory for s in walk(function.body) if isinstance(s, CopyBoxes)}
+        self.permuted = copied - {s.memory for s in walk(function.body) if isinstance(s, Store)}
         shared = [s.cluster for s in walk(function.body) if isinstance(s, CopyBoxes) and s.cluster is not None]
         self.cluster = int(shared[0].arg.size) if shared else 1
 
@@ -293,9 +296,10 @@ class Asynchronous:
 
     def held_words(self, matrix: UOp, unit: MatrixUnit) -> list[str]:
         """The words of a left factor in registers, two elements each; they are made before the steps begin. One that no
-        loop assigns to stays as it is."""
-        changes = any(isinstance(s, Assign) and s.register.arg == matrix.arg for loop in walk(self.f.body)
-                      if isinstance(loop, For) and loop.kind == LOOP for s in walk(loop.body))
+        innermost loop assigns to stays as it is."""
+        loops = [s for s in walk(self.f.body) if isinstance(s, For) and s.kind == LOOP]
+        inner = [s for loop in loops if not any(other in loops for other in walk(loop.body)) for s in walk(loop.body)]
+        changes = any(isinstance(s, Assign) and s.register.arg == matrix.arg for s in inner)
         elements = [self.f.register(r).text for r in registers_of(matrix, unit, self.f.units)]
         words, kind = [f"left{i}" for i in range(len(elements) // 2)], self.f.type(WORD)
         for word, low, high in zip(words, elements[::2], elements[1::2]):
@@ -315,6 +319,26 @@ class Asynchronous:
     def value(self, node: UOp) -> str:
         self.f.note((node,))
         return self.f.operand(node).inside
+
+    def touch(self, s: Prefetch) -> None:
+        """A load that nothing waits for, where steps of a unit wait for what threads read; elsewhere other threads run
+        while one waits."""
+        if self.maps:
+            name = self.f.define("touch", "void", "const void *p", "unsigned word;",
+                                 'asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(p));')
+            self.f.line(f"{name}({self.f.base(s.memory)} + {self.value(s.index)});")
+
+    def spot(self, memory: UOp, at: UOp) -> str:
+        """Where copies have put an element that threads read by themselves: lines are permuted."""
+        lines, size = Swizzled(), memory.dtype.itemsize
+        line = lines.line_bytes // size
+        constant, terms = linear(at)
+        inside = build(constant % line, {atom: k for atom, k in terms.items() if k % line})
+        if bounds(inside)[0] < 0 or bounds(inside)[1] >= line:
+            raise Bug(f"an index of {memory.arg.name} does not say which line an element lies in")
+        begin = self.value(build(constant - constant % line, {atom: k for atom, k in terms.items() if not k % line}))
+        piece = f"(unsigned)({begin}) / {line} % {lines.repeats} * {WORD_BYTES // size}"
+        return f"{begin} + (({self.value(inside)}) ^ {piece})"
 
     def parity(self, round_: UOp) -> str:
         """Which of two phases of its stage's barrier a round is."""

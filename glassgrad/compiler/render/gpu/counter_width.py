@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Statement, expressions, walk
 
-__all__ = ["fit_32_bits", "of_counters"]
+__all__ = ["fit_32_bits", "of_counters", "sources_of"]
 
 LIMIT = 1 << 31
 _OF_INDICES = (o.RANGE, o.CONST, o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MIN)
@@ -22,13 +22,29 @@ _OF_INDICES = (o.RANGE, o.CONST, o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MI
 
 def of_counters(node: UOp) -> bool:
     """Whether an index depends on counters and constants alone."""
-    return node.dtype is dtypes.index and all(n.op in _OF_INDICES for n in toposort([node]))
+    return node.dtype is dtypes.index and all(n.op in _OF_INDICES or is_kept_counter(n) for n in sources_of([node]))
+
+
+def is_kept_counter(node: UOp) -> bool:
+    """Whether an index is the remainder of a 32-bit number in a register: it is as small as a counter."""
+    if node.op is not o.MOD or node.src[0].op is not o.CAST or node.src[1].op is not o.CONST:
+        return False
+    kept = node.src[0].src[0]
+    return kept.op is o.REGISTER and kept.dtype is dtypes.int32
+
+
+def sources_of(nodes: list[UOp]) -> list[UOp]:
+    """What indices are made of, as far as counters."""
+    return toposort(nodes, lambda n: () if is_kept_counter(n) else n.src)
 
 
 def fit_32_bits(body: list[Statement]) -> bool:
     """Whether every index of counters fits, and every sum on the way to it."""
     known: set[UOp] = set()                      # of counters alone
     for node in toposort([e for s in walk(body) for e in expressions(s)]):
+        if is_kept_counter(node):
+            known.add(node)
+            continue
         if node.op not in (o.RANGE, o.CONST) and not (node.src and all(s in known for s in node.src)):
             continue
         if node.dtype is not dtypes.index:

@@ -22,7 +22,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, Kernel, Statement, Store, expressions, ranges_of,
+                                            CopyBoxes, For, Kernel, Prefetch, Statement, Store, expressions, ranges_of,
                                             shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -30,7 +30,7 @@ from glassgrad.compiler.render.c.c_ops import CValue, Definitions
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous
 from glassgrad.compiler.render.gpu.barriers import fences
-from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
+from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters, sources_of
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, group_threads, scratch_is_global
@@ -348,7 +348,7 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
         """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
-        if all(n.op not in (o.LOAD, o.REGISTER) for n in toposort(list(terms))):
+        if all(n.op not in (o.LOAD, o.REGISTER) for n in sources_of(list(terms))):
             return super().sum(constant, terms, lanes)
         total = self.constant(wrapped(constant, dtypes.index), dtypes.index)
         for atom, k in terms.items():
@@ -357,6 +357,12 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
             term = value if k == 1 else self.wrapping(dtypes.index, "*", value, times)
             total = term if total.constant == 0 else self.wrapping(dtypes.index, "+", total, term)
         return total
+
+    def prefetch(self, statement: Prefetch) -> None:
+        self.beside.touch(statement)
+
+    def spot(self, memory: UOp, index: UOp) -> str:
+        return self.beside.spot(memory, index) if memory in self.beside.permuted else super().spot(memory, index)
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
         found = super().load(memory, index, gate, 0)
@@ -369,8 +375,8 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         value = self.operand(statement.value)
         if combine is not None:
             value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
-        place = self.split(index)[0]
-        self.line(f"{f'if ({test}) ' if test else ''}{self.base(memory)}[{place.text}] = {value.text};")
+        place = f"{self.base(memory)}[{self.split(index)[0].text}]"
+        self.line(f"{f'if ({test}) ' if test else ''}{place} = {value.text};")
 
 
 def own_reads(body: list[Statement], lanes: frozenset[UOp]) -> set[UOp]:

@@ -12,7 +12,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import Accumulate, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, Statement, Store, ranges_of
 from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue
 
 __all__ = ["GroupThreads"]
@@ -67,6 +67,3 @@ class GroupThreads(CArithmetic):
         if lanes == self.threads:
             return value
         return self.apply(o.WHERE, dtype, CValue(f"{self.thread} < {lanes}", dtypes.bool), value, start)
-
-    def prefetch(self, statement: Prefetch) -> None:
-        """Other threads run while one waits for memory."""

@@ -164,7 +164,7 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
                     f"const {kind} *p, {holds} *to{takes_aligned}", *_moved(whole, single, many, aligned))
     f.values_named += 1
     held = f.named(("value", f.values_named), f"w{f.values_named}")
-    at = f"{f.base(memory)} + {f.split(first.src[1])[0].text}"
+    at = f"{f.base(memory)} + {f.spot(memory, first.src[1])}"
     f.line(f"{holds} {held}[{many}] = {{}};")
     f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {held}{given_aligned});")
     for i, load in enumerate(loads):

@@ -1,0 +1,112 @@
+"""Tasks of nests whose factors come as boxes: a group of threads for each, or groups that stay. In: tasks of products
+and the nests between them, a block at a time. Out: the same for thread groups, or None.
+
+    TASK tasks: first copies; blocks; results         TASK groups: first copies of the first task
+                                                        for the tasks of a group:
+                                                          blocks; first copies of the next task; results
+
+A group that stays has as many stages as one that does not, and memory of its own for results, which lie over the stages
+otherwise. Does not know what nests compute, nor which unit it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, less, modulo, multiply, operation,
+                                                    substitute_index)
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, Store, counter, register, task_loops,
+                                            walk)
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.pipelined_nests import BlockParts, BoxedNests, NextTask
+from glassgrad.compiler.optimize.product.recognize import FlatAxis
+from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.register_nests import HeldPlan
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+
+def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+    """for tasks: nests  ->  phases that store factors; TASK ..: copies, steps and nests      refuses (None): no unit"""
+    loops, inner = task_loops(body)
+    plan = HeldPlan.of(inner, target, beside=True)
+    if plan is None or any(f.stop is not None for f in loops):
+        return None
+    parts = BlockParts.of(plan, inner)
+    tasks = FlatAxis.of([f.range for f in loops])
+    nests = None if parts is None else BoxedNests(plan, parts, tasks.parts)
+    if nests is None or not nests.fits(target):
+        return None
+    processors, own = target.few_tasks // 2, nests.tiling()
+    stays = replace(own, stay=True)
+    even = nests.parts.count.op is o.CONST and all(s.gate is None for s in walk(nests.parts.after)
+                                                   if isinstance(s, Store))
+    pays = tasks.size > processors and (even or len(nests.lasts) == 1) and refuses(nests, stays) is None
+    chosen = decisions.ask(stays if pays else own, lambda c: refuses(nests, c))
+    main = staying(nests, tasks, processors) if chosen.stay else \
+        nested(tasks.parts, moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks)), TASK)
+    return [*[tile.before for tile in (*nests.left, *nests.right) if tile.before], main]
+
+
+def refuses(nests: BoxedNests, c: Tiling) -> str | None:
+    """Why tasks cannot be done so."""
+    if not c.ahead:
+        return "copies run ahead of the steps here"
+    if c.stay and nests.most_blocks < nests.blocks:
+        return "groups stay where a task has as many blocks as are on their way"
+    if c.stay and nests.memory_bytes + nests.results_bytes() > gpu.SHARED_BYTES:
+        return "the stages and a result do not fit the memory of a group"
+    return None
+
+
+def longest_first(nests: BoxedNests, tasks: FlatAxis) -> dict[UOp, UOp]:
+    """Counters of tasks, from the last to the first where tasks grow."""
+    return {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks.parts if grows(nests.parts.count, r)}
+
+
+def grows(count: UOp, task: UOp) -> bool:
+    """Whether a number grows with the number of the task."""
+    first, last = (bounds(substitute_index(count, {task: index(n)}, {}))[1] for n in (0, task.arg.size - 1))
+    return first < last
+
+
+def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Statement]:
+    """TASK groups: copies of the first task; for the tasks of a group: the task, and copies of the next one
+
+    Where tasks differ in length, every other round of tasks is dealt from the last group to the first. A task has as
+    many blocks at least as are on their way: of those that a mask leaves nothing of, nothing is added."""
+    differ, groups = longest_first(nests, tasks), min(tasks.size, processors)
+    group, task = counter("g", groups), counter("t", -(-tasks.size // groups))
+    parts = nests.parts
+    parts.count = operation(o.MAX, parts.count, index(nests.blocks))
+    begun, begins = (register(name, dtypes.int32) for name in ("begun", "begins"))    # this task, the next one
+    repeat = 2 * nests.blocks                  # blocks after which stages and the parities of their barriers repeat
+
+    def place(round_: UOp) -> UOp:
+        """Of a group among those that have a task of a round."""
+        odd = modulo(round_, 2)
+        there = add(one(group), multiply(odd, -groups))
+        back = add(add(multiply(odd, groups), multiply(one(group), -1)), index(-1))
+        return one(group) if parts.count.op is o.CONST else there.maximum(back).maximum(0)
+
+    def numbered(round_: UOp) -> tuple[UOp, dict[UOp, UOp]]:
+        """The number of a group's task in a round, and the counters of tasks there."""
+        number = add(multiply(round_, groups), place(round_))
+        apart = tasks.apart(number)
+        return number, {r: substitute_index(differ.get(r, r), apart, {}) for r in tasks.parts}
+
+    copies = moves.rebuild(nests.first_copies(), numbered(index(0))[1])
+    nests.first = modulo(begun.cast(dtypes.index), repeat)
+    following, then = numbered(add(one(task), index(1)))
+    nests.next_task = NextTask(modulo(begins.cast(dtypes.index), repeat), then, less(following, index(tasks.size)))
+    after = modulo(add(nests.first, parts.count), repeat).cast(dtypes.int32)
+    body = [Assign(begins, after), *nests.statements_of_task(), Assign(begun, begins)]
+    whole, rest = divmod(tasks.size, groups)
+    last = divide(add(index(groups + rest - 1), multiply(place(index(whole)), -1)), groups)      # 1: one more round
+    loop = For(task, LOOP, moves.rebuild(body, numbered(one(task))[1]), add(index(whole), last) if rest else None)
+    return nested([group], [Assign(begun, const(0, dtypes.int32)), *copies, loop], TASK)
