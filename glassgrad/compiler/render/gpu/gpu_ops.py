@@ -50,12 +50,6 @@ class GpuArithmetic(CArithmetic):
             return CValue(f"({self.type(dtype)}){shifted.inside}", dtype)
         return super().shift(sign, dtype, x, y)
 
-    def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
-        """x * y + z, of floats rounded once: which products a compiler fuses by itself depends on the whole kernel."""
-        if dtype.kind == "f":
-            return self.function("fma", dtype, x, y, z)
-        return super().multiply_add(dtype, x, y, z)
-
     def rounded_division(self, node: UOp) -> CValue:
         """A division whose last bits are not kept."""
         values, d, dtype = [self.operand(s) for s in node.src], self.dialect, node.dtype
