@@ -90,6 +90,14 @@ def test_64_bit_integers_are_of_64_bits_and_counters_of_32() -> None:
     assert "i64" not in text_of(rows), "and so are rows that are looked up by an int32"
 
 
+def test_the_steps_of_a_product_are_not_written_out_in_each_other() -> None:
+    """Each of them reads the one before it twice: of 300 rows, nine steps were 500 copies of the first one."""
+    x, rows = held(np.ones((300, 4))), held(np.zeros((300, 4)), "int32")
+    sources = [make_source(kernel_of(item.ast, GPU, products=False), GPU, "wgsl")
+               for item in x.scatter_reduce(0, rows, x, "prod").schedule()]
+    assert max(map(len, sources)) < 30_000
+
+
 def long_loops(*sizes: int) -> Kernel:
     """Loops inside each other that sum an argument, with a running product beside it."""
     out, x = (UOp(o.PARAM, dtypes.float32, (), Param(slot, (max(sizes),))) for slot in range(2))
