@@ -6,25 +6,27 @@ says in C what that computes. Little-endian, as every machine with such a unit i
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import index_algebra as ix
+from typing import Any
+
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, Store
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
-from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue
 from glassgrad.compiler.render.matrix_unit_steps import Rows, matrix_axes, rows_at, start_of, step_of
-from glassgrad.compiler.render.value_order import Walker
 
 
-class CMatrices(CArithmetic, Walker):
+class CMatrices:
     """What a `CFunction` does with small matrices: arrays of rows."""
     matrix_units: tuple[MatrixUnit, ...]
-
-    def line(self, text: str) -> None: raise NotImplementedError
-    def register(self, node: UOp) -> CValue: raise NotImplementedError
-    def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue: raise NotImplementedError
-    def place(self, memory: UOp, scalar: CValue) -> str: raise NotImplementedError
+    units: frozenset[UOp]                  # ranges that count inside of a matrix unit,
+    is_matrix: Any                         # whether a register has such,
+    type: Any                              # and of the function: the name of a type,
+    define: Any                            # a helper,
+    line: Any                              # where text goes,
+    register: Any                          # the value of a register,
+    sum: Any                               # that of an index,
+    place: Any                             # and where an element lies
 
     def dimensions(self, register: UOp) -> str:
         """What follows the name of a matrix register where it is declared."""

@@ -245,9 +245,9 @@ class CArithmetic:
         return CValue(text, dtype, lanes, False)
 
     def negate(self, dtype: DType, x: CValue) -> CValue:
-        if dtype.kind == "u":
-            return self.infix("-", self.constant(0, dtype), x, dtype)
-        return CValue(f"-{x.inside}" if x.lanes else self.cut(dtype, f"-{x.inside}"), dtype, x.lanes, False)
+        if dtype.kind != "f" and not x.lanes:
+            return self.apply(o.SUB, dtype, self.constant(0, dtype), x)
+        return CValue(f"-{x.inside}", dtype, x.lanes, False)
 
     def invert(self, dtype: DType, x: CValue) -> CValue:
         if dtype.kind == "b" and not x.lanes:
@@ -261,8 +261,7 @@ class CArithmetic:
             return self.function(self.spelling.absolute, dtype, x)
         if x.lanes:
             return self.lanewise("abs", dtype, "$x < 0 ? -$x : $x", x)
-        least = self.choice(dtype, f"{x.inside} < 0", f"-{x.inside}", x.inside)
-        return CValue(self.cut(dtype, least.text), dtype, 0, dtype.bits < 32)
+        return self.choice(dtype, f"{x.inside} < 0", self.negate(dtype, x).inside, x.inside)
 
     def function(self, name: str, dtype: DType, *arguments: CValue) -> CValue:
         """A function of C's library on floats: "sqrt" is sqrtf for float32."""
@@ -399,8 +398,8 @@ class CArithmetic:
             return x._replace(dtype=dtype)
         if x.lanes or kept(dtype).kind != "f" and kept(x.dtype).kind != "f":
             return CValue(f"({to}){x.inside}", dtype, x.lanes)
-        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"{to} r;", "__builtin_memcpy(&r, &x, sizeof r);",
-                           "return r;")
+        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
+                           "bits.from = x;", "return bits.to;")
         return self.call(name, dtype, 0, x)
 
 

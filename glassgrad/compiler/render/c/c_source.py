@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_matrix_units import CMatrices
-from glassgrad.compiler.render.c.c_ops import CValue, Definitions, width
+from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue, Definitions, width
 from glassgrad.compiler.render.launch import LocalLayout, function_name, slot_of
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
@@ -35,7 +35,7 @@ def render_c(kernel: Kernel, target: Target, phases: list[Jammed], linkage: str 
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
 
 
-class CFunction(CMatrices):
+class CFunction(CMatrices, CArithmetic, Walker):
     """One phase of a kernel as one C function."""
     counts_in = "i64"                # the type of counters
 

@@ -86,7 +86,7 @@ class GroupThreads(CFunction):
         if combine is not None:
             value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
         text = self.written(memory, index, value)
-        self.line(f"if ({test}) {text}" if test else text)
+        self.line(f"if ({test}) {{ {text} }}" if test else text)
 
     def written(self, memory: UOp, index: UOp, value: CValue) -> str:
         """The statement that writes an element."""

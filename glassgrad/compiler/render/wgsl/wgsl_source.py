@@ -257,11 +257,11 @@ class WgslFunction(GroupThreads):
     def written(self, memory: UOp, index: UOp, value: CValue) -> str:
         array, dtype, place = self.arrays[memory], memory.dtype, self._place(memory, index)
         if dtype.itemsize >= 4:
-            return f"{{ {array.name}[{place}] = {self.carried(value, dtype).text}; }}"
+            return f"{array.name}[{place}] = {self.carried(value, dtype).text};"
         (word, bit), ones = word_and_bit(array, dtype), f"{(1 << dtype.bits) - 1}u"
         put = self.define(f"set_{array.name}", "u32", "at: i32, x: u32", f"atomicAnd(&{word}, ~({ones} << ({bit})));",
                           f"return atomicOr(&{word}, (x & {ones}) << ({bit}));")
-        return f"{{ {put}({place}, u32({value.text})); }}"
+        return f"{put}({place}, u32({value.text}));"
 
 
 def word_and_bit(array: Array, dtype: DType) -> tuple[str, str]:
