@@ -170,7 +170,8 @@ class WebgpuDevice(GpuDevice):
     def synchronize(self) -> None:
         with self.errors:
             self.submit()
-            self.queue.on_submitted_work_done_sync()
+            use = self.wgpu.BufferUsage.COPY_SRC          # a read waits for all that was submitted before
+            self.queue.read_buffer(self.device.create_buffer_with_data(data=bytes(4), usage=use))
 
 
 class WebgpuLaunch(LaunchByAddress):

@@ -202,13 +202,13 @@ class WgslFunction(GroupThreads):
 
     def _unmerged(self, node: UOp, at: int) -> CValue:
         """An operand that a driver must not merge with the operation: they take (x + c) - c for x, NaN * 0 for 0,
-        and x / 0 for anything."""
+        x / 0 for anything, and x - x for 0, whatever hides both."""
         source, value = node.src[at], self.operand(node.src[at])
+        if node.op is o.SUB and node.src[0] is node.src[1]:
+            return self.opaque(value) if at else value
         inner = source.src[0] if source.op is o.NEG else source
-        adds, twice = at == 2 or node.op in (o.ADD, o.SUB), len(node.src) == 2 and node.src[0] is node.src[1]
-        merged = inner.op in (o.ADD, o.SUB, o.MULACC) if adds else inner.op is o.MUL
-        is_zero = source.op is o.CONST and source.arg == 0
-        return self.opaque(value) if merged or is_zero or node.op is o.SUB and twice and at else value
+        merged = (o.ADD, o.SUB, o.MULACC) if at == 2 or node.op in (o.ADD, o.SUB) else (o.MUL,)
+        return self.opaque(value) if inner.op in merged or source.op is o.CONST and source.arg == 0 else value
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
         short = ix.fits(*ix.span(ix.build(constant, terms))) and \
