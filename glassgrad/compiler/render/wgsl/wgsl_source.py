@@ -118,8 +118,7 @@ class WgslFunction(GroupThreads):
         self.run(self.body)
         lines = [*self.scopes[0].lines, *([self.wait] if self.offsets else [])]
         declared = [f"var {name}: {self.type(register.dtype)};" for register, name in self.registers.items()]
-        tasks = f"task < {self.task_count}; task += {self.groups}"
-        loop = f"for (var task = i32(group.y * groups.x + group.x); {tasks}) {{"
+        loop = f"for (var task = i32(group.y * groups.x + group.x); task < {self.task_count}; task += {self.groups}) {{"
         body = ["let thread = i32(local);", *self.pointers, *declared, loop, *["  " + line for line in lines], "}"]
         return "\n".join([f"@compute @workgroup_size({self.threads})", f"fn {self.name}({BUILTINS}) {{",
                           *["  " + line for line in body], "}"])
