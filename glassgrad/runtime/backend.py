@@ -217,12 +217,12 @@ class RendererFacts(NamedTuple):
 class Backend:
     """A device, opened. `programs` compiles each distinct kernel once for each set of settings."""
     renderer: Any = None
-    has_float64 = True                 # whether kernels can compute with float64
+    missing_types: tuple[str, ...] = ()        # names of the element types that it refuses
 
     @property
-    def missing_types(self) -> tuple[str, ...]:
-        """Names of the element types that it refuses."""
-        return () if self.has_float64 else ("float64",)
+    def has_float64(self) -> bool:
+        """Whether kernels can compute with float64."""
+        return "float64" not in self.missing_types
 
     def __init__(self, name: str, memory: Any):
         self.name, self.memory = name, memory

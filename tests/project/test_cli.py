@@ -72,7 +72,7 @@ def test_devices_says_what_each_one_is_on_this_machine():
 
 def test_devices_says_what_each_one_has_and_needs(monkeypatch, capsys):
     class Half(PythonDevice):
-        description, has_float64 = "half a device", False
+        description, missing_types = "half a device", ("float64",)
 
     def absent(name):
         raise DeviceError("there is none", given="nothing", fix="get one")

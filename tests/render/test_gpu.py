@@ -150,7 +150,7 @@ def test_who_stores_and_who_reads(dialect: Dialect) -> None:
     kernel = Kernel("k", [out, x], [Phase(body)], (0,))
     source = make_source(kernel, GPU, dialect.name)
     assert gpu_launch(kernel).phases == (("k_0", 1, 64, 0),)
-    assert "thread < 40 ? data1[thread] : 0" in source and "if (thread == 0) data0[0] = r;" in source
+    assert "thread < 40 ? data1[thread] : 0" in source and "if (thread == 0) { data0[0] = r; }" in source
     assert source.count(dialect.wait) == (2 if dialect.warp else 3), "the fold's own"
 
 

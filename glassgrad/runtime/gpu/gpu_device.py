@@ -26,7 +26,8 @@ from glassgrad.runtime.host_memory import readable
 from glassgrad.runtime.kernel_key import cache_key, cost
 from glassgrad.runtime.search.searched_kernels import SearchedKernels
 
-__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "no_memory_left"]
+__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "driver_failure",
+           "no_memory_left"]
 
 USER_THREADS = 256        # of each group, where a kernel is the user's own
 
@@ -80,7 +81,7 @@ class GpuDevice(SearchedKernels, Backend):
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
         self.searched_on = (name,)
-        self.has_float64 = self.dialect.has_float64
+        self.missing_types = self.dialect.missing_types
         self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False,
                                       missing_types=lambda: self.missing_types)
 
@@ -242,6 +243,12 @@ class GpuPlan(DevicePlan):
 
     def run_one(self, number: int) -> int:
         return self.device.time(self.launches[number])
+
+
+def driver_failure(name: str, doing: str, given: str) -> DeviceError:
+    """What is said when a driver fails at something that has nothing to do with what is computed."""
+    return DeviceError(f"{name} failed to {doing}", given=given, expected="a device that answers",
+                       fix="start the program anew; if it happens again, see the driver's messages, or use DEV=CPU")
 
 
 def no_memory_left(size: int) -> MemoryLimitError:

@@ -25,8 +25,8 @@ FIRST = 1 << 60           # numbers of such memory, apart from any address of th
 
 
 class MemoryByHandle:
-    """Blocks of device memory by addresses; safe to use from several threads. A subclass provides `new_handle` and the
-    two copies."""
+    """Blocks of device memory by addresses; safe to use from several threads. A subclass provides `new_handle`, `write`
+    and `read`."""
     on_host, in_parts = False, True
     smallest = 1              # bytes of a block,
     largest = 1 << 62         # and the most that the driver allows
@@ -45,6 +45,22 @@ class MemoryByHandle:
     def new_handle(self, size: int) -> Any:
         """Memory of so many bytes; None where the device has none left."""
         raise Bug(f"{type(self).__name__} has no new_handle")
+
+    def write(self, address: int, view: memoryview) -> None:
+        """Copy bytes to an address, at least one."""
+        raise Bug(f"{type(self).__name__} has no write")
+
+    def read(self, address: int, nbytes: int) -> bytearray:
+        """A copy of the bytes at an address, at least one."""
+        raise Bug(f"{type(self).__name__} has no read")
+
+    def copy_in(self, address: int, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        if view.nbytes:
+            self.write(address, view)
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        return self.read(address, nbytes) if nbytes else bytearray()
 
     def new_address(self, handle: Any, size: int) -> int:
         """The address of a new block."""

@@ -136,13 +136,12 @@ class MetalMemory(MemoryByHandle):
         self.device.synchronize()
         super().empty_cache()
 
-    def copy_in(self, address: int, data: Any) -> None:
+    def write(self, address: int, view: memoryview) -> None:
         self.device.synchronize()
-        view = memoryview(data).cast("B")
         ctypes.memmove(address, bytes(view) if view.readonly else
                        (ctypes.c_char * view.nbytes).from_buffer(view), view.nbytes)
 
-    def copy_out(self, address: int, nbytes: int) -> bytearray:
+    def read(self, address: int, nbytes: int) -> bytearray:
         self.device.synchronize()
         return bytearray(ctypes.string_at(address, nbytes))
 

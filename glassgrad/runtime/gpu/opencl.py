@@ -15,7 +15,7 @@ from glassgrad.base.errors import DeviceError, MemoryLimitError
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected, driver_failure
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["open_opencl"]
@@ -59,33 +59,28 @@ class OpenclMemory(MemoryByHandle):
         except self.cl.MemoryError:
             return None
 
-    def copy_in(self, address: int, data: Any) -> None:
-        view = memoryview(data).cast("B")
-        if view.nbytes:
-            handle, at = self.find(address)
-            try:
-                self.cl.enqueue_copy(self.queue, handle, view, dst_offset=at)
-            except self.cl.Error as error:
-                raise driver_failure(self.cl, error, "copy memory in") from None
+    def write(self, address: int, view: memoryview) -> None:
+        handle, at = self.find(address)
+        try:
+            self.cl.enqueue_copy(self.queue, handle, view, dst_offset=at)
+        except self.cl.Error as error:
+            raise failure(self.cl, error, "copy memory in") from None
 
-    def copy_out(self, address: int, nbytes: int) -> bytearray:
-        out = bytearray(nbytes)
-        if nbytes:
-            handle, at = self.find(address)
-            try:
-                self.cl.enqueue_copy(self.queue, out, handle, src_offset=at)
-            except self.cl.Error as error:
-                raise driver_failure(self.cl, error, "copy memory out") from None
+    def read(self, address: int, nbytes: int) -> bytearray:
+        (handle, at), out = self.find(address), bytearray(nbytes)
+        try:
+            self.cl.enqueue_copy(self.queue, out, handle, src_offset=at)
+        except self.cl.Error as error:
+            raise failure(self.cl, error, "copy memory out") from None
         return out
 
 
-def driver_failure(cl: Any, error: Exception, doing: str) -> Exception:
+def failure(cl: Any, error: Exception, doing: str) -> Exception:
     """What the driver reports, as an error for the user's line: no memory, or a device that is lost."""
     if isinstance(error, cl.MemoryError):        # drivers may allocate a block when it is first used
         return MemoryLimitError("the GPU has no memory left", given=str(error), expected="memory that is free",
                                 fix="use smaller batches, or let go of tensors")
-    return DeviceError(f"OPENCL failed to {doing}", given=str(error), expected="a device that answers",
-                       fix="start the program anew; if it happens again, see the driver's messages, or use DEV=CPU")
+    return driver_failure("OPENCL", doing, str(error))
 
 
 class OpenclDevice(GpuDevice):
@@ -97,7 +92,7 @@ class OpenclDevice(GpuDevice):
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         super().__init__(name, OpenclMemory(name, cl, self.context, self.queue))
-        self.has_float64 = "cl_khr_fp64" in device.extensions
+        self.missing_types = () if "cl_khr_fp64" in device.extensions else ("float64",)
         group_bytes = min(GPU.group_bytes, device.local_mem_size - FOLD_BYTES)
         self.target = replace(GPU, row_bytes=group_bytes, group_bytes=group_bytes)
         options = os.environ.get("PYOPENCL_BUILD_OPTIONS", "")        # pyopencl adds them to every build
@@ -131,7 +126,7 @@ class OpenclDevice(GpuDevice):
         try:
             self.queue.finish()
         except self.cl.Error as error:
-            raise driver_failure(self.cl, error, "run what was launched") from None
+            raise failure(self.cl, error, "run what was launched") from None
 
 
 class OpenclLaunch(LaunchByAddress):
@@ -163,4 +158,4 @@ class OpenclLaunch(LaunchByAddress):
         try:
             self.event = cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.range, self.group)
         except cl.Error as error:
-            raise driver_failure(cl, error, f"launch the kernel {self.kernel.function_name}") from None
+            raise failure(cl, error, f"launch the kernel {self.kernel.function_name}") from None

@@ -246,12 +246,12 @@ def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value
     key = rows_of(index, axis).cast(dtypes.int64)
     order = order_of(key.cast(dtypes.uint32), max(1, (n - 1).bit_length()))
     rows, count = key.shape
-    names, products = gather_known(key, 1, order), gather_known(rows_of(value, axis), 1, order)
+    names, products = gather_known(key, 1, order).contiguous(), gather_known(rows_of(value, axis), 1, order)
     step = 1
     while step < count:      # after it, each element holds the product of the last 2 * step of its index
         before = pad_axis(part(products, 1, 0, count - step), 1, step, 0, 1)
         same = pad_axis(part(names, 1, 0, count - step), 1, step, 0, -1).eq(names)
-        products = same.where(products * before, products)
+        products = same.where(products * before, products).contiguous()      # else a step would write out all before it
         step *= 2
     targets = gather_known(rows_of(target.reshape(index.shape), axis), 1, order)
     after = pad_axis(part(names, 1, 1, count), 1, 0, 1, -1)

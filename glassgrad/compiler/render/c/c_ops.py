@@ -60,11 +60,24 @@ class Definitions:
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a language spells what C compilers have built in."""
+    """How a language spells literals, functions and variables; what is not said is C's."""
     function: str = "__builtin_{name}{end}"                         # {end}: "f" for float32
     nan: tuple[str, str] = ('__builtin_nanf("")', '__builtin_nan("")')      # of float32, of float64
     inf: tuple[str, str] = ("__builtin_inff()", "__builtin_inf()")
-    long: str = "ll"                                                # after an integer of 64 bits
+    ends: Mapping[DType, str] = field(default_factory=lambda: literal_ends("ll"))       # of literals
+    bools: tuple[str, str] = ("0", "1")
+    head: str = "{inline} {result} {name}({parameters})"            # of a function
+    parameter: str = "{kind} {name}"
+    value: str = "{kind} {name} = {value};"                         # a variable that keeps its value
+    cut: str = "({kind})({text})"                                   # what is left of 32 bits in a smaller type
+    distance: str = "y"                                             # to shift by, {most} bits at most
+    differ: str = "{x} != {y}"                                      # of floats: a NaN differs from all
+    absolute: str = "fabs"                                          # of floats
+
+
+def literal_ends(long: str) -> dict[DType, str]:
+    """What C has after its literals, where integers of 64 bits end so."""
+    return {dtypes.float32: "f", dtypes.uint32: "u", dtypes.int64: long, dtypes.uint64: f"u{long}"}
 
 
 BUILTIN = Spelling()
@@ -75,21 +88,20 @@ def number(value: float | int | bool, dtype: DType, spelling: Spelling = BUILTIN
     if dtype in SMALL_FLOATS:
         value, dtype = bits_of(float(value), dtype), carrier(dtype)
     if dtype.kind == "b":
-        return "1" if value else "0"
+        return spelling.bools[bool(value)]
+    end = spelling.ends.get(dtype, "")
     if dtype.kind != "f":
-        end = {dtypes.uint32: "u", dtypes.uint64: f"u{spelling.long}", dtypes.int64: spelling.long}.get(dtype, "")
         if dtype is dtypes.int64 and -(1 << 31) < value < 1 << 31:
             end = ""
         text = f"{value}{end}" if value > dtype.min or not value else f"(-{-(value + 1)}{end} - 1)"
         return f"({text})" if value < 0 and text[0] != "(" else text
-    end = "f" if dtype is dtypes.float32 else ""
     if math.isnan(value):
         return spelling.nan[dtype is dtypes.float64]
     value = round_float(value, dtype)
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}{spelling.inf[dtype is dtypes.float64]}"
     text = repr(value)
-    if end:       # the shortest that is the same float32
+    if dtype is dtypes.float32:       # the shortest that is the same float32
         text = next(t for p in range(1, 10) if bits_of(float(t := f"{value:.{p}g}"), dtype) == bits_of(value, dtype))
     text = text if any(c in text for c in ".en") else text + ".0"
     return f"({text}{end})" if text[0] == "-" else text + end
@@ -141,9 +153,28 @@ class CArithmetic:
     def define(self, name: str, result: str, arguments: str, *body: str) -> str:
         """A helper function, written once."""
         if name not in self.definitions.helpers:
+            head = self.spelling.head.format(inline=self.inline, result=result, name=name, parameters=arguments)
             lines = "\n".join(f"  {line}" for line in body)
-            self.definitions.helpers[name] = f"{self.inline} {result} {name}({arguments}) {{\n{lines}\n}}"
+            self.definitions.helpers[name] = f"{head} {{\n{lines}\n}}"
         return name
+
+    def parameters(self, kind: str, names: str) -> str:
+        """Parameters of one type."""
+        return ", ".join([self.spelling.parameter.format(kind=kind, name=name) for name in names])
+
+    # -- what languages spell differently: of scalars --------------------------------------------------------------
+    def choice(self, dtype: DType, test: str, yes: str, no: str) -> CValue:
+        """One of two values, by a test."""
+        return CValue(f"{test} ? {yes} : {no}", dtype, 0, False)
+
+    def cut(self, dtype: DType, text: str) -> str:
+        """A result of integers as its type has it: smaller ones than 32 bits are computed in 32."""
+        smaller = dtype.bits < 32 and dtype.kind in "iu"
+        return self.spelling.cut.format(kind=self.type(dtype), text=text, bits=dtype.bits) if smaller else text
+
+    def converted(self, x: CValue, dtype: DType) -> str:
+        """A number in another type; of floats as integers, where it fits."""
+        return f"({self.type(dtype)}){x.inside}"
 
     def call(self, name: str, dtype: DType, lanes: int, *arguments: CValue) -> CValue:
         return CValue(f"{name}({', '.join([a.text for a in arguments])})", dtype, lanes)
@@ -167,7 +198,7 @@ class CArithmetic:
         lanes = max(condition.lanes, yes.lanes, no.lanes)
         yes, no = self.wide(yes, lanes), self.wide(no, lanes)
         if not condition.lanes:
-            return CValue(f"{condition.inside} ? {yes.inside} : {no.inside}", dtype, lanes, False)
+            return self.choice(dtype, condition.inside, yes.inside, no.inside)._replace(lanes=lanes)
         if dtype is dtypes.bool:
             test = condition.inside
             return CValue(f"({test} & {yes.inside}) | (~{test} & {no.inside})", dtype, lanes, False)
@@ -209,28 +240,28 @@ class CArithmetic:
         if lanes and (x.dtype.bits < 32 or x.dtype is dtypes.bool):
             x, y = self.wide(x, lanes), self.wide(y, lanes)
         text = f"{x.inside} {sign} {y.inside}"
-        if not lanes and dtype.bits < 32 and dtype is not dtypes.bool:      # C computes in int
-            return CValue(f"({self.type(dtype)})({text})", dtype)
+        if not lanes and dtype.bits < 32 and dtype is not dtypes.bool:
+            return CValue(self.cut(dtype, text), dtype)
         return CValue(text, dtype, lanes, False)
 
     def negate(self, dtype: DType, x: CValue) -> CValue:
-        back = f"({self.type(dtype)})" if not x.lanes and dtype.bits < 32 else ""
-        return CValue(f"{back}-{x.inside}", dtype, x.lanes, False)
+        if dtype.kind != "f" and not x.lanes:
+            return self.apply(o.SUB, dtype, self.constant(0, dtype), x)
+        return CValue(f"-{x.inside}", dtype, x.lanes, False)
 
     def invert(self, dtype: DType, x: CValue) -> CValue:
         if dtype.kind == "b" and not x.lanes:
             return CValue(f"!{x.inside}", dtype)
-        back = f"({self.type(dtype)})" if not x.lanes and dtype.bits < 32 else ""
-        return CValue(f"{back}~{x.inside}", dtype, x.lanes)
+        return CValue(f"~{x.inside}" if x.lanes else self.cut(dtype, f"~{x.inside}"), dtype, x.lanes)
 
     def absolute(self, dtype: DType, x: CValue) -> CValue:
         if dtype.kind == "u":
             return x
         if dtype.kind == "f":
-            return self.function("fabs", dtype, x)
+            return self.function(self.spelling.absolute, dtype, x)
         if x.lanes:
             return self.lanewise("abs", dtype, "$x < 0 ? -$x : $x", x)
-        return CValue(f"({self.type(dtype)})({x.inside} < 0 ? -{x.inside} : {x.inside})", dtype)
+        return self.choice(dtype, f"{x.inside} < 0", self.negate(dtype, x).inside, x.inside)
 
     def function(self, name: str, dtype: DType, *arguments: CValue) -> CValue:
         """A function of C's library on floats: "sqrt" is sqrtf for float32."""
@@ -244,7 +275,8 @@ class CArithmetic:
         """x sign y of numbers, as booleans."""
         lanes, itemsize = max(x.lanes, y.lanes), kept(x.dtype).itemsize
         if not lanes:
-            return CValue(f"{x.inside} {sign} {y.inside}", dtypes.bool, 0, False)
+            spelled = self.spelling.differ if sign == "!=" and x.dtype.kind == "f" else f"{{x}} {sign} {{y}}"
+            return CValue(spelled.format(x=x.inside, y=y.inside), dtypes.bool, 0, False)
         result = self.infix(sign, x, y, dtypes.bool)
         if itemsize == MASK.itemsize:
             return CValue(result.text, dtypes.bool, lanes, False)
@@ -254,11 +286,11 @@ class CArithmetic:
         """x sign y of booleans. "<" is (not x) & y, and "==" is not (x ^ y)."""
         lanes = max(x.lanes, y.lanes)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
-        no = "~" if lanes else "!"
         if sign == "<":
-            return CValue(f"{no}{x.inside} & {y.inside}", dtypes.bool, lanes, False)
-        if sign == "==":
-            return CValue(f"{no}({x.inside} ^ {y.inside})", dtypes.bool, lanes)
+            return CValue(f"{'~' if lanes else '!'}{x.inside} & {y.inside}", dtypes.bool, lanes, False)
+        if sign == "==" and lanes:
+            return CValue(f"~({x.inside} ^ {y.inside})", dtypes.bool, lanes)
+        sign = "!=" if sign == "^" and not lanes else sign
         return CValue(f"{x.inside} {sign} {y.inside}", dtypes.bool, lanes, False)
 
     def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
@@ -267,8 +299,9 @@ class CArithmetic:
         x, y = self.wide(x, lanes), self.wide(y, lanes)
         full = self.type(dtype, lanes)
         if not lanes:        # a NaN in y is the result because no comparison with it holds
-            test = f"x {sign} y || x != x" if dtype.kind == "f" else f"x {sign} y"
-            self.define(f"{name}_{full}", full, f"{full} x, {full} y", f"return {test} ? x : y;")
+            test = f"x {sign} y || !(x == x)" if dtype.kind == "f" else f"x {sign} y"
+            self.define(f"{name}_{full}", full, self.parameters(full, "xy"),
+                        f"return {self.choice(dtype, test, 'x', 'y').text};")
         else:
             bits = self.type(SIGNED[dtype.itemsize], x.lanes)
             test = f"(x {sign} y) | (x != x)" if dtype.kind == "f" else f"x {sign} y"
@@ -280,15 +313,15 @@ class CArithmetic:
         if y.constant is not None:
             if not 0 <= y.constant < dtype.bits:
                 return self.wide(self.constant(0, dtype), x.lanes)
-            whole = f"({self.type(dtype)}){x.inside}" if x.constant is not None else x.inside   # C's 16 is an int
+            whole = self.converted(x, dtype) if x.constant is not None else x.inside   # C's 16 is an int
             shifted = f"{whole} {sign} {y.constant}"
-            return CValue(shifted, dtype, x.lanes, False) if x.lanes or dtype.bits >= 32 else \
-                CValue(f"({self.type(dtype)})({shifted})", dtype)
+            return CValue(shifted if x.lanes else self.cut(dtype, shifted), dtype, x.lanes, False)
         lanes = max(x.lanes, y.lanes)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
         name, scalar = "left" if sign == "<<" else "right", self.type(dtype)
-        helper = self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y",
-                             f"return y < 0 || y >= {dtype.bits} ? 0 : x {sign} y;")
+        shifted = self.cut(dtype, f"x {sign} {self.spelling.distance.format(most=max(32, dtype.bits) - 1)}")
+        body = self.choice(dtype, f"y < 0 || y >= {dtype.bits}", "0", shifted).text
+        helper = self.define(f"{name}_{NAMES[dtype]}", scalar, self.parameters(scalar, "xy"), f"return {body};")
         return self.per_lane(name, helper, dtype, x, y)
 
     def divide(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
@@ -297,15 +330,14 @@ class CArithmetic:
         if y.constant is not None and y.constant > 0 and (dtype.kind == "u" or x.low is not None and x.low >= 0):
             return self.infix(sign, x, y if dtype.bits >= 32 else self.wide(y, lanes), dtype)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
-        if dtype.kind == "u":
-            body = [f"return y == 0 ? 0 : x {sign} y;"]
-        elif sign == "/":       # rounds down; by 0 is 0, and by -1 never overflows
-            body = ["if (y == 0 || y == -1) return y == 0 ? 0 : -x;", f"{scalar} q = x / y, r = x % y;",
-                    "return r != 0 && (r ^ y) < 0 ? q - 1 : q;"]
-        else:
-            body = ["if (y == 0 || y == -1) return 0;", f"{scalar} r = x % y;",
-                    "return r != 0 && (r ^ y) < 0 ? r + y : r;"]
-        helper = self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y", *body)
+        by_zero = self.choice(dtype, "y == 0", "0", f"x {sign} y" if dtype.kind == "u" else "-x").text
+        body = [f"return {by_zero};"]
+        if dtype.kind == "i":       # rounds down; by 0 is 0, and by -1 never overflows
+            exact, below = ("x / y", "x / y - 1") if sign == "/" else ("r", "r + y")
+            rounded = self.choice(dtype, "r != 0 && (r ^ y) < 0", below, exact).text
+            body = [f"if (y == 0 || y == -1) {{ return {self.cut(dtype, by_zero) if sign == '/' else 0}; }}",
+                    self.spelling.value.format(kind=scalar, name="r", value="x % y"), f"return {rounded};"]
+        helper = self.define(f"{name}_{NAMES[dtype]}", scalar, self.parameters(scalar, "xy"), *body)
         return self.per_lane(name, helper, dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: CValue) -> CValue:
@@ -347,7 +379,7 @@ class CArithmetic:
         if source.kind == "f" and dtype.kind in "iu":
             return self._to_integer(x, dtype)
         if not lanes:
-            return CValue(f"({full}){x.inside}", dtype)
+            return CValue(self.converted(x, dtype), dtype)
         if source.kind != "f" and dtype.kind != "f" and source.bits == dtype.bits:
             return CValue(f"({full}){x.inside}", dtype, lanes)
         return CValue(f"__builtin_convertvector({x.text}, {full})", dtype, lanes)
@@ -355,9 +387,9 @@ class CArithmetic:
     def _to_integer(self, x: CValue, dtype: DType) -> CValue:
         """A float as int32 or int64."""
         result, scalar = self.type(dtype), self.type(x.dtype)
-        limit, least = number(2.0 ** (dtype.bits - 1), x.dtype), number(dtype.min, dtype, self.spelling)
-        name = self.define(f"to_{result}_{scalar}", result, f"{scalar} x",
-                           f"return x >= -{limit} && x < {limit} ? ({result})x : {least};")
+        limit, least = self.constant(2.0 ** (dtype.bits - 1), x.dtype).text, number(dtype.min, dtype, self.spelling)
+        body = self.choice(dtype, f"x >= -{limit} && x < {limit}", self.converted(x._replace(text="x"), dtype), least)
+        name = self.define(f"to_{result}_{scalar}", result, self.parameters(scalar, "x"), f"return {body.text};")
         return self.per_lane(name, name, dtype, x)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:
@@ -366,8 +398,8 @@ class CArithmetic:
             return x._replace(dtype=dtype)
         if x.lanes or kept(dtype).kind != "f" and kept(x.dtype).kind != "f":
             return CValue(f"({to}){x.inside}", dtype, x.lanes)
-        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"{to} r;", "__builtin_memcpy(&r, &x, sizeof r);",
-                           "return r;")
+        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
+                           "bits.from = x;", "return bits.to;")
         return self.call(name, dtype, 0, x)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import dtypes, wrapped
+from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, UNIT, Accumulate, For, Kernel, Prefetch, Statement, Store
@@ -118,10 +118,13 @@ class CFunction(CArithmetic, Walker):
 
     def loop_end(self, statement: For) -> str:
         """The number that a loop's counter stays below."""
-        stop, limit = statement.stop, str(statement.range.arg.size)
-        end = limit if stop is None else self.operand(stop).inside
-        shorter = stop is None or ix.bounds(stop)[1] <= statement.range.arg.size
-        return end if shorter else f"({end} < {limit} ? {end} : {limit})"
+        stop, size = statement.stop, statement.range.arg.size
+        if stop is None:
+            return str(size)
+        end = self.operand(stop)
+        if ix.bounds(stop)[1] > size:
+            end = self.choice(end.dtype, f"{end.inside} < {size}", end.inside, str(size))
+        return self.carried(end, dtypes.int32).inside
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Lines before a loop that tell the compiler how to treat it."""
@@ -189,7 +192,8 @@ class CFunction(CArithmetic, Walker):
         name = self.name_for(node, value)
         if not name:
             return value
-        self.line(f"{self.value_type(node, value.lanes)} {name} = {value.text};")
+        kind = self.value_type(node, value.lanes)
+        self.line(self.spelling.value.format(kind=kind, name=name, value=value.text))
         return CValue(name, value.dtype, value.lanes)
 
     def value_type(self, node: UOp, lanes: int) -> str:
@@ -230,28 +234,32 @@ class CFunction(CArithmetic, Walker):
             values[0] = values[0]._replace(low=ix.span(src[0])[0])
         return self.apply(op, src[-1].dtype, *values)
 
-    def sum(self, constant: int, terms: dict[UOp, int], lanes: int) -> CValue:
+    def carried(self, x: CValue, dtype: DType) -> CValue:
+        """An int64 in other bits, where a language does not convert by itself."""
+        return x
+
+    def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
         """constant + sum of k * atom, as one would write it."""
         total: CValue | None = None
         ranked = sorted(terms, key=lambda a: (self.widths[a], self.scope_of(a).depth, ix.order_key(a)))
-        for atom, k in [(a, terms[a]) for a in ranked]:
-            value = self.operand(atom)
-            times = self.constant(wrapped(abs(k), dtypes.index), dtypes.index)
-            term = value if abs(k) == 1 else self.infix("*", value, times, dtypes.index)
+        for atom, k in [(a, wrapped(terms[a], dtype)) for a in ranked]:
+            value = self.carried(self.operand(atom), dtype)
+            times = self.constant(wrapped(abs(k), dtype), dtype)
+            term = value if abs(k) == 1 else self.infix("*", value, times, dtype)
             if total is None:
                 if abs(k) == 1:
-                    term = CValue(term.inside, dtypes.index, term.lanes)
-                total = term if k > 0 else CValue(f"-{term.inside}", dtypes.index, term.lanes, False)
+                    term = CValue(term.inside, dtype, term.lanes)
+                total = term if k > 0 else CValue(f"-{term.inside}", dtype, term.lanes, False)
             else:
                 text = f"{total.text} {'+' if k > 0 else '-'} {term.inside if abs(k) == 1 else term.text}"
-                total = CValue(text, dtypes.index, max(total.lanes, term.lanes), False)
-        constant = wrapped(constant, dtypes.index)
-        rest = self.constant(abs(constant) if constant > -(1 << 63) else constant, dtypes.index)
+                total = CValue(text, dtype, max(total.lanes, term.lanes), False)
+        constant = wrapped(constant, dtype)
+        rest = self.constant(abs(constant) if constant > dtype.min else constant, dtype)
         if total is None:
-            return self.wide(self.constant(constant, dtypes.index), lanes)
+            return self.wide(self.constant(constant, dtype), lanes)
         if constant:
-            sign = "-" if -(1 << 63) < constant < 0 else "+"
-            total = CValue(f"{total.text} {sign} {rest.text}", dtypes.index, total.lanes, False)
+            sign = "-" if dtype.min < constant < 0 else "+"
+            total = CValue(f"{total.text} {sign} {rest.text}", dtype, total.lanes, False)
         return self.wide(total, lanes)
 
     # -- memory --------------------------------------------------------------------------------------------------

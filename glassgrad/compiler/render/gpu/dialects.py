@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.render.c.c_ops import Spelling
+from glassgrad.compiler.render.c.c_ops import Spelling, literal_ends
 
 __all__ = ["CUDA", "DIALECTS", "HIP", "METAL", "OPENCL", "WGSL", "Conversion", "Dialect", "Language"]
 
@@ -20,7 +20,7 @@ class Language:
     """What a device tells of its language."""
     name: str
     by_handle: bool              # memory is a handle and a distance, not an address
-    has_float64: bool = True
+    missing_types: tuple[str, ...] = ()
 
 
 WGSL = Language("wgsl", by_handle=True)         # not a dialect of C: render/wgsl/ writes it
@@ -68,7 +68,7 @@ class Dialect:
     ordinary_reciprocal: tuple[str, ...] = ()    # the same where neither x nor the result is a denormal number,
     quotient: tuple[str, ...] = ()           # and of x and y, within two
     extreme: tuple[str, ...] = ()            # likewise {name}, max or min, of x and y, where a NaN wins
-    has_float64: bool = True
+    missing_types: tuple[str, ...] = ()
 
 
 def _pair_of(letters: str) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ OPENCL = Dialect(
 # The driver turns fast math off (runtime/gpu/metal.py). There is no float64, and no shuffle of 64 bits or of bool.
 METAL = Dialect(
     name="metal",
-    spelling=Spelling("{name}", ("as_type<float>(0x7fc00000)", ""), ("INFINITY", ""), long="l"),
+    spelling=Spelling("{name}", ("as_type<float>(0x7fc00000)", ""), ("INFINITY", ""), literal_ends("l")),
     kernel="[[kernel, max_total_threads_per_threadgroup({threads})]] void",
     helper="static inline",
     pointer="device ",
@@ -182,7 +182,7 @@ static inline ulong shuffle_down(ulong x, ushort step) {
 }""".strip(),
     small_floats={dtypes.float16: Conversion(("return (f32)as_type<half>(x);",),
                                              ("return as_type<ushort>((half)x);",))},
-    has_float64=False,
+    missing_types=("float64",),
 )
 
 DIALECTS = {dialect.name: dialect for dialect in (CUDA, HIP, OPENCL, METAL)}

@@ -33,28 +33,12 @@ class GpuArithmetic(CArithmetic):
         kind, bits = self.type(dtype), self.type(carrier(dtype))
         return CValue(f"({kind})(({bits}){x.inside} {sign} ({bits}){y.inside})", dtype)
 
-    def negate(self, dtype: DType, x: CValue) -> CValue:
-        if not may_overflow(dtype):
-            return super().negate(dtype, x)
-        return self.wrapping(dtype, "-", self.constant(0, dtype), x)
-
-    def absolute(self, dtype: DType, x: CValue) -> CValue:
-        if not may_overflow(dtype):
-            return super().absolute(dtype, x)
-        return CValue(f"{x.inside} < 0 ? {self.negate(dtype, x).inside} : {x.inside}", dtype, 0, False)
-
     def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
         if sign == "<<" and may_overflow(dtype):
             bits = carrier(dtype)
             shifted = super().shift(sign, bits, CValue(f"({self.type(bits)}){x.inside}", bits), y)
             return CValue(f"({self.type(dtype)}){shifted.inside}", dtype)
         return super().shift(sign, dtype, x, y)
-
-    def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
-        """x * y + z, of floats rounded once: which products a compiler fuses by itself depends on the whole kernel."""
-        if dtype.kind == "f":
-            return self.function("fma", dtype, x, y, z)
-        return super().multiply_add(dtype, x, y, z)
 
     def rounded_division(self, node: UOp) -> CValue:
         """A division whose last bits are not kept."""
@@ -93,16 +77,6 @@ class GpuArithmetic(CArithmetic):
         else:
             helper = self.define(f"widen_{name}", f32, f"{bits} x", *conversion.widen)
         return self.call(helper, dtype, 0, x)
-
-    def bitcast(self, x: CValue, dtype: DType) -> CValue:
-        to, source = self.type(dtype), self.type(x.dtype)
-        if to == source:
-            return CValue(x.text, dtype, 0, x.simple)
-        if dtype.itemsize != x.dtype.itemsize or "f" not in (to[0], source[0]):
-            return CValue(f"({to}){x.inside}", dtype)
-        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
-                           "bits.from = x;", "return bits.to;")
-        return self.call(name, dtype, 0, x)
 
 
 def may_overflow(dtype: DType) -> bool:

@@ -29,7 +29,6 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous
-from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters, sources_of
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
@@ -66,7 +65,7 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
 
-class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
+class GpuFunction(GpuArithmetic, GroupThreads):
     """One phase as one function that every thread of every group runs."""
     in_values = (LANE, UNIT)
 
@@ -76,8 +75,7 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         self.scratch_global, self.group_bytes = scratch_is_global(kernel, scratch, target.group_bytes), group_bytes
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
-        self.threads, self.thread_ranges = group_threads(jammed.lanes), frozenset(jammed.lanes)
-        self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
+        self.own_reads = own_reads(jammed.body, frozenset(jammed.lanes))
         self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
         self.finished = {s.register for s in walk(jammed.body) if isinstance(s, Assign)} - \
             {s.register for s in walk(jammed.body) if isinstance(s, Accumulate)}
@@ -87,8 +85,7 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
             isinstance(a, Assign) and a.value.op is o.REGISTER for a in s.body)}
         self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
-        super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
-        self.open.update(dict.fromkeys(jammed.lanes, 0))
+        super().__init__(places, target, jammed, name, definitions, group_threads(jammed.lanes))
         self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
         self.thread, self.wait = dialect.thread_name, dialect.wait
         self.taken |= {self.thread, "area", "arrived", "rounds", "warps", "left", "right", "round", "aligned"}
@@ -214,9 +211,6 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------
-    def _counter(self, node: UOp) -> CValue:
-        return CValue(self.thread, node.dtype) if node in self.thread_ranges else super()._counter(node)
-
     def value_type(self, node: UOp, lanes: int) -> str:
         return self.counts_in if of_counters(node) else super().value_type(node, lanes)
 
@@ -245,31 +239,23 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         """The helper that combines the values of all threads, in an order that never changes; all get the result."""
         d, kind, thread = self.dialect, self.type(dtype), self.thread
         name = f"fold_{combine.name.lower()}_{kind}_{self.threads}"
-        area = f"{d.group_space}i64 *area, i64 {thread}"
+        parameters, area = f"{kind} x, {d.group_space}i64 *area, i64 {thread}", f"(({d.group_space}{kind} *)area)"
 
         def both(x: str, y: str) -> str:
             return self.apply(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
-        if d.warp:
-            self.folds.add(self.threads // d.warp)
-            self.definitions.helpers.setdefault("shuffle", d.shuffle_prelude)
-            shuffles = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
-                        f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}"]
-            count, mine, place = self.threads // d.warp, f"{thread} % {d.warp} == 0", f"{thread} / {d.warp}"
-        else:
-            self.folds.add(self.threads)
-            shuffles, count, mine, place = [], self.threads, "", thread
-        store = f"(({d.group_space}{kind} *)area)[{place}] = x;"
-        tree = [f"for (int i = 1; i < {count}; i++) x = {both('x', f'(({d.group_space}{kind} *)area)[i]')};"]
+        count = self.threads // max(1, d.warp)
+        self.folds.add(count)
         if not d.warp:       # halve the number of values again and again
-            half = 1 << (count - 1).bit_length() - 1
-            one = f"(({d.group_space}{kind} *)area)"
-            tree = [f"for (int gap = {half}; gap; gap /= 2) {{",
-                    f"  if ({thread} < gap && {thread} + gap < {count}) "
-                    f"{one}[{thread}] = {both(f'{one}[{thread}]', f'{one}[{thread} + gap]')};", f"  {d.wait}", "}",
-                    f"x = {one}[0];"]
-        return self.define(name, kind, f"{kind} x, {area}", *shuffles, d.wait,
-                           f"if ({mine}) {store}" if mine else store, d.wait,
-                           *([f"x = (({d.group_space}{kind} *)area)[0];"] if d.warp else []), *tree, "return x;")
+            one, other = f"{area}[{thread}]", f"{area}[{thread} + gap]"
+            return self.define(name, kind, parameters, d.wait, f"{one} = x;", d.wait,
+                               f"for (int gap = {1 << (count - 1).bit_length() - 1}; gap; gap /= 2) {{",
+                               f"  if ({thread} < gap && {thread} + gap < {count}) {one} = {both(one, other)};",
+                               f"  {d.wait}", "}", f"return {area}[0];")
+        self.definitions.helpers.setdefault("shuffle", d.shuffle_prelude)
+        return self.define(name, kind, parameters, f"for (int step = {d.warp // 2}; step; step /= 2) {{",
+                           f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}", d.wait,
+                           f"if ({thread} % {d.warp} == 0) {area}[{thread} / {d.warp}] = x;", d.wait, f"x = {area}[0];",
+                           f"for (int i = 1; i < {count}; i++) x = {both('x', f'{area}[i]')};", "return x;")
 
     # -- memory --------------------------------------------------------------------------------------------------
     def base(self, memory: UOp) -> str:
@@ -346,16 +332,16 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         else:
             CFunction.accumulate(self, statement)
 
-    def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
+    def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
         """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
         if all(n.op not in (o.LOAD, o.REGISTER) for n in sources_of(list(terms))):
-            return super().sum(constant, terms, lanes)
-        total = self.constant(wrapped(constant, dtypes.index), dtypes.index)
+            return super().sum(constant, terms, lanes, dtype)
+        total = self.constant(wrapped(constant, dtype), dtype)
         for atom, k in terms.items():
-            times = self.constant(wrapped(k, dtypes.index), dtypes.index)
+            times = self.constant(wrapped(k, dtype), dtype)
             value = self.operand(atom)
-            term = value if k == 1 else self.wrapping(dtypes.index, "*", value, times)
-            total = term if total.constant == 0 else self.wrapping(dtypes.index, "+", total, term)
+            term = value if k == 1 else self.wrapping(dtype, "*", value, times)
+            total = term if total.constant == 0 else self.wrapping(dtype, "+", total, term)
         return total
 
     def prefetch(self, statement: Prefetch) -> None:
@@ -368,15 +354,6 @@ class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
         found = super().load(memory, index, gate, 0)
         test = self.takes_part(index)
         return CValue(f"{test} ? {found.inside} : 0", found.dtype, 0, False) if test else found
-
-    def store(self, statement: Store) -> None:
-        memory, index, combine = statement.memory, statement.index, statement.combine
-        test = self.store_test(statement, self.gate(statement))
-        value = self.operand(statement.value)
-        if combine is not None:
-            value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
-        place = f"{self.base(memory)}[{self.split(index)[0].text}]"
-        self.line(f"{f'if ({test}) ' if test else ''}{place} = {value.text};")
 
 
 def own_reads(body: list[Statement], lanes: frozenset[UOp]) -> set[UOp]:

@@ -6,29 +6,35 @@ the rest without work, and a value without lanes is stored by the first thread a
 
 from __future__ import annotations
 
-from typing import Any
-
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import Accumulate, Statement, Store, ranges_of
-from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue
+from glassgrad.compiler.lower.loops import Accumulate, Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.c.c_ops import CValue, Definitions
+from glassgrad.compiler.render.c.c_source import CFunction
+from glassgrad.compiler.render.gpu.barriers import fences
+from glassgrad.compiler.render.launch import LocalLayout
+from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 __all__ = ["GroupThreads"]
 
 
-class GroupThreads(CArithmetic):
-    """Part of a function that every thread of a group runs."""
+class GroupThreads(CFunction):
+    """A function that every thread of a group runs."""
     thread: str = "thread"                 # the variable that holds the number of this thread
-    threads: int                           # of a group
-    thread_ranges: frozenset[UOp]          # that count threads
     wait: str                              # all threads arrive here before one goes on
-    fences: set[int]                       # identities of the statements that they wait before
-    operand: Any                           # of a function's: the value of a node,
-    register: Any                          # that of a register,
-    set_register: Any                      # a new value of it,
-    line: Any                              # and where text goes
+
+    def __init__(self, places: LocalLayout, target: Target, jammed: Jammed, name: str, definitions: Definitions,
+                 threads: int):
+        self.threads, self.thread_ranges = threads, frozenset(jammed.lanes)       # that count threads
+        self.fences = fences(jammed.body)              # identities of the statements that threads wait before
+        super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
+        self.open.update(dict.fromkeys(jammed.lanes, 0))
+
+    def _counter(self, node: UOp) -> CValue:
+        return CValue(self.thread, node.dtype) if node in self.thread_ranges else super()._counter(node)
 
     def takes_part(self, index: UOp) -> str:
         """The condition under which this thread has a lane that an index depends on; empty: it always has."""
@@ -60,6 +66,12 @@ class GroupThreads(CArithmetic):
             result = self.apply(statement.combine, dtype, total, self.operand(value))
         self.set_register(register, result)
 
+    def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
+        """x * y + z, of floats rounded once: which products a compiler fuses by itself depends on the whole kernel."""
+        if dtype.kind == "f":
+            return self.function("fma", dtype, x, y, z)
+        return super().multiply_add(dtype, x, y, z)
+
     def folded_value(self, node: UOp) -> CValue:
         """What this thread brings to a fold: its value, or, where it has no lane, one that changes nothing."""
         dtype, lanes = node.dtype, next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
@@ -67,3 +79,18 @@ class GroupThreads(CArithmetic):
         if lanes == self.threads:
             return value
         return self.apply(o.WHERE, dtype, CValue(f"{self.thread} < {lanes}", dtypes.bool), value, start)
+
+    def store(self, statement: Store) -> None:
+        memory, index, combine = statement.memory, statement.index, statement.combine
+        test, value = self.store_test(statement, self.gate(statement)), self.operand(statement.value)
+        if combine is not None:
+            value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
+        text = self.written(memory, index, value)
+        self.line(f"if ({test}) {{ {text} }}" if test else text)
+
+    def written(self, memory: UOp, index: UOp, value: CValue) -> str:
+        """The statement that writes an element."""
+        return f"{self.base(memory)}[{self.split(index)[0].text}] = {value.text};"
+
+    def prefetch(self, statement: Prefetch) -> None:
+        """Other threads run while one waits for memory."""

@@ -1,16 +1,22 @@
 """A kernel in WGSL, the language of WebGPU. In: a `Kernel` whose vectors are very wide. Out: source, one entry point
 per phase.
 
-Threads and groups mean what they mean in gpu_source.py; values are written by wgsl_ops.py. WGSL has no pointers: every
-argument is an array of 32-bit words, bound by its number, and `args` says where in it the argument begins (x, in
-bytes), or holds a number's eight bytes. Memory of a group is one array, `scratch`.
+Threads and groups mean what they mean in gpu_source.py. Arithmetic is that of c_ops.py, by the words of `SPELLING` and
+the methods below. WGSL has bool and i32, u32, f32; adapters may have i64, u64 and f64 too, spelled so by naga. The
+`dtype` of a value says how it is carried:
 
-    4 bytes         a word, whose bits are the value's
-    8 bytes         two words, the low one first
-    1 and 2 bytes   parts of words. Neighbours in a word are other threads' elements, so a store clears and sets its
-                    bits by atomic operations: any number of threads may write, and loops stay as they are.
+    int8, int16              i32, and uint8, uint16 as u32: each result is cut to its bits again
+    small floats             the unsigned integers that hold their bits
+    int64 that fits 32 bits  i32: counters, and what is cast from smaller integers. Its dtype is int32
 
-Reads beyond an array are harmless (WGSL promises it), so a gate only selects what was read.
+There are no pointers: every argument is an array, bound by its number, and `args` says where in it the argument begins
+(x, in bytes), or holds a number's eight bytes. A memory of a group is an array too; where groups have not as much, it
+is bound as well: a piece of the last argument for each group. Elements of 1 and 2 bytes are parts of 32-bit words.
+Neighbours in a word are other threads' elements, so a store clears and sets its bits by atomic operations: any number
+of threads may write, and loops stay as they are. Reads beyond an array are harmless (WGSL promises it).
+
+What a driver may get wrong is avoided: `x != y` of floats is written `!(x == y)`, because it may be compiled as "both
+are numbers and differ"; maximum and minimum are comparisons; a conversion changes the width first, then the sign.
 """
 
 from __future__ import annotations
@@ -18,231 +24,246 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import For, Kernel, Store, walk
+from glassgrad.compiler.lower.loops import Kernel, Store, walk
+from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
-from glassgrad.compiler.render.c.c_source import CFunction
-from glassgrad.compiler.render.gpu.barriers import fences
+from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling, kept
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, scratch_is_global
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.launch import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
-from glassgrad.compiler.render.wgsl.wgsl_ops import WgslArithmetic
 
-MOST_GROUPS = 65535         # along one axis of a launch; more are counted along two
-WAIT = "workgroupBarrier(); storageBarrier();"
+# The last word of an argument is 0, which no compiler knows: WGSL forbids constants that are infinite or NaN.
+SPELLING = Spelling(
+    function="{name}",
+    nan=("bitcast<f32>(0x7fc00000u | args[0].w)", "bitcast<f64>(0x7ff8000000000000lu | u64(args[0].w))"),
+    inf=("bitcast<f32>(0x7f800000u | args[0].w)", "bitcast<f64>(0x7ff0000000000000lu | u64(args[0].w))"),
+    ends={dtypes.float32: "f", dtypes.float64: "lf", dtypes.uint8: "u", dtypes.uint16: "u", dtypes.uint32: "u",
+          dtypes.int64: "li", dtypes.uint64: "lu"},
+    bools=("false", "true"),
+    head="fn {name}({parameters}) -> {result}",
+    parameter="{name}: {kind}",
+    value="let {name} = {value};",
+    cut="extractBits({text}, 0u, {bits}u)",
+    distance="(u32(y) & {most}u)",
+    differ="!({x} == {y})",
+    absolute="abs",
+)
 BUILTINS = "@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>, " \
            "@builtin(num_workgroups) groups: vec3<u32>"
 RESERVED = "array atomic bool case const default discard enable fn i32 let local loop override pass ptr select true " \
-           "target var vec2 thread group groups min max abs fma sqrt trunc bitcast scratch get set with of from".split()
+           "target var vec2 thread group groups min max abs fma sqrt trunc bitcast get set with of from".split()
+# Of numbers that fit 32 bits, these results fit too.
+STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT)
 
 
 def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
     definitions, places, launch = Definitions(), LocalLayout(kernel), gpu_launch(kernel, target.group_bytes).phases
-    arrays = words_of(kernel, places, target, definitions)
+    arrays = declared_arrays(kernel, places, target, definitions)
     functions = [WgslFunction(arrays, places, target, jammed, definitions, tasks, *launched[:3]).text()
                  for jammed, (_, tasks), launched in zip(phases, launch_info(kernel).phases, launch)]
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
 
 
-class Words(NamedTuple):
-    """Where a memory lies: an array, whether its words are atomic, and the byte where the memory begins: a number of
-    the launch's, as text, and one that is known."""
-    array: str
-    atomic: bool
-    begin: str
-    offset: int = 0
+class Array(NamedTuple):
+    """Where a memory lies: an array, the type of its elements, and the byte where the memory begins, as text."""
+    name: str
+    kind: str
+    begin: str = ""
 
 
-def words_of(kernel: Kernel, places: LocalLayout, target: Target, definitions: Definitions) -> dict[UOp, Words]:
-    """The words of each memory of a kernel; arguments and the memory of a group are declared."""
+def declared_arrays(kernel: Kernel, places: LocalLayout, target: Target, definitions: Definitions) -> dict[UOp, Array]:
+    """The array of each memory of a kernel; all are declared."""
     in_global = scratch_is_global(kernel, places.scratch_bytes, target.group_bytes)
+    written = {s.memory for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store)}
     slots = {p: p.arg.slot for p in kernel.params if not p.arg.scalar} | places.slots
-    array_of = {m: f"data{slot}" for m, slot in slots.items()} | dict.fromkeys(places.offsets, "scratch")
-    in_parts = {array_of[s.memory] for phase in kernel.phases for s in walk(phase.body)
-                if isinstance(s, Store) and s.memory.dtype.itemsize < 4}       # words are written by several threads
-    words = {array: f"array<{'atomic<u32>' if array in in_parts else 'u32'}" for array in array_of.values()}
-    count, bound = len(kernel.params) + len(places.slots), {slot: array_of[m] for m, slot in slots.items()}
-    if in_global:
-        bound[count] = "scratch"
-    elif places.scratch_bytes:
-        definitions.types["scratch"] = f"var<workgroup> scratch: {words['scratch']}, {places.scratch_bytes // 4}>;"
-    for slot, array in sorted(bound.items()):
-        definitions.types[array] = f"@group(0) @binding({slot + 1}) var<storage, read_write> {array}: {words[array]}>;"
-    definitions.types["args"] = f"@group(0) @binding(0) var<uniform> args: array<vec4<u32>, {count + in_global}>;"
-    begin = f"(i32(args[{count}].x) + i32(group.x) * {places.scratch_bytes})" if in_global else ""
-    return {m: Words(array, array in in_parts, begin if m in places.offsets else f"i32(args[{slots[m]}].x)",
-                     places.offsets.get(m, 0)) for m, array in array_of.items()}
+    count, found, types = len(kernel.params) + len(places.slots), {}, definitions.types
+    types["args"] = f"@group(0) @binding(0) var<uniform> args: array<vec4<u32>, {count + in_global}>;"
+    for slot, memory in [*[(slot, m) for m, slot in slots.items()], *enumerate(places.offsets, count)]:
+        dtype, name, begin = memory.dtype, f"data{slot}", f"i32(args[{min(slot, count)}].x)"
+        kind = wgsl_type(dtype) if dtype.itemsize >= 4 else "atomic<u32>" if memory in written else "u32"
+        where = f"@group(0) @binding({slot + 1}) var<storage, read_write> {name}: array<{kind}>;"
+        if memory in places.offsets:
+            begin = f"({begin} + i32(group.x) * {places.scratch_bytes} + {places.offsets[memory]})"
+        if memory in places.offsets and not in_global:
+            size = -(-memory.arg.size * dtype.itemsize // max(4, dtype.itemsize))
+            where, begin = f"var<workgroup> {name}: array<{kind}, {size}>;", ""
+        types[name], found[memory] = where, Array(name, kind, begin)
+    return found
 
 
-class WgslFunction(GroupThreads, WgslArithmetic, CFunction):
+def wgsl_type(dtype: DType) -> str:
+    """The type that a value is carried in."""
+    dtype = kept(dtype)
+    return "bool" if dtype.kind == "b" else f"{dtype.kind}{max(32, dtype.bits)}"
+
+
+class WgslFunction(GroupThreads):
     """One phase as one entry point, which every thread of every group runs."""
-    counts_in, wait = "var", WAIT    # the type of a counter is the value's
+    language, spelling = "WGSL", SPELLING
+    counts_in, wait = "var", "workgroupBarrier(); storageBarrier();"       # the type of a counter is the value's
 
-    def __init__(self, words: dict[UOp, Words], places: LocalLayout, target: Target, jammed: Jammed,
+    def __init__(self, arrays: dict[UOp, Array], places: LocalLayout, target: Target, jammed: Jammed,
                  definitions: Definitions, tasks: int, name: str, groups: int, threads: int):
-        self.words, self.task_count, self.groups, self.threads = words, tasks, groups, threads
-        self.thread_ranges, self.fences = frozenset(jammed.lanes), fences(jammed.body)
-        CFunction.__init__(self, places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
-        self.open.update(dict.fromkeys(jammed.lanes, 0))
+        self.arrays, self.task_count, self.groups = arrays, tasks, groups
+        super().__init__(places, target, jammed, name, definitions, threads)
         self.taken |= {*RESERVED, *definitions.types}
 
     def text(self) -> str:
         self.take_apart_task()
         self.run(self.body)
-        lines, count = self.scopes[0].lines, self.task_count
-        head = [f"let task = i32({'group.x' if count <= MOST_GROUPS else 'group.y * groups.x + group.x'});"]
-        if self.groups < count:                       # each with a piece of `scratch`
-            head = [f"for (var task = i32(group.x); task < {count}; task += {self.groups}) {{"]
-            lines = [*["  " + line for line in lines], f"  {WAIT}", "}"]
-        elif count > MOST_GROUPS:
-            lines = [f"if (task < {count}) {{", *["  " + line for line in lines], "}"]
+        lines = [*self.scopes[0].lines, *([self.wait] if self.offsets else [])]
         declared = [f"var {name}: {self.type(register.dtype)};" for register, name in self.registers.items()]
+        loop = f"for (var task = i32(group.y * groups.x + group.x); task < {self.task_count}; task += {self.groups}) {{"
+        body = ["let thread = i32(local);", *self.pointers, *declared, loop, *["  " + line for line in lines], "}"]
         return "\n".join([f"@compute @workgroup_size({self.threads})", f"fn {self.name}({BUILTINS}) {{",
-                          *["  " + line for line in ("let thread = i32(local);", *self.pointers, *declared, *head,
-                                                      *lines)], "}"])
+                          *["  " + line for line in body], "}"])
 
-    def loop_end(self, statement: For) -> str:
-        size = self.constant(statement.range.arg.size, dtypes.index)
-        end = size if statement.stop is None else self.apply(o.MIN, dtypes.index, self.operand(statement.stop), size)
-        return self.in_bits(end, dtypes.int32).text
+    # -- arithmetic --------------------------------------------------------------------------------------------------
+    def type(self, dtype: DType, lanes: int = 0) -> str:
+        return wgsl_type(dtype)
+
+    def constant(self, value: float | int | bool, dtype: DType) -> CValue:
+        short = dtype is dtypes.int64 and ix.fits(int(value), int(value))
+        return super().constant(value, dtypes.int32 if short else dtype)
+
+    def carried(self, x: CValue, dtype: DType) -> CValue:
+        if x.dtype is dtype or dtype not in (dtypes.int32, dtypes.int64):
+            return x
+        return CValue(f"{self.type(dtype)}({x.text})", dtype, constant=x.constant)
+
+    def apply(self, op: Op, dtype: DType, *values: CValue) -> CValue:
+        if dtype is dtypes.int64:
+            first, numbers = values[:op is o.WHERE], values[op is o.WHERE:]
+            stays = op in STAYS_SHORT or op in (o.IDIV, o.MOD) and (numbers[1].constant or 0) > 0
+            if stays and all(v.dtype is dtypes.int32 for v in numbers):
+                dtype = dtypes.int32
+            values = (*first, *[self.carried(v, dtype) for v in numbers])
+        return super().apply(op, dtype, *values)
+
+    def opaque(self, x: CValue) -> CValue:
+        """A number that no compiler knows to be this one."""
+        kind, bits = self.type(x.dtype), self.type(carrier(x.dtype))
+        body = f"return bitcast<{kind}>(bitcast<{bits}>(x) ^ {bits}(args[0].w));"
+        return self.call(self.define(f"opaque_{kind}", kind, self.parameters(kind, "x"), body), x.dtype, 0, x)
+
+    def choice(self, dtype: DType, test: str, yes: str, no: str) -> CValue:
+        return CValue(f"select({no}, {yes}, {test})", dtype)
+
+    def converted(self, x: CValue, dtype: DType) -> str:
+        source, to = x.dtype, self.type(dtype)
+        if source.kind in "bf" or dtype.kind == "f":
+            return f"{to}({x.text})"
+        wide, text = f"{source.kind}{to[1:]}", x.text
+        text = text if wide == self.type(source) else f"{wide}({text})"
+        text = text if wide == to else f"bitcast<{to}>({text})"
+        return text if wide == to and source.bits <= dtype.bits else self.cut(dtype, text)
+
+    def cast(self, x: CValue, dtype: DType) -> CValue:
+        short = dtype is dtypes.int64 and x.dtype.kind != "f" and x.dtype.bits < 64 and x.dtype is not dtypes.uint32
+        return super().cast(x, dtypes.int32 if short else dtype)
+
+    def bitcast(self, x: CValue, dtype: DType) -> CValue:
+        to, source = kept(dtype), kept(x.dtype)
+        if "f" in (to.kind, source.kind) and to is not source:
+            return CValue(f"bitcast<{self.type(dtype)}>({x.text})", dtype)
+        return self.cast(x._replace(dtype=source), to)._replace(dtype=dtype)
 
     # -- values --------------------------------------------------------------------------------------------------
-    def held(self, value: CValue, dtype: DType) -> CValue:
-        """A value as registers and memory have it: int64 in all its bits."""
-        return self.in_bits(value, dtype) if dtype is dtypes.int64 else value
-
     def set_register(self, node: UOp, value: CValue) -> None:
-        super().set_register(node, self.held(value, node.dtype))
+        super().set_register(node, self.carried(value, node.dtype))
 
     def _counter(self, node: UOp) -> CValue:
-        name = "thread" if node in self.thread_ranges else self.named(node, node.arg.name)
-        return CValue(name, dtypes.int32, low=0)
-
-    def value_type(self, node: UOp, lanes: int) -> str:
-        return "let"
+        return super()._counter(node)._replace(dtype=dtypes.int32, low=0)
 
     def _expression(self, node: UOp) -> CValue:
         if node.dtype.kind == "f" and node.op in (o.ADD, o.SUB, o.MUL, o.DIV, o.MULACC):
             return self.apply(node.op, node.dtype, *[self._unmerged(node, at) for at in range(len(node.src))])
         if node.op is o.BITCAST:
-            return self.bitcast(self.held(self.operand(node.src[0]), node.src[0].dtype), node.dtype)
+            return self.bitcast(self.carried(self.operand(node.src[0]), node.src[0].dtype), node.dtype)
         if node.op is o.FOLD:
             return self._folded(node)
-        if node.op is o.PARAM:
-            value = self._from_words(node.dtype, f"args[{node.arg.slot}].x", f"args[{node.arg.slot}].y")
-        else:
-            value = super()._expression(node)
-        return self.in_bits(value, dtypes.int32) if value.dtype is dtypes.int64 and ix.fits(*ix.span(node)) else value
+        value = self._number(node) if node.op is o.PARAM else super()._expression(node)
+        return self.carried(value, dtypes.int32) if value.dtype is dtypes.int64 and ix.fits(*ix.span(node)) else value
+
+    def _number(self, node: UOp) -> CValue:
+        """A number that a launch is given, from one word of `args` or two."""
+        word, dtype = f"args[{node.arg.slot}]", node.dtype
+        if dtype is dtypes.int64 and ix.fits(*ix.span(node)):
+            return CValue(f"i32({word}.x)", dtypes.int32)
+        wide = CValue(f"(u64({word}.x) | (u64({word}.y) << 32u))", dtypes.uint64)
+        bits = wide if dtype.itemsize == 8 else CValue(f"{word}.x", dtypes.uint32)
+        return self.bitcast(self.cast(bits, carrier(dtype)), dtype)
 
     def _unmerged(self, node: UOp, at: int) -> CValue:
         """An operand that a driver must not merge with the operation: they take (x + c) - c for x, NaN * 0 for 0,
-        and x / 0 for anything."""
+        x / 0 for anything, and x - x for 0, whatever hides both."""
         source, value = node.src[at], self.operand(node.src[at])
+        if node.op is o.SUB and node.src[0] is node.src[1]:
+            return self.opaque(value) if at else value
         inner = source.src[0] if source.op is o.NEG else source
-        adds, twice = at == 2 or node.op in (o.ADD, o.SUB), len(node.src) == 2 and node.src[0] is node.src[1]
-        merged = inner.op in (o.ADD, o.SUB, o.MULACC) if adds else inner.op is o.MUL
-        is_zero = source.op is o.CONST and source.arg == 0
-        return self.opaque(value) if merged or is_zero or node.op is o.SUB and twice and at else value
+        merged = (o.ADD, o.SUB, o.MULACC) if at == 2 or node.op in (o.ADD, o.SUB) else (o.MUL,)
+        return self.opaque(value) if inner.op in merged or source.op is o.CONST and source.arg == 0 else value
 
-    def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
-        """constant + sum of k * atom: in 32 bits where its numbers fit them."""
+    def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
         short = ix.fits(*ix.span(ix.build(constant, terms))) and \
             all(self.operand(atom).dtype is dtypes.int32 for atom in terms)
-        return self._sum(constant, terms, dtypes.int32 if short else dtypes.int64)
-
-    def _sum(self, constant: int, terms: ix.Terms, dtype: DType) -> CValue:
-        """The sum in so many bits: right where the result fits them, whatever its parts do."""
-        parts = []
-        for atom in sorted(terms, key=lambda a: (self.scope_of(a).depth, ix.order_key(a))):
-            value, k = self.in_bits(self.operand(atom), dtype).inside, wrapped(terms[atom], dtype)
-            parts.append(value if k == 1 else f"{value} * {self.literal(k, dtype).text}")
-        number = wrapped(constant, dtype)
-        if number or not parts:
-            parts.append(self.literal(number, dtype).text)
-        return CValue(" + ".join(parts), dtype, 0, len(parts) == 1 and " " not in parts[0],
-                      None if terms else number)
+        return super().sum(constant, terms, lanes, dtypes.int32 if short else dtype)
 
     def _folded(self, node: UOp) -> CValue:
         """The values of all threads combined, half of them with the other half, again and again; every thread gets the
         result. (It is written out: rounds of a loop would count.)"""
-        dtype, combine, count, wait = node.dtype, node.arg.combine, self.threads, "workgroupBarrier();"
-        kind, area = self.type(dtype), f"area_{self.type(dtype)}_{count}"
+        dtype, combine, count, kind = node.dtype, node.arg.combine, self.threads, self.type(node.dtype)
+        area, wait = f"area_{kind}_{count}", "workgroupBarrier();"
         self.definitions.types[area] = f"var<workgroup> {area}: array<{kind}, {count}>;"
         lines = [wait, f"{area}[thread] = x;", wait]
         for gap in reversed([1 << i for i in range((count - 1).bit_length())]):
             both = self.apply(combine, dtype, *[CValue(f"{area}[thread{far}]", dtype) for far in ("", f" + {gap}")])
             lines += [f"if (thread < {min(gap, count - gap)}) {{ {area}[thread] = {both.text}; }}", wait]
-        name = self.define(f"fold_{combine.name.lower()}_{NAMES[dtype]}_{count}", kind, f"x: {kind}, thread: i32",
-                           *lines, f"return {area}[0];")
-        return self.call(name, dtype, 0, self.held(self.folded_value(node), dtype), CValue("thread", dtypes.int32))
+        name = self.define(f"fold_{combine.name.lower()}_{kind}_{count}", kind, f"x: {kind}, thread: i32", *lines,
+                           f"return {area}[0];")
+        return self.call(name, dtype, 0, self.carried(self.folded_value(node), dtype), CValue("thread", dtypes.int32))
 
     # -- memory --------------------------------------------------------------------------------------------------
     def _place(self, memory: UOp, index: UOp) -> str:
-        """Where an index of a memory is in its array: the first word, or in units of a value that is less than one."""
-        constant, terms = ix.linear(index)
-        unit, words = min(4, memory.dtype.itemsize), max(1, memory.dtype.itemsize // 4)
-        array, _, begin, offset = self.words[memory]
-        place = self._sum(constant * words + offset // unit, {atom: k * words for atom, k in terms.items()},
-                          dtypes.int32)
-        known = ("begin", array, unit)
-        if not begin:
+        """Where an index of a memory is in its array."""
+        place, array = self.sum(*ix.linear(index), 0, dtypes.int32), self.arrays[memory]
+        if not array.begin:
             return place.text
-        if known not in self.given:
-            self.pointers.append(f"let {self.named(known, f'{array}_at')} = {begin} / {unit};")
-        return self.given[known] if place.constant == 0 else f"{self.given[known]} + {place.text}"
-
-    def _once(self, text: str) -> str:
-        """A text to be used several times."""
-        self.values_named += 1
-        name = self.named(("value", self.values_named), f"p{self.values_named}")
-        self.line(f"let {name} = {text};")
-        return name
-
-    def _from_words(self, dtype: DType, low: str, high: str = "", bit: str = "0u") -> CValue:
-        """A value from one word, from a bit of it on, or from two."""
-        kind = kept(dtype)
-        if kind.itemsize >= 4:
-            bits = CValue(low, dtypes.uint32) if kind.itemsize == 4 else \
-                CValue(f"(u64({low}) | (u64({high}) << 32u))", dtypes.uint64)
-            return self.bitcast(bits, dtype)
-        part = f"extractBits({f'i32({low})' if kind.kind == 'i' else low}, {bit}, {kind.bits}u)"
-        return CValue(f"({part} != 0u)" if kind.kind == "b" else part, dtype)
+        if array not in self.given:
+            name = self.named(array, f"{array.name}_at")
+            self.pointers.append(f"let {name} = {array.begin} / {memory.dtype.itemsize};")
+        return self.given[array] if place.constant == 0 else f"{self.given[array]} + {place.text}"
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
-        array, dtype, at = self.words[memory], memory.dtype, self._place(memory, index)
-        word = f"atomicLoad(&{array.array}[{{}}])" if array.atomic else f"{array.array}[{{}}]"
-        at, count = at if dtype.itemsize == 4 else self._once(at), 4 // dtype.itemsize
-        if dtype.itemsize >= 4:
-            value = self._from_words(dtype, word.format(at), word.format(f"{at} + 1"))
-        else:
-            value = self._from_words(dtype, word.format(f"{at} / {count}"), "", f"u32({at} % {count}) * {dtype.bits}u")
-        if gate is None:
-            return value
-        return CValue(f"select({self.type(dtype)}(), {value.text}, {self.operand(gate).text})", dtype)
-
-    def store(self, statement: Store) -> None:
-        memory, index, combine, dtype = statement.memory, statement.index, statement.combine, statement.memory.dtype
-        test, value = self.store_test(statement, self.gate(statement)), self.operand(statement.value)
-        if combine is not None:
-            value = self.apply(combine, dtype, self.load(memory, index, statement.gate, 0), value)
-        lines = self._writes(self.words[memory], dtype, self._place(memory, index), self.held(value, dtype))
-        for line in [f"if ({test}) {{ {' '.join(lines)} }}"] if test else lines:
-            self.line(line)
-
-    def _writes(self, words: Words, dtype: DType, at: str, value: CValue) -> list[str]:
+        array, dtype, place = self.arrays[memory], memory.dtype, self._place(memory, index)
+        text = f"{array.name}[{place}]"
         if dtype.itemsize < 4:
-            at, new = self._once(at), self._once(value.text)           # which may be made of what is cleared
-            count, bits = 4 // dtype.itemsize, f"{(1 << dtype.bits) - 1}u"
-            word, bit = f"&{words.array}[{at} / {count}]", f"(u32({at} % {count}) * {dtype.bits}u)"
-            return [f"atomicAnd({word}, ~({bits} << {bit}));", f"atomicOr({word}, (u32({new}) & {bits}) << {bit});"]
-        if dtype.itemsize == 4:
-            pairs = [(at, self.bitcast(value, dtypes.uint32).text)]
-        else:
-            at, new = self._once(at), self._once(self.bitcast(value, dtypes.uint64).text)
-            pairs = [(at, f"u32({new} & 0xfffffffflu)"), (f"{at} + 1", f"u32({new} >> 32u)")]
-        write = "atomicStore(&{}[{}], {});" if words.atomic else "{}[{}] = {};"
-        return [write.format(words.array, at, text) for at, text in pairs]
+            word, bit = word_and_bit(array, dtype)
+            word = f"atomicLoad(&{word})" if array.kind != "u32" else word
+            part = f"extractBits({f'i32({word})' if dtype.kind == 'i' else word}, {bit}, {dtype.bits}u)"
+            get = self.define(f"get_{array.name}", self.type(dtype), "at: i32",
+                              f"return {part}{' != 0u' if dtype.kind == 'b' else ''};")
+            text = f"{get}({place})"
+        if gate is None:
+            return CValue(text, dtype)
+        return self.choice(dtype, self.operand(gate).text, text, f"{self.type(dtype)}()")
+
+    def written(self, memory: UOp, index: UOp, value: CValue) -> str:
+        array, dtype, place = self.arrays[memory], memory.dtype, self._place(memory, index)
+        if dtype.itemsize >= 4:
+            return f"{array.name}[{place}] = {self.carried(value, dtype).text};"
+        (word, bit), ones = word_and_bit(array, dtype), f"{(1 << dtype.bits) - 1}u"
+        put = self.define(f"set_{array.name}", "u32", "at: i32, x: u32", f"atomicAnd(&{word}, ~({ones} << ({bit})));",
+                          f"return atomicOr(&{word}, (x & {ones}) << ({bit}));")
+        return f"{put}({place}, u32({value.text}));"
+
+
+def word_and_bit(array: Array, dtype: DType) -> tuple[str, str]:
+    """The word that has the element `at` of a small type, and the element's first bit there."""
+    count = 4 // dtype.itemsize
+    return f"{array.name}[at / {count}]", f"u32(at % {count}) * {dtype.bits}u"
