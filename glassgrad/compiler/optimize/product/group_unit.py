@@ -158,17 +158,22 @@ class GroupUnitPlan:
     def with_images(self) -> GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
         p, line = self.product, self.line(self.units[0])
-        if self.placed()[1] is not None:
+        left, right = self.placed()
+        above = None if left else window_factor(self.left, p.m, p.k, line, "left")          # of results with channels innermost
+        if above is not None and self.follows(self.right, self.n, above.k):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*above.axis.parts, *self.n.parts)]
+            return replace(self, m=above.axis, k=above.k, outer=outer, images=(above, None))
+        if right is not None:
             return self
         padded = self.with_padded_sum(line)
         if None not in padded.placed():
             return padded
         found = window_factor(self.right, p.n, p.k, line)
-        if found is not None and self.left_follows(found.k):
+        if found is not None and self.follows(self.left, self.m, found.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
             return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
         lines = line_windows(self.right, p.n, p.k, line, MOST_PADDED)
-        if lines is not None and self.left_follows(lines.k):
+        if lines is not None and self.follows(self.left, self.m, lines.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *lines.axis.parts)]
             return replace(self, n=lines.axis, k=lines.k, outer=outer, images=(None, lines))
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
@@ -191,11 +196,12 @@ class GroupUnitPlan:
             return self
         return replace(self, n=FlatAxis.of(self.product.n), outer=[r for r in self.outer if r not in images])
 
-    def left_follows(self, k: FlatAxis) -> bool:
-        """Whether the left factor can be stored in this order of K: it lies so, or its memory is in the cache."""
-        reads = [n.src[1] for n in toposort([self.left]) if n.op is o.LOAD and ranges_of(n.src[1]) >= {*k.parts}]
-        lies = any(stride_along(at, r) == 1 for at in reads for r in (self.m.parts[-1], k.parts[-1]))
-        return lies or count((*self.product.m, *self.product.k)) * self.left.dtype.itemsize <= gpu.CACHE_BYTES
+    @staticmethod
+    def follows(factor: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
+        """Whether a factor can be stored in this order of K: it lies so, or its memory is in the cache."""
+        reads = [n.src[1] for n in toposort([factor]) if n.op is o.LOAD and ranges_of(n.src[1]) >= {*k.parts}]
+        lies = any(stride_along(at, r) == 1 for at in reads for r in (axis.parts[-1], k.parts[-1]))
+        return lies or axis.size * count(k.parts) * factor.dtype.itemsize <= gpu.CACHE_BYTES
 
     def with_padded_sum(self, line: int) -> GroupUnitPlan:
         """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further
@@ -223,7 +229,7 @@ class GroupUnitPlan:
             rows, columns = c.rows * unit.rows, unit.columns
             tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
                        and c.stages <= self.stages(c.rows, unit, n))
-            steps = -(-self.k.size // self.line(unit)) // c.k_parts
+            steps = -(-self.k.size // (self.line(unit) * c.k_parts))
             tiles = self.tiles(c.rows, unit) * c.k_parts
             joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
             processors = self.target.few_tasks // 2
@@ -251,10 +257,11 @@ class GroupUnitPlan:
         return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
 
     def parts(self, groups: int, unit: MatrixUnit) -> int:
-        """Parts of K, each of as many steps, where tiles alone would leave most processors idle."""
+        """Parts of K, each of as many steps, where tiles alone would leave most processors idle. Steps past the end of
+        K add zeros."""
         steps, processors = -(-self.k.size // self.line(unit)), self.target.few_tasks // 2
         most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART)
-        return next((p for p in range(most, 1, -1) if steps % p == 0), 1) if most >= gpu.UNIT_PARTS else 1
+        return -(-steps // -(-steps // most)) if most >= gpu.UNIT_PARTS else 1
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
         """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
@@ -349,7 +356,7 @@ class GroupUnitTile:
         tile = add(multiply(one(self.group), together), add(multiply(one(self.in_group), c.cluster), one(self.cluster)))
         self.first_m = multiply(tile, self.height)
         self.first_n = multiply(one(self.task_n), self.width)
-        self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // self.line) // c.k_parts
+        self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // (self.line * c.k_parts))
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
         self.left_size = self.height * self.line
@@ -466,7 +473,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     at_m, at_n = add(first_m, line), add(first_n, begin)
     gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
                 moves.below(at_n, axis_n.size) if axis_n.size % width else None)
-    gate = both(gate, axis_n.gate(at_n))
+    gate = both(gate, both(axis_m.gate(at_m), axis_n.gate(at_n)))
     result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
     if parts is None:
         product = product if small is None else product.rounded(small)

@@ -255,7 +255,7 @@ class ShiftedFactor:
 def shifted_rows(value: UOp, n: Sequence[UOp], k: FlatAxis) -> ShiftedFactor | None:
     """A factor whose rows and columns are those of K, padded, without a step; refuses (None) anything else."""
     image = StoredImage.of("right", value, n, k.parts[-2], k.parts[-1]) if len(k.parts) >= 2 and k.pitch else None
-    if image is None or max(image.steps) > 1 or len(image.axes) != 3 or k.pitch % BESIDE:
+    if image is None or max(image.steps) > 1 or len(image.axes) != 3 or image.axes[-1].stride > 1 or k.pitch % BESIDE:
         return None
     taps = [r for r in image.coordinates[-1][1] if r is not k.parts[-1]]
     if len(taps) != 1 or taps[0] not in n:

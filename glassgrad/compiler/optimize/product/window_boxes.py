@@ -105,16 +105,22 @@ class StoredImage:
         coordinates = _coordinates(value.src[1], [axis.stride for axis in axes])
         if coordinates is None or not 3 <= len(shape) <= gpu.COPY_AXES or not _gated_inside(coordinates, shape, gates):
             return None
-        alone = [(at, r) for at, c in enumerate(coordinates[:-2]) for r in loops if c == (0, {r: 1})]
-        if len(alone) != 1 or alone[0][1].arg.size != axes[alone[0][0]].size:
+        alone = [(at, r) for at, c in enumerate(coordinates) for r in loops if c == (0, {r: 1})]
+        alone = [(at, r) for at, r in alone if r.arg.size == axes[at].size and r not in (rows, columns)]
+        if len(alone) != 1:
             return None
         [(at, channel)] = alone
         del coordinates[at]
         steps = [1] * (len(axes) - 3) + [coordinates[a][1].get(r, 0) for a, r in ((-2, rows), (-1, columns))]
         spread = [a for a, (_, terms) in enumerate(coordinates) for r in (rows, columns) if r in terms]
-        if min(steps) < 1 or len(spread) != 2 or (max(steps) > 1 and len(shape) == gpu.COPY_AXES):
+        if min(steps) < 1 or len(spread) != 2 or max(steps) > 1 and (len(shape) == gpu.COPY_AXES or at == len(coordinates)):
             return None
         return StoredImage(name, value.src[0], [*axes[:at], *axes[at + 1:]], coordinates, channel, axes[at], steps)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether its channels are innermost as it lies."""
+        return self.channels.stride == 1 and max(self.steps) == 1
 
     @property
     def reads(self) -> list[tuple[int, int]]:
@@ -128,6 +134,8 @@ class StoredImage:
     @property
     def ends(self) -> list[tuple[int, int]]:
         """The least and the greatest coordinate that is stored along each axis."""
+        if self.in_place:
+            return [(0, axis.size - 1) for axis in self.axes]
         return [(least, last) if step > 1 else (max(0, least), min(last, axis.size - 1))
                 for (least, last), axis, step in zip(self.reads, self.axes, self.steps)]
 
@@ -152,7 +160,7 @@ class StoredImage:
     @property
     def to(self) -> UOp:
         """The memory that it is stored in."""
-        return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
+        return self.memory if self.in_place else local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
     def ends_with(self, rows: UOp, columns: UOp) -> bool:
         """Whether it has these rows and columns and no others: zeros follow."""
@@ -176,6 +184,8 @@ class StoredImage:
 
     def stored(self) -> list[Statement]:
         """The loops that store it."""
+        if self.in_place:
+            return []
         across = CopyAcross.of(self.transposed()) if max(self.steps) == 1 else None
         return self.in_squares() if across is None else across.blocks()
 
@@ -231,10 +241,10 @@ class StoredImage:
         return nested([*outer, block_x, block_c], [*read, *write], TASK)
 
 
-def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> BoxFactor | None:
+def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int, name: str = "right") -> BoxFactor | None:
     """A factor as windows of an image, whose rows and columns are positions, with lines of so many elements; refuses
     (None) anything else."""
-    image = StoredImage.of("right", value, k, n[-2], n[-1]) if len(n) >= 2 else None
+    image = StoredImage.of(name, value, k, n[-2], n[-1]) if len(n) >= 2 else None
     if image is None or image.channel.arg.size % line:
         return None
     pitch = _row_pitch(n[-1].arg.size)
