@@ -10,7 +10,7 @@ CAPABILITIES = {
         "compiler/lower/one_pass", "compiler/schedule/online_softmax.py", "compiler/schedule/computed_factors.py",
         "compiler/optimize/several_nests.py"),
     "matrix units of GPUs": (
-        "compiler/optimize/product/group_unit.py", "compiler/optimize/product/warp_tile.py",
+        "compiler/optimize/product/group_unit", "compiler/optimize/product/warp_tile.py",
         "compiler/optimize/product/window_boxes.py", "compiler/optimize/product/line_boxes.py",
         "compiler/optimize/register_nests.py",
         "compiler/optimize/pipelined_nests.py", "compiler/optimize/box_copies.py",

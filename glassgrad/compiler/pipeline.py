@@ -33,7 +33,8 @@ from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.computed_factors import with_one_number
 from glassgrad.compiler.schedule.device_placement import place_on_devices
-from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits, fuse
+from glassgrad.compiler.schedule.fusion import fuse
+from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
 from glassgrad.compiler.schedule.online_softmax import StoresScores

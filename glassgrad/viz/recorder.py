@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.rules.rewrite import Rule
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import GRAPH, GraphWork, Pass
-from glassgrad.compiler.schedule.fusion import LEAVES
+from glassgrad.compiler.schedule.inlined_values import LEAVES
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import live_buffers
 from glassgrad.engine.counters import GlobalCounters

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.ops import ELEMENTWISE, Kind, Op, Ops
 from glassgrad.compiler.graph.uop import const
 from glassgrad.compiler.lower.transcendental import POLYNOMIALS, expand
 from glassgrad.compiler.render.c.c_ops import C_OPS, CArithmetic
-from glassgrad.compiler.render.gpu.gpu_source import GPU_OPS
+from glassgrad.compiler.render.gpu.gpu_ops import GPU_OPS
 from glassgrad.compiler.render.llvm.llvm_ops import LLVM_OPS, LlvmArithmetic
 from glassgrad.compiler.render.wasm.wasm_ops import WASM_OPS, WasmArithmetic
 
@@ -25,7 +25,7 @@ TABLES: dict[str, tuple[Collection[Op], list[Op]]] = {
         {*GRADIENTS, *FLAT}, [*COMPUTED, *(op for op in Ops if op.combine)]),
     "POLYNOMIALS (compiler/lower/transcendental.py)": (POLYNOMIALS, [op for op in COMPUTED if op.approximate]),
     "C_OPS (compiler/render/c/c_ops.py)": (C_OPS, WRITTEN),
-    "GPU_OPS (compiler/render/gpu/gpu_source.py)": (GPU_OPS, WRITTEN),
+    "GPU_OPS (compiler/render/gpu/gpu_ops.py)": (GPU_OPS, WRITTEN),
     "LLVM_OPS (compiler/render/llvm/llvm_ops.py)": (LLVM_OPS, WRITTEN),
     "WASM_OPS (compiler/render/wasm/wasm_ops.py)": (WASM_OPS, WRITTEN),
 }

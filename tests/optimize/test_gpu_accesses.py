@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 
 SMALL = replace(GPU, few_tasks=2)                 # a GPU that two groups keep busy: small cases take every path
 

@@ -35,7 +35,7 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import AMX, MMA_SYNC, WGMMA, MatrixUnit, units_of
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu import nvrtc
 
 BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32

@@ -21,7 +21,7 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 
 SMALL = replace(GPU, few_tasks=1)                 # a GPU that one group keeps busy: few rows are enough
 LARGE = replace(HOPPER, most_threads=1024)

@@ -22,7 +22,7 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.recipes import Refused, decide, optimize
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu import nvrtc
 
 BF16 = dtypes.bfloat16

@@ -30,7 +30,7 @@ from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 CLOSE = {BF16: 3.2e-3, F16: 4e-4}             # relative to the norm: weights and results are rounded, scores are not

@@ -27,7 +27,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import MMA_SYNC, MatrixUni
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.fragments import FragmentLayout
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 CLOSE = {BF16: 9e-3, F16: 1.2e-3}                  # relative to the norm: scores are rounded twice, weights once

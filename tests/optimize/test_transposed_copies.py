@@ -16,7 +16,7 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 
 COPIES = {"transposed": lambda x: x.permute(0, 2, 1) * 2, "channels last": lambda x: x.permute(1, 2, 0) + 1,
           "beside what is in order": lambda x: x.permute(0, 2, 1) + x.permute(0, 2, 1).contiguous(),

@@ -20,7 +20,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.dialects import CUDA
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu import cuda, nvrtc
 
 FEATURES = frozenset({"sm_90a", "tf32"})

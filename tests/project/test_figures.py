@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_090, "check": 935, "engine and runtime": 5_545, "tensor": 9_020, "nn": 5_815, "jit": 1_990,
-         "package": 38_180, "new capabilities": 11_100, "package with them": 49_290}
+LINES = {"compiler": 12_120, "check": 935, "engine and runtime": 5_545, "tensor": 9_020, "nn": 5_815, "jit": 1_990,
+         "package": 38_210, "new capabilities": 11_130, "package with them": 49_330}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0

@@ -16,7 +16,7 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import SCHEDULE, GraphWork, run_passes
-from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.engine.schedule_key import normalize, with_params
 
 AVX512 = Target("x86_64", 64, 32, frozenset({"avx512f", "avx512bw", "avx512vl", "avx2", "fma", "f16c", "sse4.1"}))

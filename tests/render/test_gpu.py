@@ -38,7 +38,7 @@ from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import CUDA, OPENCL, Dialect
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu import cuda, nvrtc, opencl
 from glassgrad.runtime.gpu.gpu_device import Rejected
 

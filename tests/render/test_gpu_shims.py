@@ -17,7 +17,7 @@ from shim_device import DIALECT_OF, KernelFault, ShimDevice, needs_cxx, run_kern
 
 from glassgrad import Tensor
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu.gpu_device import Rejected
 
 pytestmark = needs_cxx

@@ -20,7 +20,7 @@ from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.dialects import HIP
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary, rounded_divisions
 from glassgrad.runtime.gpu import nvrtc
 

@@ -27,7 +27,7 @@ from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, For, Kernel, Phase, Store, counter, load, local
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu import webgpu
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle

@@ -11,7 +11,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_schedule
-from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.engine.schedule_key import normalize, with_params
 from glassgrad.nn.optim import autocast

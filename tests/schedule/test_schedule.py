@@ -18,7 +18,8 @@ from glassgrad.compiler.graph.deferred_gradient import without_detach, written_o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import make_schedule
-from glassgrad.compiler.schedule.fusion import DEEP_ENOUGH, DEEPEST, LARGEST, MANY_BUFFERS, OF_A_CPU, fuse
+from glassgrad.compiler.schedule.fusion import DEEP_ENOUGH, DEEPEST, LARGEST, MANY_BUFFERS, fuse
+from glassgrad.compiler.schedule.inlined_values import OF_A_CPU
 from glassgrad.compiler.schedule.kernel_groups import group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels
 from glassgrad.engine.schedule_key import normalize, with_params

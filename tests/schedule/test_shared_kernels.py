@@ -8,7 +8,7 @@ import pytest
 from glassgrad import Context, Tensor, TinyJit, nn
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_schedule
-from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.engine.schedule_key import normalize, with_params
 
 

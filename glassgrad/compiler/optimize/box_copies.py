@@ -15,7 +15,7 @@ from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bo
                                                     multiply, substitute_index)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Axis, Box, Statement, counter, load
-from glassgrad.compiler.optimize.product.group_unit import packed
+from glassgrad.compiler.optimize.product.group_unit.copied_factors import packed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit

@@ -17,7 +17,7 @@ from glassgrad.compiler.optimize.moves.move_limit import move
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.depthwise_tile import windows
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
-from glassgrad.compiler.optimize.product.group_unit import on_group_unit
+from glassgrad.compiler.optimize.product.group_unit.tile_loops import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
 from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile

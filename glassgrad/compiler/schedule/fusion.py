@@ -31,15 +31,16 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, nontrivial, varies
+from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, nontrivial
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.computed_factors import SCORES_AGAIN, Passes, find
+from glassgrad.compiler.schedule.inlined_values import (CONSTANT, FEWER, LEAVES, NOTHING, OF_A_CPU, SEEN_THROUGH,
+                                                        FusionLimits, Inlined, InlinedValues, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
 REPEATED = 12          # vector instructions that are too many for each of the elements that repeat a value
@@ -47,16 +48,12 @@ MANY_INPUTS = 3        # recomputing a value needs this many loads or more: stor
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 DEEPEST = 8            # reductions in a row in one kernel: each reads what all before it made once more
 CONVERSION = 4         # vector instructions that bring an element to another type
-FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
-_SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
-_FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
 OF_EACH_ROW = "a number of each row, for the passes that compute the scores again"
 IN_PARTS = "few rows and long: each reduction is cut into parts, in a kernel of its own"
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
 MANY_BUFFERS = "with its reader it reads more buffers than a kernel can be given"
 NOT_READ = 3           # of the buffers that a kernel is given: its result, parts of its sums, rows of its groups
-LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
 
 def counted(node: UOp) -> UOp | None:
@@ -67,43 +64,6 @@ def counted(node: UOp) -> UOp | None:
     while source.op in (o.RESHAPE, o.EXPAND):
         source = source.src[0]
     return source if source.op is o.CONST else None
-
-
-def widens(node: UOp) -> bool:
-    """Whether a node is a conversion to a type of more bytes: its source is smaller, and cheap to convert again."""
-    return node.op is o.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
-
-
-class FusionLimits(NamedTuple):
-    """What pays on a device. These are a CPU's; each target has its own (optimize/targets/target.py)."""
-    costly: int = 12               # vector instructions above which a value is stored rather than computed twice
-    costly_with_rows: int = 0      # the same for what is made of reductions, where those are stored in its place
-    stores_factors: bool = False   # of sums of products, of 16 bits, that other kernels read too
-    small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
-    few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
-    long_rows: int = 1 << 17       # into parts
-    buffers: int = 1 << 30         # that a kernel can be given
-    pads_as_read: bool = False     # a window's image is stored without its padding
-    side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
-    masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
-
-
-OF_A_CPU = FusionLimits()
-
-
-class Inlined(NamedTuple):
-    """What is computed inside a node that has no memory."""
-    cost: int                      # of one element, in vector instructions
-    inputs: int                    # values loaded for one element
-    rows: AxisSet | None           # axes of this node that the inlined reductions keep; None: no reductions
-    contraction: bool              # one of them is a sum of products with reuse
-    elements: int                  # the largest space that is iterated over for it
-    only: UOp | None = None        # the reduction inside, where there is one alone
-    depth: int = 0                 # how many reductions inside follow upon one another
-
-
-NOTHING = Inlined(0, 1, None, False, 0)
-CONSTANT = Inlined(0, 0, None, False, 0)
 
 
 class Stored(NamedTuple):
@@ -130,24 +90,8 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     return Stored(stored, plan.results_beside() if plan.beside else {})
 
 
-class _Plan:
-    def __init__(self, order: list[UOp], limits: FusionLimits):
-        self.limits = limits
-        self.few: dict[UOp, str] = {}           # what got memory and is few values for many that are reduced
-        self.again()
-        self.varies = varies(order)
-        self.number = {node: i for i, node in enumerate(order)}
-        self.readers: dict[UOp, list[UOp]] = {}
-        for node in order:
-            for s in node.src:
-                self.readers.setdefault(s, []).append(node)
-        self.one_pass(Passes())
-
-    def again(self) -> None:
-        """Forget what was decided, but for the few values that are better stored from the start."""
-        self.known, self.few = self.few, {}     # what gets memory whatever else is found
-        self.inlined: dict[UOp, Inlined] = {}
-        self.reasons: dict[UOp, str] = {}
+class _Plan(InlinedValues):
+    """The rules: what each kind of node does with what is inlined in its sources."""
 
     def one_pass(self, passes: Passes) -> None:
         """Take note of what is computed in one pass, and of what could be."""
@@ -177,22 +121,6 @@ class _Plan:
                     self.store(node, self.known[node])
         self.separate_shared(order)
 
-    def store(self, node: UOp, reason: str) -> None:
-        """Give memory to a node: the value below its outermost movement ops and conversions, where that is not
-        larger. So what was rounded to 16 bits is stored in 16 bits, and matrix units read it so."""
-        base = node
-        while base not in self.reasons and (base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) or
-                                            widens(base) or self._is_piece(base)):
-            base = base.src[0]
-        if base.op in LEAVES or reason == "an output":
-            base = node
-        if base.op not in LEAVES:
-            self._note(base, reason)
-            while node is not base:          # views of memory read it
-                self.inlined[node] = NOTHING
-                node = node.src[0]
-            self.inlined[base] = NOTHING
-
     def results_beside(self) -> dict[UOp, UOp]:
         """What has memory and is stored by the kernel of another: of both, the node, or what it is a view of."""
         def memory(node: UOp) -> UOp:
@@ -201,16 +129,6 @@ class _Plan:
             return node
 
         return {memory(node): memory(main) for node, main in {**self.beside, **self.together}.items()}
-
-    def _is_piece(self, node: UOp) -> bool:
-        """One of several pieces of a sum of products: it is stored whole, and they are views."""
-        return node.op is o.SHRINK and self.inlined[node.src[0]].contraction and len(self.readers[node.src[0]]) > 1
-
-    def _note(self, node: UOp, reason: str) -> None:
-        inside = self.inlined[node]
-        if inside.rows is not None and not inside.contraction and node.size * FEWER <= inside.elements:
-            self.few.setdefault(node, reason)
-        self.reasons.setdefault(node, reason)
 
     # -- what each kind of node does with what is inlined in its sources -------------------------------------
     def visit(self, node: UOp) -> None:
@@ -250,12 +168,6 @@ class _Plan:
                 self.store(node, {o.CONTIGUOUS: "contiguous() asks for memory", o.COPY: "copied to another device"}
                            .get(node.op, f"{node.op.name.lower()} writes memory"))
 
-    def store_computed(self, node: UOp, reason: str) -> None:
-        """Give memory to a source, unless it is memory already, a view of it, or costs nothing."""
-        inside = self.inlined[node]
-        if inside.rows is not None or inside.cost > 0:
-            self.store(node, reason)
-
     def in_one_pass(self, node: UOp) -> Inlined:
         """A part of softmax(scores) times values, or of its gradient, which is one kernel: reductions of others that it
         reads get memory, and so does what every block of rows would compute again."""
@@ -277,7 +189,7 @@ class _Plan:
         contraction = False
         only: UOp | None = None
         inner = [s for s in node.src if self.inlined[s].rows is not None]
-        for s in sorted(inner, key=self._weight, reverse=True) if len(inner) > 1 else inner:   # the lightest get memory
+        for s in sorted(inner, key=self.weight, reverse=True) if len(inner) > 1 else inner:   # the lightest get memory
             inside = self.inlined[s]
             if rows is None:
                 rows, contraction, only = inside.rows, inside.contraction, inside.only
@@ -286,7 +198,7 @@ class _Plan:
             elif inside.only is None or inside.only is not only:
                 if inside.contraction or contraction:
                     self.cut(s, "a sum of products shares its kernel with no other reduction")
-                elif self._in_parts(s):
+                elif self.in_parts(s):
                     self.cut(s, IN_PARTS)
                 else:
                     only = None
@@ -304,17 +216,6 @@ class _Plan:
             found = found._replace(cost=cost)
         return found
 
-    def _in_parts(self, node: UOp) -> bool:
-        """Whether the reductions inside a node are cut into parts, which takes a kernel for each."""
-        inside = self.inlined[node]
-        rows = math.prod(most(node.shape[a]) for a in inside.rows or ())
-        return rows < self.limits.few_rows and inside.elements >= self.limits.long_rows
-
-    def _weight(self, node: UOp) -> tuple[int, int]:
-        """How large the reductions inside a node are: their rows, then the elements they read."""
-        inside = self.inlined[node]
-        return math.prod(most(node.shape[a]) for a in inside.rows or ()), inside.elements
-
     def read_fewer_buffers(self, node: UOp) -> None:
         """Give memory to sources of a node, the one that reads most first, until its kernel is given few enough."""
         def read(node: UOp) -> int:
@@ -324,11 +225,6 @@ class _Plan:
         most = max(self.limits.buffers - NOT_READ, len(node.src))
         while most < LARGEST and read(node) > most:
             self.store(max(node.src, key=read), MANY_BUFFERS)
-
-    def exact_cost(self, node: UOp) -> int:
-        """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
-        inside = toposort([node], lambda n: [s for s in n.src if s not in self.reasons and s.op not in LEAVES])
-        return sum(n.op.cost for n in inside)
 
     def movement(self, node: UOp) -> Inlined:
         source = node.src[0]
@@ -342,7 +238,7 @@ class _Plan:
                 self.store(source, "a sum of products that its reader repeats")
                 return NOTHING
             if node.op is o.EXPAND and not inside.contraction and node.size >= FEWER * source.size \
-                    and self._in_parts(source):
+                    and self.in_parts(source):
                 self.store(source, IN_PARTS)
                 return NOTHING
             rows = carried(node, inside.rows, exact=True)
@@ -350,9 +246,9 @@ class _Plan:
                 self.store(source, "a reshape mixes the rows of its reduction with the rest")
                 return NOTHING
             return inside._replace(rows=rows)
-        if node.op in (o.WINDOW, o.UNWINDOW) and inside.rows is None and self._feeds_contraction(node):
+        if node.op in (o.WINDOW, o.UNWINDOW) and inside.rows is None and self.feeds_contraction(node):
             image = source
-            while image.op in _SEEN_THROUGH and image not in self.reasons:
+            while image.op in SEEN_THROUGH and image not in self.reasons:
                 image = image.src[0]
             if image.op is o.PAD and image not in self.reasons:
                 value = image.src[0]
@@ -367,7 +263,7 @@ class _Plan:
             if padded is None:
                 return NOTHING
             self.inlined[source] = inside = NOTHING._replace(cost=source.op.cost)
-        if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and not self._feeds_contraction(node):
+        if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and not self.feeds_contraction(node):
             self.store(source, "costly, and repeated many times")
             return NOTHING
         if node.op is o.EXPAND and node.size >= FEWER * source.size:
@@ -385,48 +281,6 @@ class _Plan:
         if node.op is o.WINDOW:
             return max(1, -(-node.arg.size // node.arg.stride))
         return max(1, most(node.shape[-1]) // node.arg.stride)
-
-    def _feeds_contraction(self, node: UOp) -> bool:
-        """A repeated factor of a sum of products is packed once, so what it costs is paid once. All that read it are
-        such sums: a layer's and that of its gradient, for example."""
-        waiting, seen = [node], {node}
-        while waiting:
-            readers = self.readers.get(waiting.pop(), [])
-            if not readers or len(seen) > 32:
-                return False
-            for reader in readers:
-                if reader.op is o.SUM:
-                    if not self.is_contraction(reader):
-                        return False
-                elif reader.op not in _FEEDS:
-                    return False
-                elif reader not in seen:
-                    seen.add(reader)
-                    waiting.append(reader)
-        return True
-
-    def _is_factor(self, node: UOp) -> bool:
-        """Whether a sum of products reads a value, whatever else does."""
-        waiting, seen = [node], {node}
-        while waiting and len(seen) <= 32:
-            for reader in self.readers.get(waiting.pop(), []):
-                if reader.op is o.SUM and self.is_contraction(reader):
-                    return True
-                if reader.op in _FEEDS and reader not in seen:
-                    seen.add(reader)
-                    waiting.append(reader)
-        return False
-
-    def is_contraction(self, node: UOp) -> bool:
-        """A sum of products where each factor is used again and again along axes only the other one sees."""
-        source = node.src[0]
-        while source.op is o.CAST:
-            source = source.src[0]
-        if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
-            return False
-        left, right = self.varies[source.src[0]], self.varies[source.src[1]]
-        axes = frozenset(node.arg.axes)
-        return bool(axes <= left & right and left - right and right - left)
 
     def reduction(self, node: UOp) -> Inlined:
         source = node.src[0]
@@ -448,7 +302,7 @@ class _Plan:
             elif axes & inside.rows and not small:
                 self.cut(source, "its rows are reduced in turn")
             elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
-                few, large, between = self._reductions_under(source)
+                few, large, between = self.reductions_under(source)
                 self.store_under(few + large, between, "computed for fewer axes than its reader has")
         if self.inlined[source].depth >= DEEPEST:
             self.store(source, DEEP_ENOUGH)
@@ -464,8 +318,8 @@ class _Plan:
             x = a @ b;  y = x.relu();  y.sum()        cut(y)  ->  y gets memory
             and x.sum(0) besides                      cut(y)  ->  x gets memory, relu is computed by its reader
         """
-        few, large, between = self._reductions_under(node)
-        shared = [self._first_shared(n, between) for n in large]
+        few, large, between = self.reductions_under(node)
+        shared = [self.first_shared(n, between) for n in large]
         if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= self.limits.costly:
             self.store(node, reason)
         else:
@@ -479,35 +333,6 @@ class _Plan:
             if n not in self.reasons:
                 self.visit(n)
 
-    def _reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
-        """What is inlined in a node: small values that it broadcasts, other reductions, and the nodes above them."""
-        few: list[UOp] = []
-        large: list[UOp] = []
-        between: set[UOp] = set()
-        stack, seen = [node], set()
-        while stack:
-            n = stack.pop()
-            if n in seen or n in self.reasons or self.inlined[n].rows is None:
-                continue
-            seen.add(n)
-            if n.op in o.REDUCE:
-                large.append(n)
-                continue
-            between.add(n)
-            if n.op is o.EXPAND and n.size >= FEWER * n.src[0].size:
-                few.append(n.src[0])
-            else:
-                stack.extend(n.src)
-        return few, large, between
-
-    def _first_shared(self, reduction: UOp, between: set[UOp]) -> UOp:
-        """Go up from a reduction to the first value that has several readers; what is passed is no longer between."""
-        node = reduction
-        while len(self.readers[node]) == 1 and self.readers[node][0] in between:
-            node = self.readers[node][0]
-            between.discard(node)
-        return node
-
     # -- values that several kernels would compute -----------------------------------------------------------
     def separate_shared(self, order: list[UOp]) -> None:
         """Users first: where the users of a value are in different kernels, it is stored if it is worth it."""
@@ -519,7 +344,7 @@ class _Plan:
                 owner[node] = node
             elif (len(readers) > 1 or None in readers) and node.op not in LEAVES and node not in self.inside and \
                     self._worth_sharing(node):
-                self._note(node, "used by several kernels, and costly to compute again")
+                self.note(node, "used by several kernels, and costly to compute again")
                 owner[node] = node
             else:
                 owner[node] = one
@@ -528,21 +353,17 @@ class _Plan:
         inside = self.inlined[node]
         if node.op in o.MOVEMENT or node.op is o.DETACH or widens(node):
             return False                        # its source is next, and is not larger
-        if self.limits.stores_factors and node.dtype.itemsize == 2 and self._is_factor(node):
+        if self.limits.stores_factors and node.dtype.itemsize == 2 and self.is_factor(node):
             return True                         # a sum of products would store it for itself alone
-        if inside.rows is not None and self.limits.costly_with_rows and self._memory_read(node) < MANY_INPUTS:
-            few, large, between = self._reductions_under(node)
-            shared = [self._first_shared(n, between) for n in large]
+        if inside.rows is not None and self.limits.costly_with_rows and self.memory_read(node) < MANY_INPUTS:
+            few, large, between = self.reductions_under(node)
+            shared = [self.first_shared(n, between) for n in large]
             cost = sum(n.op.cost for n in between)
             if node not in shared and len(shared) <= 1 and cost < self.limits.costly_with_rows:
                 self.few.update((value, "used by several kernels, and few") for value in few)
                 return False                    # these are stored instead, and every kernel does the rest
         if inside.rows is None and self.limits.costly_with_rows:
-            return self.exact_cost(node) >= self.limits.costly or self._memory_read(node) >= MANY_INPUTS
+            return self.exact_cost(node) >= self.limits.costly or self.memory_read(node) >= MANY_INPUTS
         return inside.rows is not None or inside.cost >= self.limits.costly or \
             inside.inputs >= MANY_INPUTS and inside.cost > 0
 
-    def _memory_read(self, node: UOp) -> int:
-        """How many values as large as a node are read from memory for it, each counted once."""
-        seen = toposort(node.src, lambda n: () if n in self.reasons or n.op in LEAVES else n.src)
-        return sum(1 for n in seen if n.size * FEWER > node.size and (n in self.reasons or n.op in (o.BUFFER, o.PARAM)))

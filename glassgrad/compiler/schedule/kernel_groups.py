@@ -20,7 +20,8 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.schedule.fusion import LEAVES, LONG_ENOUGH, NOT_READ
+from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, NOT_READ
+from glassgrad.compiler.schedule.inlined_values import LEAVES
 from glassgrad.compiler.schedule.partial_updates import part_of
 
 MOST_RESULTS = 8      # of one kernel, if they belong together

@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, Param, Shape
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.schedule.fusion import LEAVES
+from glassgrad.compiler.schedule.inlined_values import LEAVES
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, squeezed
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
 

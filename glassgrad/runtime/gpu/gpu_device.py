@@ -149,7 +149,7 @@ class GpuDevice(SearchedKernels, Backend):
 
     def _build(self, ast: UOp, moves: Sequence[str]) -> tuple[bytes, str, str]:
         """What a launch needs, as it is kept; a kernel's source; and the user's lines that it computes."""
-        from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
+        from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build, lines_of
         self._refuse_missing_types(ast)
         built = build(ast, self.target, self.dialect.name, moves or None, products=False)

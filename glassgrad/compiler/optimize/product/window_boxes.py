@@ -113,7 +113,9 @@ class StoredImage:
         del coordinates[at]
         steps = [1] * (len(axes) - 3) + [coordinates[a][1].get(r, 0) for a, r in ((-2, rows), (-1, columns))]
         spread = [a for a, (_, terms) in enumerate(coordinates) for r in (rows, columns) if r in terms]
-        if min(steps) < 1 or len(spread) != 2 or max(steps) > 1 and (len(shape) == gpu.COPY_AXES or at == len(coordinates)):
+        if min(steps) < 1 or len(spread) != 2:
+            return None
+        if max(steps) > 1 and (len(shape) == gpu.COPY_AXES or at == len(coordinates)):
             return None
         return StoredImage(name, value.src[0], [*axes[:at], *axes[at + 1:]], coordinates, channel, axes[at], steps)
 
@@ -160,7 +162,9 @@ class StoredImage:
     @property
     def to(self) -> UOp:
         """The memory that it is stored in."""
-        return self.memory if self.in_place else local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
+        if self.in_place:
+            return self.memory
+        return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
     def ends_with(self, rows: UOp, columns: UOp) -> bool:
         """Whether it has these rows and columns and no others: zeros follow."""

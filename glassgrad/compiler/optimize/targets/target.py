@@ -8,7 +8,7 @@ from typing import Any
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.lower.one_pass.block_loops import BOX_BLOCKS, GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
-from glassgrad.compiler.schedule.fusion import OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 
 MOST_COLUMNS = 128     # of a result that stays in the registers of a group's threads between blocks of scores
 

@@ -14,9 +14,6 @@ differs is written here:
 from __future__ import annotations
 
 import re
-from collections import ChainMap
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
@@ -24,30 +21,29 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, Kernel, Statement, Store, expressions, ranges_of,
-                                            shared_locals, walk)
-from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
+                                            Kernel, Statement, Store, expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
-from glassgrad.compiler.optimize.targets.target import GPU, Target
-from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, infix
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.c.c_ops import CValue, Definitions
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
-from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, box_maps, has_copies
+from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, group_threads, scratch_is_global
+from glassgrad.compiler.render.gpu.gpu_ops import GpuArithmetic
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
-from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary, rounded_divisions
+from glassgrad.compiler.render.gpu.skipped_rounding import rounded_divisions
 from glassgrad.compiler.render.gpu.wide_access import MOST_BYTES, load_wide, neighbours, runs_of_reads, store_wide
-from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, LocalLayout, function_name, launch_info
+from glassgrad.compiler.render.launch import LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 
-__all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
+__all__ = ["render_gpu"]
 
-WARP = 32                   # groups are whole multiples of it
 UNROLL = 8
 SHORT = 16                  # iterations
 FEW_SUMS = 2
@@ -55,37 +51,6 @@ FEW_STORES = 24             # statements in a row: registers are left to gather 
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
 MOST_THREADS = 1024         # of groups that are at once on a processor: more leave each thread too few registers
 LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
-GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
-
-
-@dataclass(frozen=True)
-class GpuLaunch:
-    """How a kernel's functions are launched, one after another."""
-    phases: tuple[tuple[str, int, int, int], ...]    # function, groups, threads of each, bytes that a group shares
-    info: LaunchInfo                             # memory of the device that a launch brings along
-    maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
-
-
-def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
-    """What running a kernel takes, on a device whose groups have so much memory of their own."""
-    info = launch_info(kernel)
-    threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
-               for phase in kernel.phases]
-    in_global = scratch_is_global(kernel, info.scratch_bytes, group_bytes)
-    layout = LocalLayout(kernel)
-    in_group = [0 if in_global else nbytes for nbytes in layout.phase_bytes]
-    phases = tuple([(name, min(tasks, GROUPS) if in_global else tasks, t, n)
-                    for (name, tasks), t, n in zip(info.phases, threads, in_group)])
-    most = max((groups for _, groups, _, _ in phases), default=1)
-    shared = (*info.shared, most * info.scratch_bytes) if in_global else info.shared
-    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, layout.slots)))
-
-
-def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:
-    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is, and
-    a matrix unit reads there."""
-    units = any(isinstance(s, For) and s.kind == UNIT for phase in kernel.phases for s in walk(phase.body))
-    return scratch_bytes > group_bytes and not has_copies(kernel) and not units
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
@@ -101,7 +66,7 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
 
-class GpuFunction(GroupThreads, CFunction):
+class GpuFunction(GpuArithmetic, GroupThreads, CFunction):
     """One phase as one function that every thread of every group runs."""
 
     def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
@@ -110,7 +75,7 @@ class GpuFunction(GroupThreads, CFunction):
         self.scratch_global, self.group_bytes = scratch_is_global(kernel, scratch, target.group_bytes), group_bytes
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
-        self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
+        self.threads, self.thread_ranges = group_threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
         self.runs = runs_of_reads(jammed.body) if dialect.wide_access else {}
         self.finished = {s.register for s in walk(jammed.body) if isinstance(s, Assign)} - \
@@ -381,12 +346,6 @@ class GpuFunction(GroupThreads, CFunction):
         else:
             CFunction.accumulate(self, statement)
 
-    # -- integers, which wrap: in these languages signed ones may not, and a compiler counts on it ------------
-    def wrapping(self, dtype: DType, sign: str, x: CValue, y: CValue) -> CValue:
-        """x sign y by way of unsigned numbers."""
-        kind, bits = self.type(dtype), self.type(carrier(dtype))
-        return CValue(f"({kind})(({bits}){x.inside} {sign} ({bits}){y.inside})", dtype)
-
     def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
         """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
         if all(n.op not in (o.LOAD, o.REGISTER) for n in toposort(list(terms))):
@@ -398,55 +357,6 @@ class GpuFunction(GroupThreads, CFunction):
             term = value if k == 1 else self.wrapping(dtypes.index, "*", value, times)
             total = term if total.constant == 0 else self.wrapping(dtypes.index, "+", total, term)
         return total
-
-    def negate(self, dtype: DType, x: CValue) -> CValue:
-        if not may_overflow(dtype):
-            return super().negate(dtype, x)
-        return self.wrapping(dtype, "-", self.constant(0, dtype), x)
-
-    def absolute(self, dtype: DType, x: CValue) -> CValue:
-        if not may_overflow(dtype):
-            return super().absolute(dtype, x)
-        return CValue(f"{x.inside} < 0 ? {self.negate(dtype, x).inside} : {x.inside}", dtype, 0, False)
-
-    def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
-        if sign == "<<" and may_overflow(dtype):
-            bits = carrier(dtype)
-            shifted = super().shift(sign, bits, CValue(f"({self.type(bits)}){x.inside}", bits), y)
-            return CValue(f"({self.type(dtype)}){shifted.inside}", dtype)
-        return super().shift(sign, dtype, x, y)
-
-    def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
-        """x * y + z, of floats rounded once: which products a compiler fuses by itself depends on the whole kernel."""
-        if dtype.kind == "f":
-            return self.function("fma", dtype, x, y, z)
-        return super().multiply_add(dtype, x, y, z)
-
-    def rounded_division(self, node: UOp) -> CValue:
-        """A division whose last bits are not kept."""
-        values, d, dtype = [self.operand(s) for s in node.src], self.dialect, node.dtype
-        is_quotient, ordinary = node.op is o.DIV, is_ordinary(node.src[-1])
-        if is_quotient and not ordinary:
-            return self.call(self.define("quotient", "f32", "f32 x, f32 y", *d.quotient), dtype, 0, *values)
-        name, body = ("ordinary_reciprocal", d.ordinary_reciprocal) if ordinary else ("reciprocal", d.reciprocal)
-        inverse = self.call(self.define(name, "f32", "f32 x", *body), dtype, 0, values[-1])
-        return self.apply(o.MUL, dtype, values[0], inverse) if is_quotient else inverse
-
-    def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
-        if self.dialect.extreme and dtype is dtypes.float32 and self.native_floats:
-            body = [line.format(name=name) for line in self.dialect.extreme]
-            return self.call(self.define(f"{name}_{self.type(dtype)}", "f32", "f32 x, f32 y", *body), dtype, 0, x, y)
-        return super().extreme(dtype, x, y, sign, name)
-
-    def power_of_two(self, dtype: DType, x: CValue) -> CValue:
-        """2 to the x, where the tree leaves it to the language: within 2 units of the last place."""
-        if self.dialect.power_of_two and dtype is dtypes.float32 and self.native_floats:
-            return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
-        return self.function("exp2", dtype, x)
-
-    @property
-    def ops(self) -> Mapping[Op, COp]:
-        return GPU_OPS
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
         found = super().load(memory, index, gate, 0)
@@ -462,28 +372,6 @@ class GpuFunction(GroupThreads, CFunction):
         place = self.split(index)[0]
         self.line(f"{f'if ({test}) ' if test else ''}{self.base(memory)}[{place.text}] = {value.text};")
 
-    def cast(self, x: CValue, dtype: DType) -> CValue:
-        small = next((d for d in (dtype, x.dtype) if d in SMALL_FLOATS), None)
-        if small is None or dtype is x.dtype:
-            return super().cast(x, dtype)
-        f32, bits, conversion = self.type(dtypes.float32), self.type(small), self.dialect.small_floats[small]
-        name = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[small]
-        if dtype is small:                  # from float32: others are rounded to that first
-            helper = self.define(f"round_{name}", bits, f"{f32} x", *conversion.round)
-        else:
-            helper = self.define(f"widen_{name}", f32, f"{bits} x", *conversion.widen)
-        return self.call(helper, dtype, 0, x)
-
-    def bitcast(self, x: CValue, dtype: DType) -> CValue:
-        to, source = self.type(dtype), self.type(x.dtype)
-        if to == source:
-            return CValue(x.text, dtype, 0, x.simple)
-        if dtype.itemsize != x.dtype.itemsize or "f" not in (to[0], source[0]):
-            return CValue(f"({to}){x.inside}", dtype)
-        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
-                           "bits.from = x;", "return bits.to;")
-        return self.call(name, dtype, 0, x)
-
 
 def own_reads(body: list[Statement], lanes: frozenset[UOp]) -> set[UOp]:
     """Loads that the first thread alone does, because it stores there in the same statement and no other reads them:
@@ -496,32 +384,3 @@ def own_reads(body: list[Statement], lanes: frozenset[UOp]) -> set[UOp]:
     return {node for node, [s, *others] in users.items()
             if not others and isinstance(s, Store) and s.memory is node.src[0]
             and lanes.isdisjoint([*ranges_of(s.index), *ranges_of(node.src[1])])}
-
-
-def may_overflow(dtype: DType) -> bool:
-    """Whether arithmetic of this type is undefined where it overflows: smaller integers are computed as int."""
-    return dtype.kind == "i" and dtype.bits >= 32
-
-
-def wrapping(sign: str, of_bools: str = "") -> COp:
-    """x sign y, where signed integers wrap around."""
-    plain = infix(sign, of_bools)
-
-    def write(c: GpuFunction, dtype: DType, x: CValue, y: CValue) -> CValue:
-        return c.wrapping(dtype, sign, x, y) if may_overflow(dtype) else plain(c, dtype, x, y)
-    return write
-
-
-# All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
-GPU_OPS: ChainMap[Op, COp] = ChainMap({
-    o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
-    o.ADD: wrapping("+", of_bools="|"),
-    o.SUB: wrapping("-"),
-    o.MUL: wrapping("*", of_bools="&"),
-}, C_OPS)
-
-
-def _threads(lanes: list[UOp]) -> int:
-    """How many threads a group needs for its widest vector."""
-    most = max((r.arg.size for r in lanes), default=1)
-    return -(-most // WARP) * WARP

@@ -25,7 +25,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.barriers import fences
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch, scratch_is_global
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, scratch_is_global
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.launch import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed

@@ -1,0 +1,245 @@
+"""Choose the tile of a product on a matrix unit. In: a product, a `Target` with units. Out: a `Tiling`.
+
+`GroupUnitPlan.of` finds the axes and where both factors are copied from: as they lie, from an image, or from where they
+are stored first. `own` takes the tile with which the whole product takes least time; `others` are what a search may
+try; `refuses` says what does not fit. The loops are in tile_loops.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Union
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import ranges_of
+from glassgrad.compiler.optimize.product.group_unit.copied_factors import Factor, in_place
+from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import (epilogue_operations, neighbours_stored,
+                                                                           rounded_to)
+from glassgrad.compiler.optimize.product.line_boxes import ShiftedFactor, line_rows, line_windows, shifted_rows
+from glassgrad.compiler.optimize.product.packing import narrowed
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
+from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
+from glassgrad.compiler.optimize.targets.target import Target
+
+ImageFactor = Union[BoxFactor, ShiftedFactor]  # noqa: UP007 - it is evaluated, on Python 3.10 too
+
+
+@dataclass
+class GroupUnitPlan:
+    """A product in a unit's types on flat axes, and how it would be cut."""
+    product: Product
+    target: Target
+    units: list[MatrixUnit]               # for these types, of different shapes
+    m: FlatAxis
+    n: FlatAxis
+    k: FlatAxis
+    outer: list[UOp]
+    left: UOp
+    right: UOp
+    images: tuple[BoxFactor | None, ImageFactor | None] = (None, None)     # factors that are read as boxes of an image
+
+    @staticmethod
+    def of(p: Product, target: Target) -> GroupUnitPlan | None:
+        for unit in target.units:
+            left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
+            if p.total.dtype is unit.total and left is not None and right is not None and unit.lines is not None:
+                break
+        else:
+            return None
+        m, outside_m = flat_axis(p.m, p.epilogue, "m")
+        n, outside_n = flat_axis(p.n, p.epilogue, "n")
+        units = [u for u in target.units
+                 if (u.left, u.right, u.total, u.lines) == (unit.left, unit.right, unit.total, unit.lines)]
+        plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
+        if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
+            return None
+        plan = plan.with_images().with_columns_of_all()
+        if min(plan.m.size, plan.n.size) < gpu.LEAST_SIDE:
+            return None
+        stored = any(image is None and swells(factor, loops + p.k)
+                     for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
+        return None if stored else plan
+
+    def with_images(self) -> GroupUnitPlan:
+        """The same, with windows of an image read from the image, where a factor is that."""
+        p, line = self.product, self.line(self.units[0])
+        left, right = self.placed()
+        above = None if left else window_factor(self.left, p.m, p.k, line, "left")     # of results, channels innermost
+        if above is not None and self.follows(self.right, self.n, above.k):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*above.axis.parts, *self.n.parts)]
+            return replace(self, m=above.axis, k=above.k, outer=outer, images=(above, None))
+        if right is not None:
+            return self
+        padded = self.with_padded_sum(line)
+        if None not in padded.placed():
+            return padded
+        found = window_factor(self.right, p.n, p.k, line)
+        if found is not None and self.follows(self.left, self.m, found.k):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
+            return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
+        lines = line_windows(self.right, p.n, p.k, line, MOST_PADDED)
+        if lines is not None and self.follows(self.left, self.m, lines.k):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *lines.axis.parts)]
+            return replace(self, n=lines.axis, k=lines.k, outer=outer, images=(None, lines))
+        both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
+            if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
+        if both_ is None:
+            rows: ImageFactor | None = None
+            if not self.outer:
+                rows = line_rows(self.right, p.n, padded.k, line) if self.units[0].across else \
+                    shifted_rows(self.right, p.n, padded.k)
+            if rows is not None:
+                return replace(padded, n=rows.axis, images=(None, rows))
+            return padded if padded.placed() != [None, None] else self
+        return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
+
+    def with_columns_of_all(self) -> GroupUnitPlan:
+        """The same, with columns of all images on one axis, where the right factor is stored first anyway: tiles end
+        with the last image then, not with each."""
+        images = [r for r in self.outer if r in self.product.n]
+        if not images or self.placed()[1] is not None:
+            return self
+        return replace(self, n=FlatAxis.of(self.product.n), outer=[r for r in self.outer if r not in images])
+
+    @staticmethod
+    def follows(factor: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
+        """Whether a factor can be stored in this order of K: it lies so, or its memory is in the cache."""
+        reads = [n.src[1] for n in toposort([factor]) if n.op is o.LOAD and ranges_of(n.src[1]) >= {*k.parts}]
+        lies = any(stride_along(at, r) == 1 for at in reads for r in (axis.parts[-1], k.parts[-1]))
+        return lies or count((*axis.parts, *k.parts)) * factor.dtype.itemsize <= gpu.CACHE_BYTES
+
+    def with_padded_sum(self, line: int) -> GroupUnitPlan:
+        """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further
+        axes of the boxes, and what lies past its end is zero."""
+        *around, last = self.product.k
+        pitch = -(-last.arg.size // line) * line
+        if not around or pitch > MOST_PADDED * last.arg.size:
+            return self
+        return replace(self, k=FlatAxis([*around, last], count(around) * pitch, pitch))
+
+    def placed(self) -> list[Factor | ImageFactor | None]:
+        """Both factors where copies can bring them as they lie; None where they are stored first."""
+        found = [in_place(*of, self.line(self.units[0])) for of in self.factors()]
+        readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
+        return [image or factor for image, factor in zip(self.images, readable)]
+
+    def own(self) -> Tiling:
+        """The recipe's own choice: the tile with which the whole product takes least time."""
+        left, right = self.placed()
+        in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
+        operations = epilogue_operations(self.product)
+
+        def time(c: Tiling) -> tuple[float, int]:
+            unit = self.unit(c)
+            rows, columns = c.rows * unit.rows, unit.columns
+            tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
+                       and c.stages <= self.stages(c.rows, unit, n))
+            steps = -(-self.k.size // (self.line(unit) * c.k_parts))
+            tiles = self.tiles(c.rows, unit) * c.k_parts
+            joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
+            processors = self.target.few_tasks // 2
+            joined += gpu.unit_epilogue_time(tiles, tile, c.rows * unit.threads, processors, operations)
+            if c.stay:
+                return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two) + joined, -c.stages
+            return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined, -c.stages
+        return min([c for c in self.others() if c.cluster == 1 or in_two[1]], key=time)
+
+    def others(self) -> list[Tiling]:
+        """Every tile; groups that stay where a processor has one at once; and clusters."""
+        found = dict.fromkeys([self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
+                               for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns])
+        more = [way for c in found for way in (self.staying(c), replace(c, cluster=2))]
+        return [*found, *[c for c in dict.fromkeys(more) if self.refuses(c) is None
+                          and not (c.stay and c.stages < gpu.LEAST_STAY_STAGES)]]
+
+    def staying(self, c: Tiling) -> Tiling:
+        """The same tile in groups that stay, with as many stages as fit one group on a processor."""
+        c = replace(c, stay=True)
+        fit = gpu.SHARED_BYTES // (self.stage_size(c) * self.unit(c).left.itemsize)
+        return replace(c, stages=min(fit, gpu.MOST_STAGES))
+
+    def tiles(self, groups: int, unit: MatrixUnit) -> int:
+        return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
+
+    def parts(self, groups: int, unit: MatrixUnit) -> int:
+        """Parts of K, each of as many steps, where tiles alone would leave most processors idle. Steps past the end of
+        K add zeros."""
+        steps, processors = -(-self.k.size // self.line(unit)), self.target.few_tasks // 2
+        most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART)
+        return -(-steps // -(-steps // most)) if most >= gpu.UNIT_PARTS else 1
+
+    def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
+        """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
+        line, limit = self.line(unit), gpu.SHARED_BYTES // at_once
+        stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
+        sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
+        steps = -(-self.k.size // line)
+        return max(min(2, steps), min(limit // stage, gpu.MOST_STAGES, steps)) if sums <= limit else 0
+
+    def stage_size(self, c: Tiling) -> int:
+        """Elements of a stage: a step of both factors, or a tile of rounded sums where it goes there."""
+        unit = self.unit(c)
+        step = (c.rows * unit.rows + unit.columns) * c.k_block
+        tile = c.rows * unit.rows * (unit.columns + gpu.UNIT_PAD) if c.stay else 0
+        whole = gpu.STAGE_BYTES // unit.left.itemsize
+        return -(-max(step, tile) // whole) * whole
+
+    def groups_at_once(self, elements: int) -> int:
+        """Groups that run at once, where each has so many elements of memory."""
+        bytes_ = elements * self.units[0].left.itemsize
+        return self.target.few_tasks // 2 * (2 if bytes_ <= gpu.SHARED_BYTES // 2 else 1)
+
+    def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
+        line, stages = self.line(unit), self.stages(groups, unit, at_once)
+        left, right = ("shared" if factor else "packed" for factor in self.placed())
+        return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line,
+                      k_parts=self.parts(groups, unit), stages=stages)
+
+    def factors(self) -> list[tuple[UOp, FlatAxis, FlatAxis, list[UOp]]]:
+        return [(self.left, self.m, self.k, self.outer), (self.right, self.n, self.k, self.outer)]
+
+    def unit(self, c: Tiling) -> MatrixUnit:
+        return next(u for u in self.units if u.name == c.unit)
+
+    @staticmethod
+    def line(unit: MatrixUnit) -> int:
+        """Elements of one line of memory that the unit reads: the step of K."""
+        assert unit.lines is not None
+        return unit.lines.line_bytes // unit.left.itemsize
+
+    def refuses(self, c: Tiling) -> str | None:
+        """Why this product cannot be cut so."""
+        if c.unit not in [u.name for u in self.units]:
+            return "no unit of that name multiplies these types"
+        unit = self.unit(c)
+        if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
+            return "no tile has so many matrices of the unit's rows"
+        most = gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)
+        if not min(2, -(-self.k.size // self.line(unit))) <= c.stages <= most:
+            return "stages do not fit the memory of a group, or are more than the steps of K"
+        if c.cluster > 1:
+            return self.refuses_cluster(c)
+        if not c.stay:
+            return None
+        if self.apart(c) or rounded_to(self.product) is not unit.left or self.images != (None, None):
+            return "groups stay where sums are stored in the type of the factors: a stage holds a tile of them"
+        if c.stages * self.stage_size(c) * unit.left.itemsize > gpu.SHARED_BYTES:
+            return "stages that hold a tile each do not fit the memory of a group"
+        return None
+
+    def apart(self, c: Tiling) -> bool:
+        """Whether a second phase stores the results: of parts of K, or of columns that do not lie side by side."""
+        return c.k_parts > 1 or self.n.parts[-1].arg.size > 1 and neighbours_stored(self.product, self.n) == 1
+
+    def refuses_cluster(self, c: Tiling) -> str | None:
+        """Why groups cannot share the copies of this product's right factor."""
+        if c.cluster != 2 or c.stay:
+            return "clusters are two groups, of one tile each"
+        if -(-self.m.size // (c.rows * self.unit(c).rows)) % c.cluster or self.images != (None, None):
+            return "rows of tiles do not come out even, or a factor is an image"
+        return None

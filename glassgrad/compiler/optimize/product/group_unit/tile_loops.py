@@ -1,0 +1,158 @@
+"""A contraction on a matrix unit of a group of threads. In: a product, a `Target` with units. Out: phases, or None.
+
+    phases     store a factor that no copy can bring as it lies (computed, masked, with rows that do not start at
+               multiples of 16 bytes): [line][k or position], lines padded
+    TASK tiles of M and N:
+        start to copy the first steps of both factors into stages of memory that the group shares
+        for steps of K (or of a part of it, where tiles are few):
+            wait for its copies; one step of the unit; wait for the step before it; refill the stage that it read
+        put the sums into that memory, line by line; the epilogue reads them there
+    for all results, where columns are not neighbours in memory or K is in parts: the epilogue of sums stored so far
+
+Copies bring zeros for what lies past the edges of M, N and K. What lies past those of M and N is dropped at the store.
+All threads do the same: no roles. Does not know which unit it is: shapes, layouts and limits come from targets/.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, divide, index, less, modulo, multiply
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
+                                            CopyBoxes, For, If, Statement, counter, load, local, register)
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
+from glassgrad.compiler.optimize.product.group_unit.copied_factors import packed
+from glassgrad.compiler.optimize.product.group_unit.tile_choice import GroupUnitPlan
+from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import rounded_to, tile_to_memory
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
+from glassgrad.compiler.optimize.product.split_k import Parts
+from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+
+def on_group_unit(product: Product, target: Target, decisions: Decisions) \
+        -> tuple[list[list[Statement]], list[Statement]] | None:
+    """The phases, and the loops that add up parts of K; refuses (None) what has no unit for its types, or is too small
+    to repay it."""
+    if not target.units or product.stops or not product.n:
+        return None
+    plan = GroupUnitPlan.of(product.with_neighbours_right(), target)
+    if plan is None:
+        return None
+    return GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
+
+
+class GroupUnitTile:
+    """A product cut as chosen: a tile of `rows` matrices of the unit below each other, one for each of its groups."""
+
+    def __init__(self, plan: GroupUnitPlan, c: Tiling):
+        self.plan, self.product, self.stages, self.unit = plan, plan.product, c.stages, plan.unit(c)
+        self.stay = c.stay
+        self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
+        self.threads = c.rows * self.unit.threads
+        self.height, self.width = c.rows * self.unit.rows, self.unit.columns
+        self.left, self.right = (factor or packed(name, *of, self.line, not self.unit.across)
+                                 for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
+        tiles_m = -(-self.m.size // self.height)
+        together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
+        if c.stay or c.cluster > 1:                               # tiles are numbered: no group of them is shorter
+            together = next(n for n in range(together, 0, -1) if tiles_m % n == 0 and n % c.cluster == 0)
+        self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together // c.cluster)
+        self.cluster = counter("mc", c.cluster)
+        self.task_n, self.tiles_m = counter("nb", -(-self.n.size // self.width)), tiles_m
+        tile = add(multiply(one(self.group), together), add(multiply(one(self.in_group), c.cluster), one(self.cluster)))
+        self.first_m = multiply(tile, self.height)
+        self.first_n = multiply(one(self.task_n), self.width)
+        self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // (self.line * c.k_parts))
+        self.row, self.column = counter("r", self.height), counter("c", self.width)
+        self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
+        self.left_size = self.height * self.line
+        self.stage_size = plan.stage_size(c)
+        self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
+        self.apart = plan.apart(c)
+        small = rounded_to(self.product) if c.k_parts == 1 else None
+        self.parts = Parts(small or self.unit.total, c.k_parts, self.outer, self.m, self.n, self.product)
+
+    def phases(self) -> tuple[list[list[Statement]], list[Statement]]:
+        """The phases, and the loops that add up the parts of K."""
+        body: list[Statement] = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]), *self.sums(),
+                                 AwaitSteps(0), Barrier(), *self.epilogue()]
+        stop = left_of(self.tiles_m, self.in_group.arg.size, self.group) if self.cluster.arg.size == 1 else None
+        if self.stay:
+            tasks = self.staying()
+        else:
+            body = nested([self.cluster], body, TASK)
+            body = [For(self.in_group, TASK, body, stop)] if self.in_group.arg.size > 1 else body
+            tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
+        joined = self.parts.joined() if self.apart else []
+        return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
+
+    def in_unit(self, body: list[Statement]) -> list[Statement]:
+        return nested([self.row, self.column], body, UNIT)
+
+    def sums(self) -> list[Statement]:
+        """The steps of K, with copies on their way for the next ones."""
+        ahead = max(1, self.stages - 1)
+        first, step = counter("ka", ahead), counter("ks", self.steps)
+        later = add(one(step), index(ahead))
+        body = self.step(one(step))
+        if self.steps > ahead:
+            body.append(If(less(later, index(self.steps)), [self.copies(later, later)]))
+        return [*nested([first], [self.copies(one(first), one(first))]),
+                *([For(step, LOOP, body)] if self.steps > 1 else body)]
+
+    def step(self, round_: UOp) -> list[Statement]:
+        """A step of the unit on what a round has brought; after it the stage of the step before it is free."""
+        depth = counter("k", self.line)
+        begin = multiply(modulo(round_, self.stages), self.stage_size)
+        a = load(self.memory, add(begin, self.left.place(self.line, self.row, depth)))
+        b = load(self.memory, add(add(begin, index(self.left_size)), self.right.place(self.line, self.column, depth)))
+        multiplied = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))
+        return [AwaitCopies(self.memory, round_, self.stages), *self.in_unit([For(depth, UNIT, [multiplied])]),
+                AwaitSteps(1), Barrier()]
+
+    def staying(self) -> list[Statement]:
+        """TASK groups: for the tiles of a group: steps; epilogue      the next tile's copies are on their way meanwhile
+
+        Sums go into the stage of the tile's last step: it is the one that no copy has begun to refill."""
+        order = FlatAxis.of([*self.outer, self.group, self.task_n, self.in_group])
+        groups = min(order.size, self.plan.groups_at_once(self.stages * self.stage_size))
+        group, tile, step = counter("g", groups), counter("t", -(-order.size // groups)), counter("ks", self.steps)
+
+        def copies(tile: UOp, later: UOp) -> Statement:
+            """The copies of a step that may be one of a later tile; none past the last tile."""
+            number = add(multiply(add(tile, divide(later, self.steps)), groups), one(group))
+            round_ = add(multiply(tile, self.steps), later)
+            begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.apart(number))
+            inside = moves.below(number, order.size)
+            return begun[0] if inside is None else If(inside, begun)
+        number = add(multiply(one(tile), groups), one(group))
+        round_ = add(multiply(one(tile), self.steps), one(step))
+        steps = [*self.step(round_), copies(one(tile), add(one(step), index(self.stages - 1)))]
+        last = add(multiply(one(tile), self.steps), index(self.steps - 1))
+        into = self.memory, multiply(modulo(last, self.stages), self.stage_size)
+        body = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]),
+                *([For(step, LOOP, steps)] if self.steps > 1 else steps), AwaitSteps(0), Barrier(),
+                *moves.rebuild(self.epilogue(into), order.apart(number)), Barrier(copies=True)]
+        stop = None if order.size % groups == 0 else \
+            add(divide(add(index(order.size - 1), multiply(one(group), -1)), groups), index(1))
+        first = counter("ka", self.stages - 1)
+        tiles: list[Statement] = [For(tile, LOOP, body, stop)] if tile.arg.size > 1 else body
+        return nested([group], [*nested([first], [copies(index(0), one(first))]), *tiles], TASK)
+
+    def copies(self, step: UOp, round_: UOp) -> CopyBoxes:
+        """The copies of both factors for a step of K, into the stage of its round."""
+        to = multiply(modulo(round_, self.stages), self.stage_size)
+        k = multiply(add(multiply(one(self.part), self.steps), step), self.line)
+        return CopyBoxes(self.memory, round_, (
+            *self.left.boxes(self.line, to, self.first_m, self.height, k),
+            *self.right.boxes(self.line, add(to, index(self.left_size)), self.first_n, self.width, k)),
+            cluster=self.cluster if self.cluster.arg.size > 1 else None)
+
+    def epilogue(self, into: tuple[UOp, UOp] | None = None) -> list[Statement]:
+        parts = (self.parts, one(self.part)) if self.apart else None
+        return tile_to_memory(self.product, self.total, (self.m, self.first_m), (self.n, self.first_n), self.threads,
+                              "stages", parts, into)

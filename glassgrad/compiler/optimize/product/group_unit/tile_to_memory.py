@@ -1,0 +1,84 @@
+"""The way of a tile's sums to memory. In: the register matrix of a group, the product's epilogue. Out: loops.
+
+Sums go to the memory of the group line by line, and the epilogue reads them there: so neighbouring threads store
+neighbouring pieces of a line, whatever the unit's layout is. Does not know which unit it is.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, expressions, load, local,
+                                            walk)
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_next
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
+from glassgrad.compiler.optimize.product.split_k import Parts
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+
+
+def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tuple[FlatAxis, UOp], threads: int,
+                   over: str, parts: tuple[Parts, UOp] | None = None, into: tuple[UOp, UOp] | None = None) \
+        -> list[Statement]:
+    """The sums to memory of the group, and what is stored of them: neighbouring threads store neighbouring pieces of a
+    line. `m` and `n` are the axes, and where the tile begins along them. Sums that are rounded to a small type before
+    anything else are so on their way to that memory: one `over` another, or `into` one that begins there. With `parts`
+    they are stored as the sums of that part of K."""
+    (axis_m, first_m), (axis_n, first_n) = m, n
+    row, column = total.src
+    height, width = row.arg.size, column.arg.size
+    pitch = width + gpu.UNIT_PAD
+    small = rounded_to(product) if parts is None or parts[0].part.arg.size == 1 else None
+    tile, start = into or (local("tile", small or total.dtype, height * pitch, over=over), index(0))
+    value = total if small is None else total.cast(small)
+    keep = nested([row, column], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
+    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n)
+    piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
+    along = width // piece
+    each, further = counter("e", piece), counter("f", 8 // piece)
+    times, lane = counter("i", height * width // (8 * threads)), counter("l", threads)
+    at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
+    line, begin = divide(at, along), multiply(modulo(at, along), piece)
+    at_m, at_n = add(first_m, line), add(first_n, begin)
+    gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
+                moves.below(at_n, axis_n.size) if axis_n.size % width else None)
+    gate = both(gate, both(axis_m.gate(at_m), axis_n.gate(at_n)))
+    result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
+    if parts is None:
+        product = product if small is None else product.rounded(small)
+        stores = product.stores(result, {**axis_m.apart(at_m), **axis_n.apart(add(at_n, one(each)))}, gate)
+    else:
+        stores = [parts[0].store(parts[1], at_m, add(at_n, one(each)), result, gate)]
+    pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
+    ahead = read_ahead(pieces, most=4)
+    return [*keep, *(ahead if ahead is not pieces else read_next(pieces, most=4))]
+
+
+def epilogue_operations(product: Product) -> int:
+    """Operations on floats that an epilogue does for each sum."""
+    nodes = toposort([e for s in walk(product.epilogue) for e in expressions(s)])
+    return sum(n.op in o.ELEMENTWISE and n.op is not o.CAST and n.dtype.kind == "f" for n in nodes)
+
+
+def neighbours_stored(product: Product, axis: FlatAxis) -> int:
+    """How many positions of an axis lie side by side in what is stored: of all loops, or of the last ones."""
+    stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
+    run = 1
+    for r in reversed(axis.parts[-1:] if axis.pitch else axis.parts):
+        if any(stride_along(s.index, r) != run for s in stores):
+            break
+        run *= r.arg.size
+    return run
+
+
+def rounded_to(product: Product) -> DType | None:
+    """The type of 16 bits that an epilogue rounds the sum to before it does anything else; None: it does not."""
+    found: set[DType | None] = set()
+    for node in toposort([e for s in walk(product.epilogue) for e in expressions(s)]):
+        if product.total in node.src:
+            found.add(node.dtype if node.op is o.CAST and node.dtype.itemsize == 2 and node.dtype.kind == "f" else None)
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,56 @@
+"""How a kernel's functions are launched on a GPU. In: a `Kernel`. Out: groups, threads and bytes of each phase.
+
+A phase has as many threads in a group as its widest vector has lanes. Memory of a group that is more than a processor
+has lies in the device's memory: then few groups run, and each does several tasks. Does not know the text of a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import LANE, UNIT, For, Kernel, walk
+from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.render.gpu.asynchronous import box_maps, has_copies
+from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, LocalLayout, launch_info
+
+__all__ = ["GpuLaunch", "gpu_launch", "group_threads", "scratch_is_global"]
+
+WARP = 32                   # groups are whole multiples of it
+GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
+
+
+@dataclass(frozen=True)
+class GpuLaunch:
+    """How a kernel's functions are launched, one after another."""
+    phases: tuple[tuple[str, int, int, int], ...]    # function, groups, threads of each, bytes that a group shares
+    info: LaunchInfo                             # memory of the device that a launch brings along
+    maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
+
+
+def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
+    """What running a kernel takes, on a device whose groups have so much memory of their own."""
+    info = launch_info(kernel)
+    threads = [group_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
+               for phase in kernel.phases]
+    in_global = scratch_is_global(kernel, info.scratch_bytes, group_bytes)
+    layout = LocalLayout(kernel)
+    in_group = [0 if in_global else nbytes for nbytes in layout.phase_bytes]
+    phases = tuple([(name, min(tasks, GROUPS) if in_global else tasks, t, n)
+                    for (name, tasks), t, n in zip(info.phases, threads, in_group)])
+    most = max((groups for _, groups, _, _ in phases), default=1)
+    shared = (*info.shared, most * info.scratch_bytes) if in_global else info.shared
+    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, layout.slots)))
+
+
+def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:
+    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is, and
+    a matrix unit reads there."""
+    units = any(isinstance(s, For) and s.kind == UNIT for phase in kernel.phases for s in walk(phase.body))
+    return scratch_bytes > group_bytes and not has_copies(kernel) and not units
+
+
+def group_threads(lanes: list[UOp]) -> int:
+    """How many threads a group needs for its widest vector."""
+    most = max((r.arg.size for r in lanes), default=1)
+    return -(-most // WARP) * WARP

@@ -1,0 +1,128 @@
+"""How values are computed on a GPU, where that differs from C. In: an op and values. Out: `CValue`s.
+
+Integers wrap around: in these languages signed ones may not, and a compiler counts on it. Products that are added to
+something are rounded once. Small floats are rounded and widened by what the dialect has for it.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
+from glassgrad.compiler.render.c.c_ops import C_OPS, CArithmetic, COp, CValue, infix
+from glassgrad.compiler.render.gpu.dialects import Dialect
+from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary
+
+__all__ = ["GPU_OPS", "GpuArithmetic"]
+
+
+class GpuArithmetic(CArithmetic):
+    """Part of a function that every thread of a group runs: its arithmetic."""
+    dialect: Dialect
+    native_floats: frozenset[DType]        # small types for which the chip has instructions
+    operand: Any                           # of a function's: the value of a node
+
+    def wrapping(self, dtype: DType, sign: str, x: CValue, y: CValue) -> CValue:
+        """x sign y by way of unsigned numbers."""
+        kind, bits = self.type(dtype), self.type(carrier(dtype))
+        return CValue(f"({kind})(({bits}){x.inside} {sign} ({bits}){y.inside})", dtype)
+
+    def negate(self, dtype: DType, x: CValue) -> CValue:
+        if not may_overflow(dtype):
+            return super().negate(dtype, x)
+        return self.wrapping(dtype, "-", self.constant(0, dtype), x)
+
+    def absolute(self, dtype: DType, x: CValue) -> CValue:
+        if not may_overflow(dtype):
+            return super().absolute(dtype, x)
+        return CValue(f"{x.inside} < 0 ? {self.negate(dtype, x).inside} : {x.inside}", dtype, 0, False)
+
+    def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
+        if sign == "<<" and may_overflow(dtype):
+            bits = carrier(dtype)
+            shifted = super().shift(sign, bits, CValue(f"({self.type(bits)}){x.inside}", bits), y)
+            return CValue(f"({self.type(dtype)}){shifted.inside}", dtype)
+        return super().shift(sign, dtype, x, y)
+
+    def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
+        """x * y + z, of floats rounded once: which products a compiler fuses by itself depends on the whole kernel."""
+        if dtype.kind == "f":
+            return self.function("fma", dtype, x, y, z)
+        return super().multiply_add(dtype, x, y, z)
+
+    def rounded_division(self, node: UOp) -> CValue:
+        """A division whose last bits are not kept."""
+        values, d, dtype = [self.operand(s) for s in node.src], self.dialect, node.dtype
+        is_quotient, ordinary = node.op is o.DIV, is_ordinary(node.src[-1])
+        if is_quotient and not ordinary:
+            return self.call(self.define("quotient", "f32", "f32 x, f32 y", *d.quotient), dtype, 0, *values)
+        name, body = ("ordinary_reciprocal", d.ordinary_reciprocal) if ordinary else ("reciprocal", d.reciprocal)
+        inverse = self.call(self.define(name, "f32", "f32 x", *body), dtype, 0, values[-1])
+        return self.apply(o.MUL, dtype, values[0], inverse) if is_quotient else inverse
+
+    def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
+        if self.dialect.extreme and dtype is dtypes.float32 and self.native_floats:
+            body = [line.format(name=name) for line in self.dialect.extreme]
+            return self.call(self.define(f"{name}_{self.type(dtype)}", "f32", "f32 x, f32 y", *body), dtype, 0, x, y)
+        return super().extreme(dtype, x, y, sign, name)
+
+    def power_of_two(self, dtype: DType, x: CValue) -> CValue:
+        """2 to the x, where the tree leaves it to the language: within 2 units of the last place."""
+        if self.dialect.power_of_two and dtype is dtypes.float32 and self.native_floats:
+            return self.call(self.define("power_of_two", "f32", "f32 x", *self.dialect.power_of_two), dtype, 0, x)
+        return self.function("exp2", dtype, x)
+
+    @property
+    def ops(self) -> Mapping[Op, COp]:
+        return GPU_OPS
+
+    def cast(self, x: CValue, dtype: DType) -> CValue:
+        small = next((d for d in (dtype, x.dtype) if d in SMALL_FLOATS), None)
+        if small is None or dtype is x.dtype:
+            return super().cast(x, dtype)
+        f32, bits, conversion = self.type(dtypes.float32), self.type(small), self.dialect.small_floats[small]
+        name = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[small]
+        if dtype is small:                  # from float32: others are rounded to that first
+            helper = self.define(f"round_{name}", bits, f"{f32} x", *conversion.round)
+        else:
+            helper = self.define(f"widen_{name}", f32, f"{bits} x", *conversion.widen)
+        return self.call(helper, dtype, 0, x)
+
+    def bitcast(self, x: CValue, dtype: DType) -> CValue:
+        to, source = self.type(dtype), self.type(x.dtype)
+        if to == source:
+            return CValue(x.text, dtype, 0, x.simple)
+        if dtype.itemsize != x.dtype.itemsize or "f" not in (to[0], source[0]):
+            return CValue(f"({to}){x.inside}", dtype)
+        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
+                           "bits.from = x;", "return bits.to;")
+        return self.call(name, dtype, 0, x)
+
+
+def may_overflow(dtype: DType) -> bool:
+    """Whether arithmetic of this type is undefined where it overflows: smaller integers are computed as int."""
+    return dtype.kind == "i" and dtype.bits >= 32
+
+
+def wrapping(sign: str, of_bools: str = "") -> COp:
+    """x sign y, where signed integers wrap around."""
+    plain = infix(sign, of_bools)
+
+    def write(c: GpuArithmetic, dtype: DType, x: CValue, y: CValue) -> CValue:
+        return c.wrapping(dtype, sign, x, y) if may_overflow(dtype) else plain(c, dtype, x, y)
+    return write
+
+
+# All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
+GPU_OPS: ChainMap[Op, COp] = ChainMap({
+    o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
+    o.ADD: wrapping("+", of_bools="|"),
+    o.SUB: wrapping("-"),
+    o.MUL: wrapping("*", of_bools="&"),
+}, C_OPS)

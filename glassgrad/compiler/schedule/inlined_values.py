@@ -1,0 +1,203 @@
+"""What has memory so far, and what is inlined in all else. In: a graph in order. Out: `InlinedValues`.
+
+`fusion.py` has the rules. This is what they share: for each node the cost, the loads and the reductions inside it, what
+got memory and why, and questions about readers, such as whether all of them are sums of products.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes_through_views import AxisSet, varies
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp
+
+FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
+SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
+_FEEDS = (*SEEN_THROUGH, o.MUL, o.CAST)
+LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
+
+
+class FusionLimits(NamedTuple):
+    """What pays on a device. These are a CPU's; each target has its own (optimize/targets/target.py)."""
+    costly: int = 12               # vector instructions above which a value is stored rather than computed twice
+    costly_with_rows: int = 0      # the same for what is made of reductions, where those are stored in its place
+    stores_factors: bool = False   # of sums of products, of 16 bits, that other kernels read too
+    small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
+    few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
+    long_rows: int = 1 << 17       # into parts
+    buffers: int = 1 << 30         # that a kernel can be given
+    pads_as_read: bool = False     # a window's image is stored without its padding
+    side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
+    masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
+
+
+OF_A_CPU = FusionLimits()
+
+
+class Inlined(NamedTuple):
+    """What is computed inside a node that has no memory."""
+    cost: int                      # of one element, in vector instructions
+    inputs: int                    # values loaded for one element
+    rows: AxisSet | None           # axes of this node that the inlined reductions keep; None: no reductions
+    contraction: bool              # one of them is a sum of products with reuse
+    elements: int                  # the largest space that is iterated over for it
+    only: UOp | None = None        # the reduction inside, where there is one alone
+    depth: int = 0                 # how many reductions inside follow upon one another
+
+
+NOTHING = Inlined(0, 1, None, False, 0)
+CONSTANT = Inlined(0, 0, None, False, 0)
+
+
+def widens(node: UOp) -> bool:
+    """Whether a node is a conversion to a type of more bytes: its source is smaller, and cheap to convert again."""
+    return node.op is o.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
+
+
+class InlinedValues:
+    """The nodes of a graph: which have memory, and what is computed inside each that has none."""
+
+    def __init__(self, order: list[UOp], limits: FusionLimits):
+        self.limits = limits
+        self.few: dict[UOp, str] = {}           # what got memory and is few values for many that are reduced
+        self.again()
+        self.varies = varies(order)
+        self.number = {node: i for i, node in enumerate(order)}
+        self.readers: dict[UOp, list[UOp]] = {}
+        for node in order:
+            for s in node.src:
+                self.readers.setdefault(s, []).append(node)
+
+    def again(self) -> None:
+        """Forget what was decided, but for the few values that are better stored from the start."""
+        self.known, self.few = self.few, {}     # what gets memory whatever else is found
+        self.inlined: dict[UOp, Inlined] = {}
+        self.reasons: dict[UOp, str] = {}
+
+    def store(self, node: UOp, reason: str) -> None:
+        """Give memory to a node: the value below its outermost movement ops and conversions, where that is not
+        larger. So what was rounded to 16 bits is stored in 16 bits, and matrix units read it so."""
+        base = node
+        while base not in self.reasons and (base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) or
+                                            widens(base) or self.is_piece(base)):
+            base = base.src[0]
+        if base.op in LEAVES or reason == "an output":
+            base = node
+        if base.op not in LEAVES:
+            self.note(base, reason)
+            while node is not base:          # views of memory read it
+                self.inlined[node] = NOTHING
+                node = node.src[0]
+            self.inlined[base] = NOTHING
+
+    def is_piece(self, node: UOp) -> bool:
+        """One of several pieces of a sum of products: it is stored whole, and they are views."""
+        return node.op is o.SHRINK and self.inlined[node.src[0]].contraction and len(self.readers[node.src[0]]) > 1
+
+    def note(self, node: UOp, reason: str) -> None:
+        inside = self.inlined[node]
+        if inside.rows is not None and not inside.contraction and node.size * FEWER <= inside.elements:
+            self.few.setdefault(node, reason)
+        self.reasons.setdefault(node, reason)
+
+    def store_computed(self, node: UOp, reason: str) -> None:
+        """Give memory to a source, unless it is memory already, a view of it, or costs nothing."""
+        inside = self.inlined[node]
+        if inside.rows is not None or inside.cost > 0:
+            self.store(node, reason)
+
+    def exact_cost(self, node: UOp) -> int:
+        """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
+        inside = toposort([node], lambda n: [s for s in n.src if s not in self.reasons and s.op not in LEAVES])
+        return sum(n.op.cost for n in inside)
+
+    def memory_read(self, node: UOp) -> int:
+        """How many values as large as a node are read from memory for it, each counted once."""
+        seen = toposort(node.src, lambda n: () if n in self.reasons or n.op in LEAVES else n.src)
+        return sum(1 for n in seen if n.size * FEWER > node.size and (n in self.reasons or n.op in (o.BUFFER, o.PARAM)))
+
+    def in_parts(self, node: UOp) -> bool:
+        """Whether the reductions inside a node are cut into parts, which takes a kernel for each."""
+        inside = self.inlined[node]
+        rows = math.prod(most(node.shape[a]) for a in inside.rows or ())
+        return rows < self.limits.few_rows and inside.elements >= self.limits.long_rows
+
+    def weight(self, node: UOp) -> tuple[int, int]:
+        """How large the reductions inside a node are: their rows, then the elements they read."""
+        inside = self.inlined[node]
+        return math.prod(most(node.shape[a]) for a in inside.rows or ()), inside.elements
+
+    def reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
+        """What is inlined in a node: small values that it broadcasts, other reductions, and the nodes above them."""
+        few: list[UOp] = []
+        large: list[UOp] = []
+        between: set[UOp] = set()
+        stack, seen = [node], set()
+        while stack:
+            n = stack.pop()
+            if n in seen or n in self.reasons or self.inlined[n].rows is None:
+                continue
+            seen.add(n)
+            if n.op in o.REDUCE:
+                large.append(n)
+                continue
+            between.add(n)
+            if n.op is o.EXPAND and n.size >= FEWER * n.src[0].size:
+                few.append(n.src[0])
+            else:
+                stack.extend(n.src)
+        return few, large, between
+
+    def first_shared(self, reduction: UOp, between: set[UOp]) -> UOp:
+        """Go up from a reduction to the first value that has several readers; what is passed is no longer between."""
+        node = reduction
+        while len(self.readers[node]) == 1 and self.readers[node][0] in between:
+            node = self.readers[node][0]
+            between.discard(node)
+        return node
+
+    def feeds_contraction(self, node: UOp) -> bool:
+        """A repeated factor of a sum of products is packed once, so what it costs is paid once. All that read it are
+        such sums: a layer's and that of its gradient, for example."""
+        waiting, seen = [node], {node}
+        while waiting:
+            readers = self.readers.get(waiting.pop(), [])
+            if not readers or len(seen) > 32:
+                return False
+            for reader in readers:
+                if reader.op is o.SUM:
+                    if not self.is_contraction(reader):
+                        return False
+                elif reader.op not in _FEEDS:
+                    return False
+                elif reader not in seen:
+                    seen.add(reader)
+                    waiting.append(reader)
+        return True
+
+    def is_factor(self, node: UOp) -> bool:
+        """Whether a sum of products reads a value, whatever else does."""
+        waiting, seen = [node], {node}
+        while waiting and len(seen) <= 32:
+            for reader in self.readers.get(waiting.pop(), []):
+                if reader.op is o.SUM and self.is_contraction(reader):
+                    return True
+                if reader.op in _FEEDS and reader not in seen:
+                    seen.add(reader)
+                    waiting.append(reader)
+        return False
+
+    def is_contraction(self, node: UOp) -> bool:
+        """A sum of products where each factor is used again and again along axes only the other one sees."""
+        source = node.src[0]
+        while source.op is o.CAST:
+            source = source.src[0]
+        if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
+            return False
+        left, right = self.varies[source.src[0]], self.varies[source.src[1]]
+        axes = frozenset(node.arg.axes)
+        return bool(axes <= left & right and left - right and right - left)
