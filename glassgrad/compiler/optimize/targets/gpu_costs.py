@@ -92,6 +92,7 @@ MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stor
 COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of
 CACHE_LINE = 128         # bytes
 CACHE_BYTES = 32 << 20   # of the cache that all processors share: what is read there may be read in any order
+MOST_UNUSED = 16         # times the elements of a factor that are stored with it, for other products of a kernel
 SECTOR = 64              # bytes of it that are brought at once
 COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
