@@ -96,6 +96,51 @@ def test_an_image_with_its_channels_innermost_is_not_stored_again(name: str, out
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
 
 
+def test_rows_of_one_dimension_are_boxes_too() -> None:
+    x, w = numbers((3, 64, 120), (72, 64, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1)))
+    wanted = np.asarray(sum(np.einsum("ncx,oc->nox", padded[:, :, i:i + 120], w[:, :, i].astype(np.float64))
+                            for i in range(3)))
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize("channels", [32, 40, 96])
+def test_channels_that_fill_no_line_are_followed_by_zeros(channels: int) -> None:
+    x, w = numbers((2, channels, 5, 28), (24, channels, 3, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    wanted = convolved(x, w, 1)
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+def test_groups_of_channels_are_boxes_of_one_image() -> None:
+    x, w = numbers((2, 128, 5, 28), (48, 64, 3, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1, groups=2))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    wanted = np.concatenate([convolved(x[:, :64], w[:24], 1), convolved(x[:, 64:], w[24:], 1)], 1)
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+def test_images_of_three_dimensions_are_boxes_too() -> None:
+    x, w = numbers((1, 32, 4, 4, 28), (24, 32, 3, 1, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize()))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    wanted = np.asarray(sum(
+        np.einsum("ncdhw,oc->nodhw", x[:, :, i:i + 2, :, j:j + 26].astype(np.float64), w[:, :, i, 0, j])
+        for i in range(3) for j in range(3)))
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
 def test_gradients_of_images_with_their_channels_innermost_store_no_image() -> None:
     x, w, g = numbers((2, 64, 5, 56), (128, 64, 3, 3), (2, 128, 5, 56))
     image, gradient = (Tensor(np.ascontiguousarray(v.transpose(0, 2, 3, 1))).realize() for v in (x, g))

@@ -13,7 +13,7 @@ SIDE = 16                # of them along M, and along N, where a tile is about s
 WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere
 PIECE = 4                # neighbouring positions of a thread: one access of 16 bytes
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
-LEAST_SIDE = 16          # positions of M and of N below which a tile would be mostly edge
+LEAST_SIDE = 4           # positions of M and of N: below, plain loops read the other factor as fast
 STEP = 16                # of K that are copied at once; or half of it, where a thread would copy more than
 MOST_COPIED = 24         # elements
 WARP = 32                # threads that read and store at once
@@ -75,7 +75,8 @@ def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int
 
 
 # -- a matrix unit of a group ------------------------------------------------------------------------------------------
-UNIT_LIMITS = Limits(least_k=16, least_work=1 << 17)
+UNIT_LIMITS = Limits(least_k=8, least_work=1 << 17)
+UNIT_SIDE = 2            # positions of M and of N at least
 SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
 REGISTERS = 64 << 10      # of a processor, 32 bits each
 OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices;
@@ -106,9 +107,8 @@ WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}
 WARP_STEP = 32           # of K that are copied at once
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
-UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
-UNIT_ENDS_SEEN = 0.65    # the part of them in which the unit idles, where another group has its steps meanwhile;
-SHORT_SUM, ENDS_OF_SHORT = 4, {1: 1.3, 2: 0.9, 4: 0.5}      # of sums of fewer steps, by the groups on a processor
+UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, in which other groups have theirs; and for each sum after
+UNEVEN_LINES = 1.03      # its last, when all of them store: times these, where its lines are no power of two
 LEAST_STAY_STAGES = 3    # of groups that stay: one holds sums while copies fill the others
 STAY_MARGIN = 1.01       # that they have to be faster by
 LANES = 128              # operations that a processor does in a cycle,
@@ -130,9 +130,9 @@ def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processor
         at_once, tile = 1, (rows, columns, 1)
     copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]] / cluster
     steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
-    ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
-    seen = ENDS_OF_SHORT[at_once] if steps < SHORT_SUM else 1.0 if at_once == 1 else UNIT_ENDS_SEEN
-    return -(-tiles // processors) * (steps_take + ends * seen)
+    stores = UNIT_ENDS[1] * rows * columns * (UNEVEN_LINES if columns & columns - 1 else 1.0)
+    last = stores * (1 - 1 / at_once)                             # the last groups of a processor store together
+    return -(-tiles // processors) * (steps_take + UNIT_ENDS[0] / at_once + stores) - last
 
 
 def unit_stay_time(tiles: int, steps: int, tile: tuple[int, int], processors: int, in_two: tuple[bool, bool]) -> float:

@@ -59,7 +59,7 @@ class GroupUnitPlan:
         if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
         plan = plan.with_images().with_columns_of_all()
-        if min(plan.m.size, plan.n.size) < gpu.LEAST_SIDE:
+        if min(plan.m.size, plan.n.size) < gpu.UNIT_SIDE:
             return None
         stored = any(image is None and swells(factor, loops + p.k)
                      for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
