@@ -130,12 +130,12 @@ def test_groups_of_channels_are_boxes_of_one_image() -> None:
 
 
 def test_images_of_three_dimensions_are_boxes_too() -> None:
-    x, w = numbers((1, 32, 4, 4, 28), (24, 32, 3, 1, 3))
+    x, w = numbers((1, 32, 4, 4, 28), (24, 32, 3, 2, 3))
     kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize()))
     assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
     wanted = np.asarray(sum(
-        np.einsum("ncdhw,oc->nodhw", x[:, :, i:i + 2, :, j:j + 26].astype(np.float64), w[:, :, i, 0, j])
-        for i in range(3) for j in range(3)))
+        np.einsum("ncdhw,oc->nodhw", x[:, :, i:i + 2, h:h + 3, j:j + 26].astype(np.float64), w[:, :, i, h, j])
+        for i in range(3) for h in range(2) for j in range(3)))
     out = np.full(wanted.size, np.nan, np.float16)
     run_kernel(kernel, [out, x.ravel(), w.ravel()])
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
