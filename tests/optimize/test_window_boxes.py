@@ -129,6 +129,18 @@ def test_groups_of_channels_are_boxes_of_one_image() -> None:
     np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
 
 
+@pytest.mark.parametrize("groups, members", [(16, 4), (32, 4), (8, 8)])
+def test_groups_of_few_channels_are_one_product_with_zeros(groups: int, members: int) -> None:
+    x, w = numbers((2, groups * 4, 12, 28), (groups * members, 4, 3, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1, groups=groups))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    wanted = np.concatenate([convolved(x[:, 4 * g:4 * g + 4], w[members * g:members * (g + 1)], 1)
+                             for g in range(groups)], 1)
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
 def test_images_of_three_dimensions_are_boxes_too() -> None:
     x, w = numbers((1, 32, 4, 4, 28), (24, 32, 3, 2, 3))
     kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize()))

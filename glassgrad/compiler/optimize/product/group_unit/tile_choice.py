@@ -15,6 +15,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import ranges_of
 from glassgrad.compiler.optimize.product.group_unit.copied_factors import Factor, in_place
+from glassgrad.compiler.optimize.product.group_unit.joined_groups import joined_groups
 from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import (epilogue_operations, neighbours_stored,
                                                                            rounded_to)
 from glassgrad.compiler.optimize.product.line_boxes import ShiftedFactor, line_rows, line_windows, shifted_rows
@@ -58,6 +59,9 @@ class GroupUnitPlan:
         plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
         if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
+        joined = joined_groups(p, unit.rows)
+        if joined is not None and (found := GroupUnitPlan.of(joined, target)) is not None and found.images[1]:
+            return found
         plan = plan.with_images().with_columns_of_all()
         if min(plan.m.size, plan.n.size) < gpu.UNIT_SIDE:
             return None
