@@ -131,7 +131,8 @@ class GroupTile:
         """A thread's place among those of the group, along M and along N."""
         if self.c.block_m == SIDE and self.c.vectors < gpu.PIECE:
             return divide(self.lane, SIDE), modulo(self.lane, SIDE)
-        high, wide = gpu.WARP_SIDES
+        wide = min(gpu.WARP_WIDE, self.c.block_n)
+        high = gpu.WARP // wide
         warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide
         return (add(multiply(divide(warp, across), high), divide(inside, wide)),
                 add(multiply(modulo(warp, across), wide), modulo(inside, wide)))

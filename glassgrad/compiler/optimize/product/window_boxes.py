@@ -107,8 +107,8 @@ class StoredImage:
         coordinates = axis_coordinates(value.src[1], [axis.stride for axis in axes])
         if coordinates is None or not 3 <= len(shape) <= gpu.COPY_AXES or not _gated_inside(coordinates, shape, gates):
             return None
-        found = [(at, r) for at, c in enumerate(coordinates) for r in loops if r not in (rows, columns)
-                 and _goes_along(c, r, axes[at].size)]
+        found = [(at, r) for at, c in enumerate(coordinates) for r in loops
+                 if {rows, columns}.isdisjoint(c[1]) and _goes_along(c, r, axes[at].size)]
         if not found:
             return None
         at, channel = max(found, key=lambda way: way[1].arg.size)         # a tap may have an axis of its own

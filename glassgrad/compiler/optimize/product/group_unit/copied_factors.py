@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, linear, modulo,
-                                                    multiply, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, linear, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,

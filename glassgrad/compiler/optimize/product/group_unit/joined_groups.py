@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 def joined_groups(p: Product, most: int) -> Product | None:
     """for g in 32: for m in 4: for k in 4: left[g, m, k] * right[4 g + k, n]
-    ->  for g in 2: for m in 64: for k in 64: (left[16 g + m // 4, m % 4, k % 4] if m // 4 == k // 4) * right[64 g + k, n]
+    ->  for g in 2: for m in 64: for k in 64: (left[16 g + m//4, m%4, k%4] if m//4 == k//4) * right[64 g + k, n]
 
     refuses (None): no loop of K follows a loop of groups in the right factor; a left factor that is not small beside
     the right one; groups that leave no room for another one in so many rows and channels

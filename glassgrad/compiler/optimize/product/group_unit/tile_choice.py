@@ -65,9 +65,17 @@ class GroupUnitPlan:
         plan = plan.with_images().with_columns_of_all()
         if min(plan.m.size, plan.n.size) < gpu.UNIT_SIDE:
             return None
+        if min(plan.m.size, plan.n.size) < gpu.THIN_SIDE and not plan.stores_little():
+            return None
         stored = any(image is None and swells(factor, loops + p.k)
                      for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
         return None if stored else plan
+
+    def stores_little(self) -> bool:
+        """Whether each factor is copied as it lies, or is small beside the other one."""
+        sizes = [count([*ranges_of(factor)]) for factor in (self.left, self.right)]
+        return all(factor or gpu.SMALL_FACTOR * size <= other
+                   for factor, size, other in zip(self.placed(), sizes, reversed(sizes)))
 
     def with_images(self) -> GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
@@ -151,7 +159,9 @@ class GroupUnitPlan:
             if c.stay:
                 return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two) + joined, -c.stages
             return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined, -c.stages
-        return min([c for c in self.others() if c.cluster == 1 or in_two[1]], key=time)
+        narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then a few threads alone store for long
+        return min([c for c in self.others() if (c.cluster == 1 or in_two[1])
+                    and not (c.stay and c.rows == 1 and narrow)], key=time)
 
     def others(self) -> list[Tiling]:
         """Every tile; groups that stay where a processor has one at once; and clusters."""
@@ -174,8 +184,11 @@ class GroupUnitPlan:
         """Parts of K, each of as many steps, where tiles alone would leave most processors idle. Steps past the end of
         K add zeros."""
         steps, processors = -(-self.k.size // self.line(unit)), self.target.few_tasks // 2
-        most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART)
-        return -(-steps // -(-steps // most)) if most >= gpu.UNIT_PARTS else 1
+        most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART, gpu.MOST_PARTS)
+        if most < gpu.UNIT_PARTS:
+            return 1
+        even = next(p for p in range(most, 0, -1) if steps % p == 0)
+        return even if even >= gpu.EVEN_PARTS * most else -(-steps // -(-steps // most))
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
         """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
