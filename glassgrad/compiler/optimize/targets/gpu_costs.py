@@ -73,7 +73,7 @@ def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int
     """Into how many parts K may be cut: one, or as many as fill one round of groups, or several."""
     height, width = tile_size(tile)
     groups = around * -(-m // height) * -(-n // width)
-    most = min(MOST_PARTS, k // (SMALL_PART if FEW_GROUPS * groups <= processors else PART))
+    most = max(k // PART, min(k // SMALL_PART, MOST_PARTS) if FEW_GROUPS * groups <= processors else 0)
     return sorted({max(1, min(rounds * processors // groups, most)) for rounds in (0, 1, 2, 4)})
 
 
