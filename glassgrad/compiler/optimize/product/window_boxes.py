@@ -104,7 +104,7 @@ class StoredImage:
         gates += _conjuncts(value.src[2]) if len(value.src) == 3 else []
         shape = [size for size in value.src[0].arg.shape if size > 1]
         axes = [Axis(size, math.prod(shape[a + 1:])) for a, size in enumerate(shape)]
-        coordinates = axis_coordinates(value.src[1], [axis.stride for axis in axes])
+        coordinates = _coordinates(value.src[1], [axis.stride for axis in axes])
         if coordinates is None or not 3 <= len(shape) <= gpu.COPY_AXES or not _gated_inside(coordinates, shape, gates):
             return None
         found = [(at, r) for at, c in enumerate(coordinates) for r in loops
@@ -297,7 +297,7 @@ def _row_pitch(columns: int) -> int:
 Coordinate = tuple[int, Terms]
 
 
-def axis_coordinates(at: UOp, strides: Sequence[int]) -> list[Coordinate] | None:
+def _coordinates(at: UOp, strides: Sequence[int]) -> list[Coordinate] | None:
     """An index as one linear expression for each axis of a matrix; None where a loop goes along none of them."""
     constant, terms = linear(at)
     out: list[Coordinate] = []

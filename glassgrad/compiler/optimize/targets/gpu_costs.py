@@ -32,8 +32,8 @@ NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
 PART = 512               # of K that are worth a part of their own;
-SMALL_PART, FEW_GROUPS = 128, 16         # where so many times the groups are no more than the processors
-MOST_PARTS = 128         # of K: one phase adds them up
+# a smaller one, where so many times the groups are no more than the processors; and how many, which one phase adds up
+SMALL_PART, FEW_GROUPS, MOST_PARTS = 128, 16, 128
 # Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate. A thread reads
 # 4 * (rows + columns) bytes of shared memory for rows * columns products, which limits all but the largest.
 EFFICIENCY = {(8, 8, 16): 1.0, (8, 4, 16): 0.8, (4, 8, 16): 0.8, (4, 4, 16): 0.6, (8, 2, 16): 0.6, (2, 8, 16): 0.5,
@@ -79,8 +79,7 @@ def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int
 
 # -- a matrix unit of a group ------------------------------------------------------------------------------------------
 UNIT_LIMITS = Limits(least_k=8, least_work=1 << 17)
-UNIT_SIDE = 2            # positions of M and of N at least;
-THIN_SIDE = 16           # below these a factor is stored first only if it is small beside the other one
+UNIT_SIDE, THIN_SIDE = 2, 16             # positions of M and N at least; and to store a factor first that is not small
 SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
 REGISTERS = 64 << 10      # of a processor, 32 bits each
 OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices;
@@ -97,7 +96,6 @@ MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stor
 COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of
 CACHE_LINE = 128         # bytes
 CACHE_BYTES = 32 << 20   # of the cache that all processors share: what is read there may be read in any order
-MOST_UNUSED = 16         # times the elements of a factor that are stored with it, for other products of a kernel
 SECTOR = 64              # bytes of it that are brought at once
 COPY_AXES = 5            # of a copied box
 PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
@@ -105,8 +103,8 @@ PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 UNIT_RATES = {(192, 256, 1): 1.0, (128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9,
               (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 128, 4): 0.65,
               (64, 64, 1): 0.48, (64, 64, 2): 0.47}
-UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least;
-EVEN_PARTS = 0.7         # and the share of the most possible ones that do, if they have as many steps each
+# steps of K that are worth a part; parts at least; the share of all possible ones that will do, if they come out even
+UNIT_PART, UNIT_PARTS, EVEN_PARTS = 16, 4, 0.7
 # Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
 WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}
 WARP_STEP = 32           # of K that are copied at once

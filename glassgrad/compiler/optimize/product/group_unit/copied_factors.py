@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, linear, modulo, multiply,
+from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
-                                            local, ranges_of, register)
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, local,
+                                            ranges_of, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around, nested, one
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.line_boxes import LineAxis
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, to_neighbour
-from glassgrad.compiler.optimize.product.window_boxes import axis_coordinates
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 
@@ -129,45 +128,6 @@ def _along(parts: list[Digit], at: UOp) -> list[tuple[Axis, UOp]]:
     places = [divide(at, d.begin) for d in parts]
     inside = [modulo(place, d.size) for place, d in zip(places[:-1], parts)]
     return [(Axis(d.size, d.stride), place) for d, place in zip(parts, [*inside, places[-1]])]
-
-
-def part_of_packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int,
-                   must_follow_k: bool) -> Factor | None:
-    """A factor as a part of memory that is stored whole, in an order that does not depend on the part: other products
-    of the kernel read the other ones, as the remainders of a strided convolution's gradient read its taps. Refuses
-    (None) memory that is too large for that, indices that are not one loop for each of its axes, and all of it."""
-    if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM or len(axis.parts) > 1:
-        return None
-    memory, loops = value.src[0], {*axis.parts, *k.parts}
-    shape = [size for size in memory.arg.shape if size > 1]
-    along = axis_coordinates(value.src[1], [math.prod(shape[a + 1:]) for a in range(len(shape))])
-    if along is None or k.pitch or any(len(terms) > 1 or not {*terms} <= loops for _, terms in along):
-        return None
-    steps = {r: (a, step) for a, (_, terms) in enumerate(along) for r, step in terms.items()}
-    if len(steps) < len(loops) or min(step for _, step in steps.values()) < 1:
-        return None
-    size = math.prod(shape)
-    if size in (count([*loops]), 0) or size > gpu.MOST_UNUSED * count([*loops]) or \
-            size * value.dtype.itemsize > gpu.CACHE_BYTES:
-        return None
-    wholes = [counter(f"w{a}", n) for a, n in enumerate(shape)]
-    own, last = steps[axis.parts[0]][0], steps[k.parts[-1]][0]
-    order = [*[a for a in range(len(shape)) if a not in (own, last)], last]
-    at = build(0, {r: math.prod(shape[a + 1:]) for a, r in enumerate(wholes)})
-    whole = packed(name, load(memory, at), FlatAxis.of([wholes[own]]), FlatAxis.of([wholes[a] for a in order]), outer,
-                   line, must_follow_k)
-    step_k, step_own = whole.sum[0].stride, whole.own[0].stride
-    strides = {own: step_own, **{a: math.prod(shape[b] for b in order[i + 1:]) * step_k for i, a in enumerate(order)}}
-    sums, begin = [], 1
-    for r in reversed(k.parts):
-        sums.append(Digit(begin, r.arg.size, steps[r][1] * strides[steps[r][0]]))
-        begin *= r.arg.size
-    offset = sum(constant * strides[a] for a, (constant, _) in enumerate(along))
-    lines = all(d.begin % line == 0 for d in sums[1:]) and offset * value.dtype.itemsize % gpu.COPY_BYTES == 0
-    positions = Digit(1, axis.size, steps[axis.parts[0]][1] * step_own)
-    if not lines or min(positions.stride, sums[0].stride) > 1 or len(sums) >= gpu.COPY_AXES:
-        return None
-    return replace(whole, offset=offset, axis=axis, k=k, own=[positions], sum=sums)
 
 
 def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \

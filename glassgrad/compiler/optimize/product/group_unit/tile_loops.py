@@ -23,7 +23,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
-from glassgrad.compiler.optimize.product.group_unit.copied_factors import packed, part_of_packed
+from glassgrad.compiler.optimize.product.group_unit.copied_factors import packed
 from glassgrad.compiler.optimize.product.group_unit.tile_choice import GroupUnitPlan
 from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import rounded_to, tile_to_memory
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
@@ -54,8 +54,7 @@ class GroupUnitTile:
         self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
         self.threads = c.rows * self.unit.threads
         self.height, self.width = c.rows * self.unit.rows, self.unit.columns
-        self.left, self.right = (factor or part_of_packed(name, *of, self.line, not self.unit.across)
-                                 or packed(name, *of, self.line, not self.unit.across)
+        self.left, self.right = (factor or packed(name, *of, self.line, not self.unit.across)
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
