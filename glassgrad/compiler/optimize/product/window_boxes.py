@@ -115,9 +115,8 @@ class StoredImage:
         group = {r: step for r, step in coordinates.pop(at)[1].items() if r is not channel}
         steps = [1] * (len(axes) - 3) + [coordinates[a][1].get(r, 0) for a, r in ((-2, rows), (-1, columns))]
         spread = [a for a, (_, terms) in enumerate(coordinates) for r in (rows, columns) if r in terms]
-        if min(steps) < 1 or len(spread) != 2:
-            return None
-        if max(steps) > 1 and (len(shape) == gpu.COPY_AXES or at == len(coordinates)):
+        apart = max(steps) > 1 and (len(shape) == gpu.COPY_AXES or at == len(coordinates))
+        if min(steps) < 1 or len(spread) != 2 or apart:
             return None
         others = [*axes[:at], *axes[at + 1:]]
         return StoredImage(name, value.src[0], others, coordinates, channel, axes[at], steps, group)
