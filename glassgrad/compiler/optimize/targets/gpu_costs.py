@@ -31,7 +31,7 @@ LEAST_ROW_THREADS = 64   # of a group that holds a row
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
-# Of K: what is worth a part of its own; and a smaller one, where so many times the groups are no more than the processors,
+# Of K: what is worth a part of its own; a smaller one, where so many times the groups are no more than the processors,
 # of which there are so many at most, that one phase adds up.
 PART, SMALL_PART, FEW_GROUPS, MOST_PARTS = 512, 128, 16, 128
 # Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate. A thread reads
