@@ -6,10 +6,8 @@ memory are read, once for each version of its contents. Does not know what an in
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.node_facts import NodeTable
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.runtime.devices import Device
 
 Limits = tuple[int, int]

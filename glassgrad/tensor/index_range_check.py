@@ -20,12 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from glassgrad.base.errors import Bug, IndexRangeError
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Place, calls_of, line_of, user_place
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, const, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.axes_through_views import coordinates
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_facts import NodeTable
-from glassgrad.compiler.graph.symbolic import sizes_now
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device

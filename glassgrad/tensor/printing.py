@@ -14,10 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.symbolic import Length, sizes_now
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import Length, UOp, dtypes, ops as o, sizes_now
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.formulas.movement import pad_axis, part
 from glassgrad.tensor.memory.disk import on_disk

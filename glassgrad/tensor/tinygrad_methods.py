@@ -13,13 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, GlassgradError, InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.node import substitute, toposort
-from glassgrad.compiler.graph.op_arguments import Param
+from glassgrad.compiler.graph import DType, Param, UOp, dtypes, ops as o, sizes_now, substitute, toposort
 from glassgrad.compiler.graph.ops import Kind, Op
-from glassgrad.compiler.graph.symbolic import sizes_now
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import Self, TensorBase

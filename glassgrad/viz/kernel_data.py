@@ -12,8 +12,7 @@ from typing import Any
 from glassgrad.base.errors import GlassgradError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.optimize.decisions import Refused, read
 from glassgrad.compiler.optimize.moves.move_limit import logged_moves
 from glassgrad.compiler.pipeline import KernelWork, Pass, watched

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.source_lines import Place
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.lower.loops import Accumulate, Assign, Store
 from glassgrad.compiler.lower.printing import rows_of, show
 from glassgrad.compiler.pipeline import GRAPH, GraphWork, KernelWork, Pass

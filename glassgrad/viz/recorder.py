@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.call_tree import CallTree
 from glassgrad.base.source_lines import Place, note_calls
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.rules.rewrite import Rule
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import GRAPH, GraphWork, Pass
 from glassgrad.compiler.schedule.inlined_values import LEAVES
 from glassgrad.compiler.schedule.kernels import Item

@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_120, "check": 935, "engine and runtime": 5_545, "tensor": 9_020, "nn": 5_815, "jit": 1_990,
-         "package": 38_210, "new capabilities": 11_210, "package with them": 49_415}
+LINES = {"compiler": 12_125, "check": 930, "engine and runtime": 5_545, "tensor": 8_825, "nn": 5_725, "jit": 1_990,
+         "package": 37_930, "new capabilities": 11_200, "package with them": 49_125}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0

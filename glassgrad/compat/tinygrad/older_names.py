@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, promote
 from glassgrad.compiler.graph.ops import Op, Ops
 from glassgrad.compiler.graph.symbolic import Length, replaced
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.evaluate import Planned, Step, schedule

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes, wrapped
 from glassgrad.compiler.graph.gradient import passes_to
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.leaves import leaves_among
 from glassgrad.tensor.base import Self
 from glassgrad.tensor.formulas.reductions import sum_dtype

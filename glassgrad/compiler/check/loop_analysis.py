@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.lower.loops import WIDE, Accumulate, For, If, Prefetch, Statement, Store, expressions, walk
 
 

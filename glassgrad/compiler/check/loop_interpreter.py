@@ -23,9 +23,8 @@ from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poison
 from glassgrad.compiler.check.graph_interpreter import array_type, evaluate, philox
 from glassgrad.compiler.check.in_flight import InFlight
 from glassgrad.compiler.check.named_arrays import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.dtype import convert
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.ops import ELEMENTWISE
 from glassgrad.compiler.graph.symbolic import Symbol, memory_size, replaced

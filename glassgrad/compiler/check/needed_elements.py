@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassgrad.compiler.check.graph_interpreter import evaluate
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import coordinates
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 
 Array = Any    # numpy.ndarray; NumPy is loaded when a function here first runs
 Box = tuple[tuple[int, int], ...]

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.check.needed_elements import BoxValues, needed, one_element
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o
 
 MADE, GIVEN, CONSTANT, COMPILED = "made", "given", "constant", "compiled"
 

@@ -7,15 +7,11 @@ Every function calls a tensor's method, whose parameters may be named and ordere
 of (out, in), as PyTorch's does; `x.linear` one of (in, out).
 """
 
+from glassgrad.nn.functional import activations, layers, losses, pools, tables
 from glassgrad.nn.functional.activations import *  # noqa: F403
-from glassgrad.nn.functional.activations import __all__ as _activations
 from glassgrad.nn.functional.layers import *  # noqa: F403
-from glassgrad.nn.functional.layers import __all__ as _layers
 from glassgrad.nn.functional.losses import *  # noqa: F403
-from glassgrad.nn.functional.losses import __all__ as _losses
 from glassgrad.nn.functional.pools import *  # noqa: F403
-from glassgrad.nn.functional.pools import __all__ as _pools
 from glassgrad.nn.functional.tables import *  # noqa: F403
-from glassgrad.nn.functional.tables import __all__ as _tables
 
-__all__ = [*_activations, *_layers, *_losses, *_pools, *_tables]
+__all__ = [*activations.__all__, *layers.__all__, *losses.__all__, *pools.__all__, *tables.__all__]

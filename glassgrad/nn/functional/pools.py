@@ -41,7 +41,7 @@ avg_pool1d, avg_pool2d, avg_pool3d = for_each_rank("avg_pool", _average)
 avg_pool1d = with_fixed(avg_pool1d, "avg_pool1d", "The mean of each window.", divisor_override=None)
 
 
-def p_norm_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+def _p_norm(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
                 ceil_mode: bool = False, *, rank: int) -> Tensor:
     """The p-norm of each window."""
     window = _each(kernel_size, rank)
@@ -49,7 +49,7 @@ def p_norm_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Siz
     return (mean.sign() * mean.abs().relu() * math.prod(window)).pow(1 / norm_type)
 
 
-lp_pool1d, lp_pool2d, lp_pool3d = for_each_rank("lp_pool", p_norm_pool)
+lp_pool1d, lp_pool2d, lp_pool3d = for_each_rank("lp_pool", _p_norm)
 
 
 # -- greatest values -----------------------------------------------------------------------------------------
@@ -74,24 +74,18 @@ max_unpool1d, max_unpool2d, max_unpool3d = for_each_rank("max_unpool", _put_back
 
 
 # -- to a given size -----------------------------------------------------------------------------------------
-def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool1d(output_size)
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool2d(output_size)
-def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool3d(output_size)
+def _average_parts(input: Tensor, output_size: Any, *, rank: int) -> Tensor:
+    """The mean of each of `output_size` nearly equal parts."""
+    return getattr(input, f"adaptive_avg_pool{rank}d")(output_size)  # type: ignore[no-any-return]
 
 
-def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The greatest of `output_size` parts; with return_indices also where it was."""
-    return input.adaptive_max_pool1d(output_size, return_indices)
+def _largest_parts(input: Tensor, output_size: Any, return_indices: bool = False, *, rank: int) -> Any:
+    """The greatest value of each of `output_size` nearly equal parts; with return_indices also where it was."""
+    return getattr(input, f"adaptive_max_pool{rank}d")(output_size, return_indices)
 
 
-def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The same along two axes."""
-    return input.adaptive_max_pool2d(output_size, return_indices)
-
-
-def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The same along three."""
-    return input.adaptive_max_pool3d(output_size, return_indices)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = for_each_rank("adaptive_avg_pool", _average_parts)
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = for_each_rank("adaptive_max_pool", _largest_parts)
 
 
 # -- with indices, by names of their own ----------------------------------------------------------------------

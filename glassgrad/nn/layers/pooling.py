@@ -6,35 +6,19 @@ from typing import Any
 
 from glassgrad.nn.functional.layers import interpolate, upsample_bilinear, upsample_nearest
 from glassgrad.nn.functional.pools import (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d,
-                                           adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, p_norm_pool)
+                                           adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, avg_pool2d,
+                                           lp_pool2d, max_pool2d)
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
-
-def _windows(rank: int, kernel_size: Any, stride: Any, padding: Any = 0) -> list[tuple[int, ...]]:
-    """The size of windows, the step between them and the padding around, along each axis of space."""
-    size = each(kernel_size, rank, "kernel_size")
-    return [size, size if stride is None else each(stride, rank, "stride"), each(padding, rank, "padding", 0)]
-
-
-class _MaxPool(Layer):
-    """The largest value of each window."""
-    shows = ("kernel_size", "stride", "padding")
-
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-                 return_indices: bool = False, ceil_mode: bool = False):
-        self.kernel_size, self.stride, self.padding = _windows(self.rank, kernel_size, stride, padding)
-        self.dilation, self.ceil_mode = each(dilation, self.rank, "dilation"), ceil_mode
-        self.return_indices = return_indices
-
-    def forward(self, x: Tensor) -> Any:
-        self._check_space(x)
-        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, self.padding, self.ceil_mode,
-                            self.return_indices)
+_SHOWN = "kernel_size", "stride", "padding"
+# windows of as many axes as `kernel_size` has numbers; the constructor has the last two in another order
+_MAX: Any = {"function": max_pool2d, "shows": _SHOWN,
+             "settings": (*_SHOWN, "dilation", "return_indices", "ceil_mode")}
 
 
-class MaxPool2d(_MaxPool, rank=2):
+class MaxPool2d(FunctionLayer, rank=2, **_MAX):
     """The largest value of each window; without `stride` the windows stand side by side. With `return_indices` also
     where each was found, counted over space: what `MaxUnpool2d` needs.
 
@@ -43,7 +27,7 @@ class MaxPool2d(_MaxPool, rank=2):
     """
 
 
-class MaxPool1d(_MaxPool, rank=1):
+class MaxPool1d(FunctionLayer, rank=1, **_MAX):
     """`MaxPool2d` over one axis.
 
     >>> MaxPool1d(2)(Tensor.arange(4).reshape(1, 1, 4)).tolist()
@@ -51,7 +35,7 @@ class MaxPool1d(_MaxPool, rank=1):
     """
 
 
-class MaxPool3d(_MaxPool, rank=3):
+class MaxPool3d(FunctionLayer, rank=3, **_MAX):
     """`MaxPool2d` over three axes.
 
     >>> MaxPool3d(2)(Tensor.ones(1, 1, 4, 4, 4)).shape
@@ -61,10 +45,12 @@ class MaxPool3d(_MaxPool, rank=3):
 
 class _MaxUnpool(Layer):
     """Values back where a pool found them."""
-    shows = ("kernel_size", "stride", "padding")
+    shows = _SHOWN
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0):
-        self.kernel_size, self.stride, self.padding = _windows(self.rank, kernel_size, stride, padding)
+        self.kernel_size = each(kernel_size, self.rank, "kernel_size")
+        self.stride = self.kernel_size if stride is None else each(stride, self.rank, "stride")
+        self.padding = each(padding, self.rank, "padding", 0)
 
     def forward(self, x: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
         self._check_space(x)
@@ -96,23 +82,7 @@ class MaxUnpool3d(_MaxUnpool, rank=3):
     """
 
 
-class _AvgPool(Layer):
-    """The mean of each window."""
-    shows = ("kernel_size", "stride", "padding")
-
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-                 count_include_pad: bool = True, divisor_override: int | None = None):
-        self.kernel_size, self.stride, self.padding = _windows(self.rank, kernel_size, stride, padding)
-        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
-        self.divisor_override = divisor_override
-
-    def forward(self, x: Tensor) -> Tensor:
-        self._check_space(x)
-        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.ceil_mode, self.count_include_pad,
-                            self.divisor_override)
-
-
-class AvgPool2d(_AvgPool, rank=2):
+class AvgPool2d(FunctionLayer, rank=2, function=avg_pool2d, shows=_SHOWN):
     """The mean of each window; without `stride` the windows stand side by side. `divisor_override` is divided by in the
     place of the number of elements.
 
@@ -121,7 +91,7 @@ class AvgPool2d(_AvgPool, rank=2):
     """
 
 
-class AvgPool1d(_AvgPool, rank=1):
+class AvgPool1d(FunctionLayer, rank=1, function=avg_pool2d, shows=_SHOWN):
     """`AvgPool2d` over one axis.
 
     >>> AvgPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
@@ -129,7 +99,7 @@ class AvgPool1d(_AvgPool, rank=1):
     """
 
 
-class AvgPool3d(_AvgPool, rank=3):
+class AvgPool3d(FunctionLayer, rank=3, function=avg_pool2d, shows=_SHOWN):
     """`AvgPool2d` over three axes.
 
     >>> AvgPool3d(2)(Tensor.ones(1, 1, 4, 4, 4)).shape
@@ -186,20 +156,7 @@ class AdaptiveMaxPool3d(FunctionLayer, function=adaptive_max_pool3d, rank=3, sho
     """
 
 
-class _LPPool(Layer):
-    """The p-norm of each window."""
-    shows = ("norm_type", "kernel_size", "stride", "ceil_mode")
-
-    def __init__(self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False):
-        self.kernel_size, self.stride, _ = _windows(self.rank, kernel_size, stride)
-        self.norm_type, self.ceil_mode = norm_type, ceil_mode
-
-    def forward(self, x: Tensor) -> Tensor:
-        self._check_space(x)
-        return p_norm_pool(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode, rank=self.rank)
-
-
-class LPPool2d(_LPPool, rank=2):
+class LPPool2d(FunctionLayer, rank=2, function=lp_pool2d):
     """The p-norm of each window: (sum of x^p)^(1 / p).
 
     >>> LPPool2d(2, 2)(Tensor([[[[0.0, 3.0], [4.0, 0.0]]]])).tolist()
@@ -207,7 +164,7 @@ class LPPool2d(_LPPool, rank=2):
     """
 
 
-class LPPool1d(_LPPool, rank=1):
+class LPPool1d(FunctionLayer, rank=1, function=lp_pool2d):
     """`LPPool2d` over one axis.
 
     >>> LPPool1d(1, 2)(Tensor([[[1.0, 2.0, 3.0, 4.0]]])).tolist()
@@ -215,7 +172,7 @@ class LPPool1d(_LPPool, rank=1):
     """
 
 
-class LPPool3d(_LPPool, rank=3):
+class LPPool3d(FunctionLayer, rank=3, function=lp_pool2d):
     """`LPPool2d` over three axes.
 
     >>> LPPool3d(1, 2)(Tensor.ones(1, 1, 2, 2, 2)).flatten().tolist()

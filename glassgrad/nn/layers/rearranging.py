@@ -7,7 +7,6 @@ from typing import Any
 
 from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
-from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -63,41 +62,28 @@ class ChannelShuffle(FunctionLayer, function=F.channel_shuffle):
     """
 
 
-class _Windows(Layer):
-    """Windows over two axes of space."""
-    shows: tuple[str, ...] = ("kernel_size", "dilation", "padding", "stride")
-
-    def __init__(self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1):
-        self.kernel_size, self.dilation = each(kernel_size, 2, "kernel_size"), each(dilation, 2, "dilation")
-        self.padding, self.stride = each(padding, 2, "padding", 0), each(stride, 2, "stride")
-
-
-class Unfold(_Windows):
+class Unfold(FunctionLayer, function=F.unfold, windows=2):
     """Every window as a column: (batch, channels, height, width) as (batch, channels * kernel, windows).
 
     >>> Unfold(2)(Tensor.arange(6).reshape(1, 1, 2, 3)).tolist()
     [[[0, 1], [1, 2], [3, 4], [4, 5]]]
     """
-    def forward(self, x: Tensor) -> Tensor:
+    dilation: Any
+    padding: Any
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]
         if x.ndim not in (3, 4) or any(n + 2 * p <= r for n, p, r in zip(x.shape[-2:], self.padding, reach)):
             self._refuse(f"an input of shape {x.shape}",
                          "(batch, channels, height, width), or without the batch, with room for a window",
                          "check kernel_size, dilation and padding")
-        return F.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
+        out: Tensor = super().forward(x)
+        return out
 
 
-class Fold(_Windows):
+class Fold(FunctionLayer, function=F.fold, windows=2):
     """Columns back to their windows, added where these overlap: what `Unfold` took apart.
 
     >>> Fold((2, 3), 2)(Unfold(2)(Tensor.ones(1, 1, 2, 3))).tolist()
     [[[[1.0, 2.0, 1.0], [1.0, 2.0, 1.0]]]]
     """
-    shows = ("output_size", "kernel_size", "dilation", "padding", "stride")
-
-    def __init__(self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1):
-        super().__init__(kernel_size, dilation, padding, stride)
-        self.output_size = each(output_size, 2, "output_size")
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.fold(self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)

@@ -14,6 +14,9 @@ from glassgrad.base.errors import GlassgradError, ShapeError
 from glassgrad.nn.modules.argument_checks import check_call, signature_of, wrong_argument
 from glassgrad.nn.modules.layer_names import parameters_of, path_of
 from glassgrad.nn.modules.module import Module
+from glassgrad.tensor.formulas.neural.convolution import each
+
+_OF_WINDOWS = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0}      # settings, and their least values
 
 
 class LayerType(type):
@@ -115,7 +118,8 @@ def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: 
 class FunctionLayer(Layer):
     """A layer that calls a function of `nn.functional`: `class ELU(FunctionLayer, function=F.elu)`. The function's
     tensors are the layer's inputs, its other parameters the layer's settings, or those of them that `settings` names.
-    PyTorch's `inplace` is taken and means nothing; its older words for `reduction` are not.
+    PyTorch's `inplace` is taken and means nothing; its older words for `reduction` are not. Where inputs have axes of
+    space, the settings of windows have one number for each of them.
 
     >>> def scale(input: Tensor, by: float = 2.0) -> Tensor: return input * by
     >>> class Scale(FunctionLayer, function=scale):
@@ -126,13 +130,15 @@ class FunctionLayer(Layer):
     function: Callable[..., Any]
     settings = inspect.Signature()
     passed: tuple[str, ...] = ()                    # names of the settings that the function gets
+    kernel_size: Any                                # without a `stride` windows stand side by side
+    windows = 0                                     # along how many axes they go, where inputs need no such rank
 
     def __init_subclass__(cls, function: Callable[..., Any] | None = None, settings: Sequence[str] | None = None,
                           **constants: Any) -> None:
         if function is not None:
             cls.function = staticmethod(function)
-            taken = [p for p in inspect.signature(function).parameters.values()
-                     if (p.name in settings if settings is not None else _is_setting(p))]
+            known = inspect.signature(function).parameters
+            taken = [known[name] for name in settings or known if settings or _is_setting(known[name])]
             cls.settings = inspect.Signature(taken)
             cls.passed = tuple(p.name for p in taken if p.name != "inplace")
             cls.shows = tuple(p.name for p in taken if p.name != "inplace" and _is_shown(p))
@@ -142,7 +148,9 @@ class FunctionLayer(Layer):
         bound = self.settings.bind(*settings, **named)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            setattr(self, name, value)
+            if (axes := self.windows or self.rank) and name in _OF_WINDOWS and value is not None:
+                value = each(value, axes, name, _OF_WINDOWS[name])
+            setattr(self, name, self.kernel_size if name == "stride" and value is None else value)
 
     @classmethod
     def constructor_signature(cls) -> inspect.Signature:

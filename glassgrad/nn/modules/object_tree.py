@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp
 from glassgrad.tensor.base import TensorBase
 
 # never looked into: they hold no part of a model, or very much that is none

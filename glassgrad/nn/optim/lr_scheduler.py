@@ -1,7 +1,7 @@
 """All schedules under PyTorch's name of the module: `from glassgrad.nn.optim.lr_scheduler import StepLR`."""
 
-from glassgrad.nn.optim.schedules.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
-from glassgrad.nn.optim.schedules.plateau import ReduceLROnPlateau
+from glassgrad.nn.optim.schedules.cycles import (CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR,
+                                                 ReduceLROnPlateau)
 from glassgrad.nn.optim.schedules.schedule import (ChainedScheduler, ConstantLR, ExponentialLR, LambdaLR, LinearLR,
                                                    LRScheduler, MultiplicativeLR, MultiStepLR, PolynomialLR,
                                                    SequentialLR, StepLR)

@@ -14,8 +14,7 @@ from typing import Any
 
 from glassgrad.base.errors import DeviceError, GradientError, InputError
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes, ops as o
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group

@@ -9,10 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError, InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, promote
-from glassgrad.compiler.graph.node import substitute
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, ops as o, promote, substitute
 from glassgrad.engine.buffer import Buffer
 from glassgrad.nn.modules.object_tree import walk
 from glassgrad.tensor import checks

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes
 
 
 class _Chosen(threading.local):

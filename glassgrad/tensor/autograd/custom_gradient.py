@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import OwnGradient, UOp, ops as o
 from glassgrad.compiler.graph.node_facts import NodeTable
-from glassgrad.compiler.graph.op_arguments import OwnGradient
-from glassgrad.compiler.graph.uop import UOp
 
 Backward = Callable[..., tuple[Any, ...]]
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
 
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o
 
 open_blocks = 0                  # blocks, and traces of the jit, in all threads; with none, nothing is checked
 _counting = held_at_fork(threading.Lock(), "counter")

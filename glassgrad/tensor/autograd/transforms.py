@@ -10,13 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import Axes, Param, Scan, UOp, dtypes, full, ops as o, substitute, toposort
 from glassgrad.compiler.graph.axes_through_views import moved_behind
 from glassgrad.compiler.graph.deferred_gradient import written_out
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.node import substitute, toposort
-from glassgrad.compiler.graph.op_arguments import Axes, Param, Scan
-from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, index_range_check
 from glassgrad.tensor.autograd.custom_gradient import own_gradient

@@ -1,1 +1,19 @@
-"""How things are computed, on nodes: the methods of a tensor call these functions. Does not know tensors."""
+"""How things are computed, on nodes: the methods of a tensor call these functions. Does not know tensors.
+
+The formulas that others are made of have their names here too: arithmetic, movement, reductions and indexing.
+"""
+
+from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, as_node, at_most, binary, both, broadcast,
+                                                  ceil, clamp, divide, equal, floor, in_accumulator, is_infinite,
+                                                  is_nan, lerp, less, logaddexp, maximum, minimum, mul, not_equal,
+                                                  power, round_half_even, sign, square, sub, where)
+from glassgrad.tensor.formulas.indexing import (argsort, choose, gather, gather_known, is_plain_part, lookup,
+                                                product_at, put, replace_part, replace_view, rows_of, scatter,
+                                                scatter_reduce, scatter_slices, scatter_targets, sort, take, topk,
+                                                true_indices)
+from glassgrad.tensor.formulas.movement import (above_diagonal, along, at, cat, counting, diagonal, diagonal_matrix,
+                                                every, eye, flatten, halves, joined, matrix_transpose, movedim,
+                                                pad_axis, pad_constant, part, repeat_interleave, roll, squeeze, stack,
+                                                tril, triu, unsqueeze)
+from glassgrad.tensor.formulas.reductions import (all_true, any_true, arg_extreme, count, largest, mean, mean_square,
+                                                  norm, product, running, smallest, sum_dtype, total)

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DTypeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes, promote
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, promote
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, remainders
 

@@ -12,11 +12,8 @@ import operator
 from collections.abc import Sequence
 
 from glassgrad.base.errors import DTypeError, GradientError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, OwnGradient, UOp, const, dtypes, ops as o
 from glassgrad.compiler.graph.gradient import reached_from
-from glassgrad.compiler.graph.op_arguments import OwnGradient
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.movement import counting
 

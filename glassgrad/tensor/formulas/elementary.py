@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.op_arguments import Cell
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import Cell, UOp, dtypes, full, ops as o
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.formulas.movement import at, cat, counting, part
 

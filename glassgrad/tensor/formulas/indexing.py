@@ -11,10 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.op_arguments import Scan, Scatter
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import Scan, Scatter, UOp, const, dtypes, full, ops as o
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.bitcast import reread

@@ -10,11 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.op_arguments import Iota
-from glassgrad.compiler.graph.symbolic import Size, most
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import DType, Iota, Size, UOp, dtypes, full, most, ops as o, promote
 from glassgrad.tensor.broadcast import number
 
 

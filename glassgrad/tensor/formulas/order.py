@@ -8,11 +8,7 @@ digit's position is a scalar argument, so every pass runs the same two kernels.
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.op_arguments import Cell, Scan, Scatter
-from glassgrad.compiler.graph.symbolic import most
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import Cell, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
 from glassgrad.tensor.formulas.movement import counting
 
 SHORT = 64                 # rows up to here are ordered by counting

@@ -11,17 +11,9 @@ import math
 import os
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.op_arguments import Cell, RandomBits
-from glassgrad.compiler.graph.symbolic import most
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import minimum
-from glassgrad.tensor.formulas.indexing import topk
-from glassgrad.tensor.formulas.movement import along, part, unsqueeze
+from glassgrad.compiler.graph import Cell, DType, RandomBits, UOp, dtypes, most, ops as o
+from glassgrad.tensor.formulas import along, elementary, largest, minimum, part, running, topk, total, unsqueeze
 from glassgrad.tensor.formulas.order import SHORT
-from glassgrad.tensor.formulas.reductions import largest, running, total
 
 
 class RandomStreams:

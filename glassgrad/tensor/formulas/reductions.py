@@ -9,11 +9,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.op_arguments import Scan
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, Length, Scan, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.formulas import elementary

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import UOp, const, dtypes, full
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
 
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from glassgrad.compiler.graph.dtype import dtypes, largest as greatest
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.custom_gradient import gradient_is
-from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, broadcast, in_accumulator, is_infinite, is_nan,
-                                                  logaddexp, maximum, square)
+from glassgrad.tensor.formulas import (absolute, as_float, broadcast, in_accumulator, is_infinite, is_nan, logaddexp,
+                                       maximum, pad_axis, part, square)
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
-from glassgrad.tensor.formulas.movement import pad_axis, part
 
 # Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
 _ERFINV_NEAR = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,

@@ -8,16 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor.formulas.arithmetic import (add, as_float, at_most, ceil, clamp, divide, floor, is_nan, lerp,
-                                                  less, maximum, minimum, mul, round_half_even)
-from glassgrad.tensor.formulas.indexing import gather_known, rows_of, sort, take
+from glassgrad.compiler.graph import UOp, const, dtypes, full, ops as o
+from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extreme, as_float, at_most, ceil, clamp,
+                                       counting, diagonal, divide, flatten, floor, gather_known, is_nan, lerp, less,
+                                       matrix_transpose, maximum, mean, minimum, movedim, mul, norm, pad_axis, part,
+                                       round_half_even, rows_of, running, sort, take, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import (along, counting, diagonal, flatten, matrix_transpose, movedim, pad_axis,
-                                                part, unsqueeze)
-from glassgrad.tensor.formulas.reductions import all_true, any_true, arg_extreme, mean, norm, running, total
 from glassgrad.tensor.formulas.special import differences
 
 

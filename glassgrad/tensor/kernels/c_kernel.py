@@ -30,8 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, GradientError, InputError
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtype_by_name
 from glassgrad.engine.realize import run_call
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.cpu.c_compiler import find_compiler

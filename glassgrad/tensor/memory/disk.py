@@ -16,10 +16,7 @@ import os
 from typing import Any
 
 from glassgrad.base.errors import DeviceError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.op_arguments import Shape
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, Shape, UOp, ops as o
 from glassgrad.compiler.graph.view import View
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import refuse_reading

@@ -14,9 +14,7 @@ import stat
 from typing import Any
 
 from glassgrad.base.errors import FormatError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 

@@ -12,9 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, InputError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtype_by_name, dtypes, ops as o
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import checks, evaluate as running

@@ -15,9 +15,7 @@ from typing import Any
 from weakref import ref
 
 from glassgrad.base.errors import Bug, InputError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.view import ShapeTracker, View
 from glassgrad.tensor.formulas.bitcast import reread
 

@@ -14,14 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DivisionError, DTypeError, InputError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import VERBS, plain_number
-from glassgrad.tensor.checks import REQUIRED, of_kind, spelled
+from glassgrad.compiler.graph import UOp, dtypes, ops as o
 from glassgrad.tensor.formulas import arithmetic
 from glassgrad.tensor.formulas.arithmetic import as_node, binary
+from glassgrad.tensor.methods import REQUIRED, VERBS, Self, TensorBase, of_kind, plain_number, spelled
 
 _bool = dtypes.bool
 _QUOTIENTS = (arithmetic.floor_divide, arithmetic.truncated_divide, arithmetic.remainder,

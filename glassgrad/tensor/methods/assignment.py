@@ -14,23 +14,15 @@ from typing import Any
 from weakref import ref
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes, promote
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders, is_held
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, broadcast_to, of_kind, spelled
-from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (add, as_node, ceil, divide, in_accumulator, less, maximum, mul, sub,
-                                                  where)
-from glassgrad.tensor.formulas.indexing import lookup, replace_part
-from glassgrad.tensor.formulas.movement import counting, flatten
+from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
+                                       lookup, maximum, mul, replace_part, running as running_total, sub, where)
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
-from glassgrad.tensor.formulas.reductions import running as running_total
 from glassgrad.tensor.memory.disk import on_disk, write
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
+from glassgrad.tensor.methods import REQUIRED, Self, TensorBase, arguments, broadcast_to, of_kind, spelled, working_axis
 
 # methods that have an in-place form, each with arguments for its example
 _ONE_TENSOR = """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil cos

@@ -10,13 +10,10 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import full
+from glassgrad.compiler.graph import DType, dtypes, full
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import working_axis
-from glassgrad.tensor.checks import arguments, two_axes
 from glassgrad.tensor.formulas.movement import matrix_transpose
+from glassgrad.tensor.methods import Self, TensorBase, arguments, two_axes, working_axis
 
 
 class CastMixin(TensorBase):

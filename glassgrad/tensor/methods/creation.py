@@ -11,20 +11,14 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.compiler.graph.symbolic import Length, most
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, dtypes, full, most, ops as o
 from glassgrad.tensor import evaluate as running, index_range_check
 from glassgrad.tensor.autograd.leaves import distinct
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import number, plain_number, shape_from
-from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, options, sizes, spelled, two_axes
-from glassgrad.tensor.formulas.arithmetic import as_float, mul
-from glassgrad.tensor.formulas.movement import counting, eye, tril, triu
-from glassgrad.tensor.formulas.reductions import largest
+from glassgrad.tensor.formulas import as_float, counting, eye, largest, mul, tril, triu
 from glassgrad.tensor.memory.disk import on_disk, opened
 from glassgrad.tensor.memory.host_values import read_array
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, computed, number, of_kind, options,
+                                      plain_number, shape_from, sizes, spelled, two_axes)
 
 
 class CreationMixin(TensorBase):

@@ -9,14 +9,10 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import full
-from glassgrad.tensor.base import Operand, Self, TensorBase
-from glassgrad.tensor.checks import REQUIRED, arguments, computed, spelled
-from glassgrad.tensor.formulas import arithmetic, elementary
-from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
+from glassgrad.compiler.graph import dtypes, full
+from glassgrad.tensor.formulas import all_true, arithmetic, as_float, as_node, both, elementary, where
 from glassgrad.tensor.formulas.bitcast import next_after
-from glassgrad.tensor.formulas.reductions import all_true
+from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, spelled
 
 
 class ElementwiseMixin(TensorBase):
@@ -142,8 +138,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([2, 3]).pow(2).tolist(), Tensor([4.0, 9.0]).pow(0.5).tolist(), (2 ** Tensor([1.0, 3.0])).tolist()
         ([4, 9], [2.0, 3.0], [2.0, 8.0])
         """
-        exponent, = arguments("pow", spelling, exponent=exponent)
-        return self._power(exponent, *arguments("pow", reverse=reverse))
+        return self._power(*arguments("pow", spelling, exponent=exponent, reverse=reverse))
 
     def __pow__(self, exponent: Any) -> Self: return self._power(exponent)
     def __rpow__(self, base: Any) -> Self: return self._power(base, True)

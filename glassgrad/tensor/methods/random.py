@@ -11,14 +11,11 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.checks import arguments, options, sizes
-from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import both, broadcast, divide, in_accumulator, less, sub
+from glassgrad.tensor.formulas import both, broadcast, divide, elementary, flatten, in_accumulator, less, sub
 from glassgrad.tensor.formulas.hashes import absorb, hash_parameters, lane_tables, padding_bytes, threefry
-from glassgrad.tensor.formulas.movement import flatten
 from glassgrad.tensor.formulas.order import order_of
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, streams, uniform, weighted_draws
+from glassgrad.tensor.methods import Self, TensorBase, arguments, options, sizes
 
 
 class RandomMixin(TensorBase):

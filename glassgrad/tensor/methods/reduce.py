@@ -12,18 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import DType, UOp, dtypes, full, ops as o
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.base import Found, Self, TensorBase
-from glassgrad.tensor.broadcast import Axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, spelled, two_axes
-from glassgrad.tensor.formulas import reductions, statistics
-from glassgrad.tensor.formulas.arithmetic import equal
-from glassgrad.tensor.formulas.movement import diagonal, flatten, squeeze, unsqueeze
-from glassgrad.tensor.formulas.reductions import any_true, largest, running as running_total, smallest, sum_dtype, total
+from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, reductions,
+                                       running as running_total, smallest, squeeze, statistics, sum_dtype, total,
+                                       unsqueeze)
+from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, two_axes,
+                                      working_axis)
 
 
 class ReduceMixin(TensorBase):
@@ -101,8 +97,7 @@ class ReduceMixin(TensorBase):
         [1.0, 2.0]
         """
         axis, keepdim = arguments("var_mean", spelling, axis=axis, keepdim=keepdim)
-        spread = self._deviation(reductions.variance, "var", axis, keepdim, correction, None, {})
-        return spread, self._with(reductions.mean(self.uop, axis, keepdim))
+        return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
 
     def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1,
                  **spelling: Any) -> tuple[Self, Self]:
@@ -112,8 +107,7 @@ class ReduceMixin(TensorBase):
         [1.0, 2.0]
         """
         axis, keepdim = arguments("std_mean", spelling, axis=axis, keepdim=keepdim)
-        spread = self._deviation(reductions.standard_deviation, "std", axis, keepdim, correction, None, {})
-        return spread, self._with(reductions.mean(self.uop, axis, keepdim))
+        return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
 
     def _deviation(self, formula: Callable[..., UOp], what: str, axis: Axis, keepdim: bool, correction: int,
                 unbiased: bool | None, spelling: dict[str, Any]) -> Self:
@@ -309,9 +303,9 @@ class ReduceMixin(TensorBase):
         return self._with(~found if invert else found, others)
 
     # -- areas -----------------------------------------------------------------------------------------------
-    def _trapezoids(self, what: str, x: Self | None, dx: float, dim: int) -> tuple[UOp, int]:
+    def _trapezoids(self, what: str, spelling: dict[str, Any], **own: Any) -> tuple[UOp, int]:
         """The area between each two neighbours and 0 along an axis, and the axis."""
-        x, dx = arguments(what, x=x, dx=dx)
+        x, dx, dim = arguments(what, spelling, **own)
         axis = working_axis(dim, self.ndim, what)
         if x is not None and not x.ndim:
             raise ShapeError(f"{what} needs a position per value", given="x of shape ()", expected="at least 1 axis",
@@ -325,8 +319,7 @@ class ReduceMixin(TensorBase):
         >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
         4.5
         """
-        dim, = spelled("trapezoid", spelling, dim=dim)
-        areas, axis = self._trapezoids("trapezoid", x, dx, dim)
+        areas, axis = self._trapezoids("trapezoid", spelling, x=x, dx=dx, dim=dim)
         return self._with(total(areas, axis), x)
 
     trapz = trapezoid
@@ -337,8 +330,7 @@ class ReduceMixin(TensorBase):
         >>> Tensor([1.0, 2.0, 4.0]).cumulative_trapezoid().tolist()
         [1.5, 4.5]
         """
-        dim, = spelled("cumulative_trapezoid", spelling, dim=dim)
-        areas, axis = self._trapezoids("cumulative_trapezoid", x, dx, dim)
+        areas, axis = self._trapezoids("cumulative_trapezoid", spelling, x=x, dx=dx, dim=dim)
         return self._with(running_total(o.ADD, areas, axis, sum_dtype(areas.dtype)), x)
 
     def renorm(self, p: float = REQUIRED, dim: int = REQUIRED, maxnorm: float = REQUIRED, **spelling: Any) -> Self:

@@ -9,20 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.op_arguments import Scatter
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import Scatter, UOp, dtypes, full, ops as o
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.base import Found, Self, TensorBase
-from glassgrad.tensor.broadcast import broadcast_shape, plain_number, resolve_axis
-from glassgrad.tensor.checks import arguments, choice, of_kind
-from glassgrad.tensor.formulas import order
-from glassgrad.tensor.formulas.arithmetic import both, maximum, minimum, where
-from glassgrad.tensor.formulas.indexing import argsort, gather_known, sort, take, topk, true_indices
-from glassgrad.tensor.formulas.movement import cat, flatten, part, squeeze, stack
-from glassgrad.tensor.formulas.reductions import arg_extreme, largest, running as running_total, smallest, total
+from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten, gather_known, largest, maximum,
+                                       minimum, order, part, running as running_total, smallest, sort, squeeze, stack,
+                                       take, topk, total, true_indices, where)
 from glassgrad.tensor.formulas.statistics import median, quantile, search_sorted
+from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, of_kind,
+                                      plain_number, resolve_axis)
 
 
 class SortingMixin(TensorBase):

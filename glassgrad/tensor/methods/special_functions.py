@@ -9,17 +9,12 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, dtypes
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.base import Operand, Self, TensorBase
-from glassgrad.tensor.broadcast import resolve_axis, working_axis
-from glassgrad.tensor.checks import arguments, computed, fit_together
-from glassgrad.tensor.formulas import arithmetic, elementary, special
-from glassgrad.tensor.formulas.arithmetic import (add, as_float, as_node, both, broadcast, divide, equal,
-                                                  in_accumulator, mul, where)
-from glassgrad.tensor.formulas.movement import cat
-from glassgrad.tensor.formulas.reductions import all_true
+from glassgrad.tensor.formulas import (add, all_true, arithmetic, as_float, as_node, both, broadcast, cat, divide,
+                                       elementary, equal, in_accumulator, mul, special, where)
+from glassgrad.tensor.methods import (Operand, Self, TensorBase, arguments, computed, fit_together, resolve_axis,
+                                      working_axis)
 
 
 class SpecialFunctionsMixin(TensorBase):

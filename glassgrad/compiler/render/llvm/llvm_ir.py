@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, walk
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import LocalLayout, function_name

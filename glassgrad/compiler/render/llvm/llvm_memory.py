@@ -9,10 +9,7 @@ transposed in registers, and stored along memory.
 from __future__ import annotations
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.render.launch import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal

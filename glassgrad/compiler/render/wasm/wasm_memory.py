@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glassgrad.compiler.graph import index_algebra as ix
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix
 from glassgrad.compiler.lower.loops import Prefetch, Store
 from glassgrad.compiler.render.launch import slot_of
 from glassgrad.compiler.render.low_level import LowLevelWalker

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.compiler.lower.loops import For, Kernel, Statement
 from glassgrad.compiler.render.launch import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed

@@ -12,8 +12,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.nn.optim.optimizer import Optimizer, Parameters
-from glassgrad.nn.optim.parameter_group import Group
+from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
 from glassgrad.tensor.tensor import Tensor
 
 Betas = tuple[float, float]

@@ -7,8 +7,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.optim.optimizer import Optimizer, Parameters
-from glassgrad.nn.optim.parameter_group import Group
+from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
 from glassgrad.tensor.tensor import Tensor
 
 

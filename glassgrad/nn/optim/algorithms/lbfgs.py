@@ -13,8 +13,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.optim.algorithms.line_search import Point, strong_wolfe
-from glassgrad.nn.optim.optimizer import Optimizer, Parameters
-from glassgrad.nn.optim.parameter_group import Group
+from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
 from glassgrad.tensor.autograd.leaves import take_started
 from glassgrad.tensor.tensor import Tensor
 

@@ -18,9 +18,7 @@ from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 from glassgrad.base.errors import FormatError, InputError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.nn.state.formats.source import Source
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.tensor import Tensor

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.op_arguments import Cell
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import Cell, UOp, dtypes, full, ops as o
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.formulas.movement import above_diagonal, counting, eye, halves, joined, matrix_transpose, part
 

@@ -16,14 +16,11 @@ from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient, while_in_use
 from glassgrad.tensor.broadcast import broadcast_shape
-from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import sign, square
-from glassgrad.tensor.formulas.indexing import gather_known
+from glassgrad.tensor.formulas import (any_true, cat, elementary, eye, gather_known, matrix_transpose, pad_axis, part,
+                                       product, sign, square, squeeze, total, tril, unsqueeze)
 from glassgrad.tensor.formulas.linalg import elimination
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, pad_axis, part, squeeze, tril, unsqueeze
 from glassgrad.tensor.formulas.order import key_of, order_of
-from glassgrad.tensor.formulas.reductions import any_true, product, total
 
 
 def _device(*nodes: UOp) -> str:

@@ -8,13 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.dtype import DType, promote
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import broadcast_shape
-from glassgrad.tensor.formulas.arithmetic import add, mul, sub
-from glassgrad.tensor.formulas.movement import matrix_transpose, roll
-from glassgrad.tensor.formulas.reductions import sum_dtype, total
+from glassgrad.tensor.formulas import add, matrix_transpose, mul, roll, sub, sum_dtype, total
 
 
 def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:

@@ -9,19 +9,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
-from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, binary, divide, in_accumulator, maximum, mul,
-                                                  power, where)
+from glassgrad.tensor.formulas import (above_diagonal, absolute, add, any_true, as_float, binary, count, divide,
+                                       elementary, in_accumulator, largest, matrix_transpose, maximum, mean,
+                                       mean_square, mul, norm, pad_constant, power, total, where)
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import above_diagonal, matrix_transpose, pad_constant
 from glassgrad.tensor.formulas.random_numbers import uniform
-from glassgrad.tensor.formulas.reductions import any_true, count, largest, mean, mean_square, norm, total
 
 
 # -- element by element --------------------------------------------------------------------------------------

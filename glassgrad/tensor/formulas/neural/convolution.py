@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import whole
-from glassgrad.tensor.formulas.arithmetic import add
-from glassgrad.tensor.formulas.movement import counting, pad_constant
-from glassgrad.tensor.formulas.reductions import sum_dtype
+from glassgrad.tensor.formulas import add, counting, pad_constant, sum_dtype
 
 
 class Windows(NamedTuple):
@@ -132,19 +128,16 @@ def refuse_large_windows(what: str, space: Sequence[Any], pairs: list[tuple[int,
                              expected="a window that fits", fix="pad more, or use a smaller kernel")
 
 
-def _with_bias(x: UOp, bias: UOp | None) -> UOp:
-    """One number per channel added."""
-    if bias is None:
-        return x
-    bias = in_autocast_dtype(bias)
-    return add(x, bias.reshape((1, bias.elements) + (1,) * (len(x.shape) - 2)))
-
-
-def _contracted(x: UOp, w: UOp, rank: int, out: DType) -> UOp:
-    """(batch, group, 1, ...space, in, ...kernel) * (1, group, out, 1.., in, ...kernel), summed over the last axes."""
+def _contracted(x: UOp, w: UOp, bias: UOp | None, out: DType) -> UOp:
+    """(batch, group, in, ...space, ...kernel) * (group, out, in, ...kernel), summed over in and kernel, plus bias."""
+    rank = len(w.shape) - 3
+    x = x.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))    # (.., ...space, in, ...kernel)
+    x = x.reshape((*x.shape[:2], 1, *x.shape[2:]))
+    w = w.reshape((1, *w.shape[:2], *(1,) * rank, *w.shape[2:]))
     shape = tuple(max(n, m) if 0 not in (n, m) else 0 for n, m in zip(x.shape, w.shape))
     result = (x.expand(shape) * w.expand(shape)).sum(range(3 + rank, len(shape))).cast(out)
-    return result.reshape((shape[0], shape[1] * shape[2], *shape[3:3 + rank]))
+    result = result.reshape((shape[0], shape[1] * shape[2], *shape[3:3 + rank]))
+    return result if bias is None else add(result, in_autocast_dtype(bias).reshape((1, bias.elements) + (1,) * rank))
 
 
 def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
@@ -165,12 +158,8 @@ def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilatio
     x, w = x.cast(out.accumulator), w.cast(out.accumulator)
     batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
     seen = Windows(size, strides, dilations).seen(pad_constant(x, [(0, 0), (0, 0), *pairs]))
-    space = seen.shape[2:2 + rank]
-    seen = seen.reshape((batch, groups, inputs, *space, *size))
-    seen = seen.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
-    seen = seen.reshape((batch, groups, 1, *space, inputs, *size))
-    w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size))
-    return _with_bias(_contracted(seen, w, rank, out), bias)
+    seen = seen.reshape((batch, groups, inputs, *seen.shape[2:]))
+    return _contracted(seen, w.reshape((groups, outputs, inputs, *size)), bias, out)
 
 
 def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
@@ -200,9 +189,5 @@ def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: A
                              given=f"padding={pads} for {length} positions",
                              expected="a result of 0 positions or more", fix="pad less, or pass output_padding")
         x = x.shrink([(pads[i], length - pads[i]) if a == 3 + i else (0, n) for a, n in enumerate(x.shape)])
-    space = x.shape[3:3 + rank]
-    x = x.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
-    x = x.reshape((batch, groups, 1, *space, inputs, *size))
     w = w.reshape((groups, inputs, outputs, *size)).permute((0, 2, 1, *range(3, 3 + rank)))
-    w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size))
-    return _with_bias(_contracted(x, w, rank, out), bias)
+    return _contracted(x, w, bias, out)

@@ -13,14 +13,10 @@ import functools
 import math
 import operator
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.op_arguments import Cell
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import Cell, UOp, const, dtypes, full, ops as o
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.formulas import counting, gather, joined, pad_axis, part, stack
 from glassgrad.tensor.formulas.elementary import exp, log
-from glassgrad.tensor.formulas.indexing import gather
-from glassgrad.tensor.formulas.movement import counting, joined, pad_axis, part, stack
 
 _WIDE = 16        # how many steps are put together at once
 

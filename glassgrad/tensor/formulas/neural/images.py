@@ -7,13 +7,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor.formulas.arithmetic import add, as_float, clamp, floor, maximum, minimum, mul, round_half_even
-from glassgrad.tensor.formulas.indexing import gather, take
+from glassgrad.compiler.graph import UOp, const, dtypes, full
+from glassgrad.tensor.formulas import (add, as_float, at, clamp, counting, floor, gather, matrix_transpose, maximum,
+                                       minimum, movedim, mul, round_half_even, stack, take, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import at, counting, matrix_transpose, movedim, stack, unsqueeze
-from glassgrad.tensor.formulas.reductions import total
 from glassgrad.tensor.formulas.remainders import toward_zero
 
 

@@ -10,13 +10,10 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, divide, equal, in_accumulator, maximum, minimum,
-                                                  mul, not_equal, power, square, sub, where)
-from glassgrad.tensor.formulas.indexing import choose
-from glassgrad.tensor.formulas.movement import along, unsqueeze
+from glassgrad.tensor.formulas import (absolute, along, as_float, choose, divide, elementary, equal, in_accumulator,
+                                       maximum, mean, minimum, mul, norm, not_equal, power, square, sub, total,
+                                       unsqueeze, where)
 from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softmax, relu
-from glassgrad.tensor.formulas.reductions import mean, norm, total
 from glassgrad.tensor.formulas.special import xlogy
 
 REDUCTIONS = ("mean", "sum", "none")

@@ -9,16 +9,12 @@ import math
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import UOp, const, dtypes, full, ops as o
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.formulas.arithmetic import as_float, divide
-from glassgrad.tensor.formulas.indexing import gather_known, take
-from glassgrad.tensor.formulas.movement import counting, flatten, pad_constant, squeeze
+from glassgrad.tensor.formulas import (arg_extreme, as_float, counting, divide, flatten, gather_known, pad_constant,
+                                       squeeze, take, total)
 from glassgrad.tensor.formulas.neural.convolution import (FirstTakesAll, Windows, each, refuse_large_windows,
                                                           space_padding)
-from glassgrad.tensor.formulas.reductions import arg_extreme, total
 
 
 class PoolOptions(NamedTuple):

@@ -12,14 +12,12 @@ import math
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.checks import arguments, choice, computed, of_kind, two_axes
-from glassgrad.tensor.formulas.arithmetic import add, divide, less, mul, where
+from glassgrad.tensor.formulas import (add, divide, eye, largest, less, matrix_transpose, mul, total, tril, triu,
+                                       unsqueeze, where)
 from glassgrad.tensor.formulas.linalg import factors
 from glassgrad.tensor.formulas.linalg.factors import inverted, matrices, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import eye, matrix_transpose, tril, triu, unsqueeze
-from glassgrad.tensor.formulas.reductions import largest, total
+from glassgrad.tensor.methods import Self, TensorBase, arguments, choice, computed, of_kind, two_axes
 
 
 def _eigen(x: UOp, UPLO: str, what: str) -> list[UOp]:

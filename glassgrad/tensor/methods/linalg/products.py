@@ -7,19 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
-from glassgrad.tensor.base import Operand, Self, TensorBase
-from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, computed, of_kind, spelled, two_axes
-from glassgrad.tensor.formulas.arithmetic import absolute, add, divide, less, maximum, mul
+from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, largest, less, maximum, movedim, mul,
+                                       norm, running, smallest, squeeze, sum_dtype, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factors, products
 from glassgrad.tensor.formulas.linalg.factors import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul, vecdot
-from glassgrad.tensor.formulas.movement import at, cat, flatten, movedim, squeeze, unsqueeze
-from glassgrad.tensor.formulas.reductions import largest, norm, running, smallest, sum_dtype, total
+from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
+                                      of_kind, resolve_axis, spelled, two_axes, working_axis)
 
 _MATRIX_NORMS = ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
 

@@ -12,14 +12,11 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import Axis, resolve_axes, working_axis
-from glassgrad.tensor.checks import arguments, choice, computed, of_kind, spelled
-from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import add, as_float, less, mul, sub, where
-from glassgrad.tensor.formulas.movement import halves, repeat_interleave
+from glassgrad.tensor.formulas import add, as_float, elementary, halves, less, mul, repeat_interleave, sub, where
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.formulas.neural.activations import attention, dropout
+from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, of_kind, resolve_axes,
+                                      spelled, working_axis)
 
 
 class ActivationsMixin(TensorBase):

@@ -12,16 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import shape_from, whole
-from glassgrad.tensor.checks import arguments, cannot_take, computed, of_kind
-from glassgrad.tensor.formulas.arithmetic import clamp, round_half_even
-from glassgrad.tensor.formulas.indexing import scatter, scatter_targets
+from glassgrad.compiler.graph import DType, UOp, dtypes, full
+from glassgrad.tensor.formulas import clamp, round_half_even, scatter, scatter_targets
 from glassgrad.tensor.formulas.neural import images
 from glassgrad.tensor.formulas.neural.convolution import convolve, convolve_transposed, each
 from glassgrad.tensor.formulas.neural.pooling import PoolOptions, adaptive_max, adaptive_mean, max_pool, mean_pool
+from glassgrad.tensor.methods import Self, TensorBase, arguments, cannot_take, computed, of_kind, shape_from, whole
 
 Sizes = int | Sequence[int]
 OutputSize = int | Sequence[int | None] | None     # None keeps a size

@@ -9,19 +9,15 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.base import Operand, Self, TensorBase
-from glassgrad.tensor.broadcast import resolve_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, computed, of_kind, two_axes
-from glassgrad.tensor.formulas.arithmetic import absolute, add, as_node, divide, equal, maximum, mul, square, sub, where
-from glassgrad.tensor.formulas.indexing import take
-from glassgrad.tensor.formulas.movement import unsqueeze
+from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, maximum, mean, mul, norm, square, sub,
+                                       take, total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.formulas.neural.losses import reduced
-from glassgrad.tensor.formulas.reductions import mean, norm, total
+from glassgrad.tensor.methods import (REQUIRED, Operand, Self, TensorBase, arguments, computed, of_kind, resolve_axis,
+                                      two_axes)
 
 
 class LossesMixin(TensorBase):

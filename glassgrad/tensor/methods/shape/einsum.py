@@ -13,16 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtype_by_name, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import resolve_axes, whole
-from glassgrad.tensor.checks import arguments, of_kind, spelled
-from glassgrad.tensor.formulas.arithmetic import mul
+from glassgrad.tensor.formulas import diagonal, mul, sum_dtype
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import diagonal
-from glassgrad.tensor.formulas.reductions import sum_dtype
+from glassgrad.tensor.methods import Self, TensorBase, arguments, of_kind, resolve_axes, spelled, whole
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _JOINED = "(...)"       # the axes that ... stands for, inside of a group
@@ -221,21 +216,12 @@ def _product(x: UOp, a: str, y: UOp, b: str, later: set[str]) -> tuple[UOp, str]
 def _axes(side: str, formula: str) -> list[list[str]]:
     """'a (b c) 1 ...' as [[a], [b, c], [], [...]]; the dots inside of a group are `_JOINED`."""
     axes: list[list[str]] = []
-    group: list[str] | None = None
-    for token in re.findall(r"\.\.\.|\w+|\S", side.replace("\N{HORIZONTAL ELLIPSIS}", "...")):
-        if token == "(" and group is None:
-            group = []
-        elif token == ")" and group is not None:
-            axes.append(group)
-            group = None
-        elif token == "..." or token.isidentifier() or token == "1":
-            name = [] if token == "1" else [token]
-            if group is None:
-                axes.append(name)
-            else:
-                group.extend([_JOINED] if token == "..." else name)
-        else:
+    for token in re.findall(r"\([^()]*\)|\.\.\.|\w+|\S", side.replace("\N{HORIZONTAL ELLIPSIS}", "...")):
+        if token == "(":
+            raise _wrong(formula, "a ) for every (, and no groups in groups")
+        dots = "..." if token == "..." else _JOINED
+        names = [dots if name == "..." else name for name in re.findall(r"\.\.\.|\w+|[^\s()]", token) if name != "1"]
+        if token == ")" or not all(name == dots or name.isidentifier() for name in names):
             raise _wrong(formula, "names, 1, ... and groups in ( )")
-    if group is not None:
-        raise _wrong(formula, "a ) for every (")
+        axes.append(names)
     return axes

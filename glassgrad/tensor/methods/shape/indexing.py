@@ -11,18 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, Length, UOp, dtypes
 from glassgrad.tensor import evaluate as running, index_range_check
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import resolve_axis, shape_from, size_from, whole
-from glassgrad.tensor.checks import REQUIRED, arguments, broadcast_to, index_fits, of_kind, spelled
-from glassgrad.tensor.formulas.arithmetic import where
-from glassgrad.tensor.formulas.indexing import gather, is_plain_part, lookup, put, replace_view
-from glassgrad.tensor.formulas.movement import counting, every, flatten, repeat_interleave
+from glassgrad.tensor.formulas import (counting, every, flatten, gather, is_plain_part, lookup, put, repeat_interleave,
+                                       replace_view, where)
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
 from glassgrad.tensor.memory.host_values import true_places
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, index_fits, of_kind,
+                                      resolve_axis, shape_from, size_from, spelled, whole)
 
 
 class IndexingMixin(TensorBase):

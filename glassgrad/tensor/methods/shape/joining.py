@@ -9,15 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import broadcast_shape, resolve_axis, shape_from, whole, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, choice, fit_together, of_kind, spelled
-from glassgrad.tensor.formulas.indexing import take
-from glassgrad.tensor.formulas.movement import (cat, diagonal, diagonal_matrix, flatten, pad_axis, part, roll, squeeze,
-                                                stack, unsqueeze)
-from glassgrad.tensor.formulas.reductions import total
+from glassgrad.compiler.graph import UOp, dtypes
+from glassgrad.tensor.formulas import (cat, diagonal, diagonal_matrix, flatten, pad_axis, part, roll, squeeze, stack,
+                                       take, total, unsqueeze)
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_shape, choice, fit_together,
+                                      of_kind, resolve_axis, shape_from, spelled, whole, working_axis)
 
 
 def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import one_row, resolve_axes, resolve_axis, shape_from, whole
-from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, several, spelled
+from glassgrad.compiler.graph import DType, Length
 from glassgrad.tensor.formulas.movement import transpose
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, cannot_take, one_row, resolve_axes,
+                                      resolve_axis, several, shape_from, spelled, whole)
 
 Sizes = int | Sequence[int]
 

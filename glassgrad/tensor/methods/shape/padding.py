@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import ModeError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import one_row, plain_number, resolve_axis, shape_from
-from glassgrad.tensor.checks import REQUIRED, arguments, of_kind, spelled
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.tensor.formulas.movement import joined, pad_constant, part
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, of_kind, one_row, plain_number,
+                                      resolve_axis, shape_from, spelled)
 
 Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
 

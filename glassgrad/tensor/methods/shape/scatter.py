@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import index_range_check
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import plain_number, resolve_axis, working_axis
-from glassgrad.tensor.checks import REQUIRED, arguments, choice, index_fits, integer_index
-from glassgrad.tensor.formulas.arithmetic import as_node, mul
-from glassgrad.tensor.formulas.indexing import product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
+from glassgrad.tensor.formulas import as_node, mul, product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, choice, index_fits, integer_index,
+                                      plain_number, resolve_axis, working_axis)
 
 _REDUCES = ("sum", "prod", "mean", "amax", "amin")
 
@@ -101,8 +98,7 @@ class ScatterMixin(TensorBase):
         >>> Tensor([[1, 1], [2, 2]]).index_add(0, Tensor([1]), Tensor([[5, 6]])).tolist()
         [[1, 1], [7, 8]]
         """
-        dim, index, source = arguments("index_add", spelling, dim=dim, index=index, source=source)
-        factor, = arguments("index_add", alpha=alpha)
+        dim, index, source, factor = arguments("index_add", spelling, dim=dim, index=index, source=source, alpha=alpha)
         value = source.uop if factor == 1 else mul(source.uop, factor)
         return self._by_slices(dim, index, value, "add", "index_add", source)
 
