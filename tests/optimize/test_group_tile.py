@@ -52,6 +52,17 @@ def test_convolutions_and_their_gradients(name: str) -> None:
     assert len(kernel.phases) == 1 + stored_first + (leaf == "w")
 
 
+def test_tiles_of_few_columns_have_narrow_warps() -> None:
+    rng, values, seen = np.random.default_rng(0), Inputs(), list[Kernel]()
+    a, b = (Tensor(values.leaf(rng.standard_normal(shape).astype("float32"))) for shape in ((1020, 20), (20, 30)))
+
+    def compiled(ast: UOp) -> Kernel:
+        seen.append(optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW, products=False))
+        return seen[-1]
+    check(join_sums(rewrite(written_out([(a @ b).uop]), ALGEBRA)), values, compiled, "narrow")
+    assert "block_m=64, block_n=4" in seen[0].moves[0]
+
+
 @pytest.mark.parametrize(("m", "n", "k", "around", "tile", "parts"), [
     (4096, 4096, 4096, 1, (8, 8, 16), 1),              # a product
     (32, 204800, 800, 1, (8, 8, 4), 1),                # a convolution with few channels
@@ -59,6 +70,7 @@ def test_convolutions_and_their_gradients(name: str) -> None:
     (128, 1152, 100352, 1, (8, 8, 16), 29),            # the gradient by weights: few tiles, a long sum
     (32, 800, 204800, 1, (8, 8, 4), 132),
     (256, 256, 256, 1, (2, 2, 16), 1),                 # too short to be cut
+    (64, 128, 784, 1, (2, 2, 16), 6),                  # unless hardly a group would have work
 ])
 def test_tile_and_parts_are_chosen_together(m: int, n: int, k: int, around: int, tile: gpu.Tile, parts: int) -> None:
     ways = [(t, p) for t in gpu.EFFICIENCY for p in gpu.part_counts(m, n, k, around, t, 132)]

@@ -89,6 +89,102 @@ def test_windows_are_boxes_of_the_image(name: str) -> None:
     computes(kernel, convolved(x, w, padding), x, w)
 
 
+CHANNELS_LAST = {"padded": ((2, 64, 5, 56), (32, 64, 3, 3), 1), "not padded": ((1, 64, 6, 44), (64, 64, 3, 3), 0),
+                 "short rows": ((3, 128, 7, 7), (72, 128, 3, 3), 1)}
+
+
+@pytest.mark.parametrize("name", CHANNELS_LAST)
+@pytest.mark.parametrize("out_too", [False, True])
+def test_an_image_with_its_channels_innermost_is_not_stored_again(name: str, out_too: bool) -> None:
+    image, weights, padding = CHANNELS_LAST[name]
+    x, w = numbers(image, weights)
+    lies = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    result = Tensor(lies).realize().permute(0, 3, 1, 2).conv2d(Tensor(w).realize(), padding=padding)
+    kernel = tree(result.permute(0, 2, 3, 1).contiguous() if out_too else result)
+    assert len(kernel.phases) == 2 and ("left=shared" if out_too else "right=shared") in kernel.moves[0]   # the weights
+    wanted = convolved(x, w, padding)
+    wanted = wanted.transpose(0, 2, 3, 1) if out_too else wanted
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, lies.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+def test_rows_of_one_dimension_are_boxes_too() -> None:
+    x, w = numbers((3, 64, 120), (72, 64, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1)))
+    wanted = np.asarray(sum(np.einsum("ncx,oc->nox", padded[:, :, i:i + 120], w[:, :, i].astype(np.float64))
+                            for i in range(3)))
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize("channels", [32, 40, 96])
+def test_channels_that_fill_no_line_are_followed_by_zeros(channels: int) -> None:
+    x, w = numbers((2, channels, 5, 28), (24, channels, 3, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    wanted = convolved(x, w, 1)
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+def test_groups_of_channels_are_boxes_of_one_image() -> None:
+    x, w = numbers((2, 128, 5, 28), (48, 64, 3, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1, groups=2))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    wanted = np.concatenate([convolved(x[:, :64], w[:24], 1), convolved(x[:, 64:], w[24:], 1)], 1)
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize("groups, members", [(16, 4), (32, 4), (8, 8)])
+def test_groups_of_few_channels_are_one_product_with_zeros(groups: int, members: int) -> None:
+    x, w = numbers((2, groups * 4, 12, 28), (groups * members, 4, 3, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1, groups=groups))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    wanted = np.concatenate([convolved(x[:, 4 * g:4 * g + 4], w[members * g:members * (g + 1)], 1)
+                             for g in range(groups)], 1)
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+def test_images_of_three_dimensions_are_boxes_too() -> None:
+    x, w = numbers((1, 32, 4, 4, 28), (24, 32, 3, 2, 3))
+    kernel = tree(Tensor(x).realize().conv2d(Tensor(w).realize()))
+    assert copies_windows(kernel) and "right=shared" in kernel.moves[0]
+    wanted = np.asarray(sum(
+        np.einsum("ncdhw,oc->nodhw", x[:, :, i:i + 2, h:h + 3, j:j + 26].astype(np.float64), w[:, :, i, h, j])
+        for i in range(3) for h in range(2) for j in range(3)))
+    out = np.full(wanted.size, np.nan, np.float16)
+    run_kernel(kernel, [out, x.ravel(), w.ravel()])
+    np.testing.assert_array_equal(out.reshape(wanted.shape), wanted.astype(np.float16))
+
+
+def test_gradients_of_images_with_their_channels_innermost_store_no_image() -> None:
+    x, w, g = numbers((2, 64, 5, 56), (128, 64, 3, 3), (2, 128, 5, 56))
+    image, gradient = (Tensor(np.ascontiguousarray(v.transpose(0, 2, 3, 1))).realize() for v in (x, g))
+    leaf = Tensor(w).realize()
+    out = image.permute(0, 3, 1, 2).conv2d(leaf, padding=1)
+    padded = taps(x, (3, 3), 1)
+    by_weights = np.stack([np.stack([np.einsum("nchw,nohw->oc", padded[i, j], g.astype(np.float64))
+                                     for j in range(3)], -1) for i in range(3)], -2)
+    by_image = convolved(g, w.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], 1).transpose(0, 2, 3, 1)
+    arrays = {x.size: image.numpy(), w.size: w, g.size: gradient.numpy()}
+    for of, wanted in ((leaf, by_weights), (image, by_image)):           # results, or weights, have a phase
+        kernel = tree(out.gradient(of, gradient=gradient.permute(0, 3, 1, 2))[0])
+        assert len(kernel.phases) == 2 and "left=shared" in kernel.moves[0]
+        given = {p.arg.slot: arrays[int(np.prod(p.arg.shape))] for p in kernel.params[1:]}
+        result = np.full(wanted.size, np.nan, np.float16)
+        run_kernel(kernel, [result, *[given[slot].ravel() for slot in sorted(given)]])
+        np.testing.assert_array_equal(result.reshape(wanted.shape), wanted.astype(np.float16))
+
+
 def test_the_gradient_by_the_image_is_read_so_too() -> None:
     x, w, g = numbers((1, 32, 4, 56), (64, 32, 3, 3), (1, 64, 4, 56))
     leaf = Tensor(x).realize()

@@ -252,7 +252,7 @@ class _Plan(InlinedValues):
                 image = image.src[0]
             if image.op is o.PAD and image not in self.reasons:
                 value = image.src[0]
-                while widens(value):
+                while widens(value) or value.op in (o.RESHAPE, o.PERMUTE):
                     value = value.src[0]                 # its readers convert it: a matrix unit reads the smaller type
                 if self.inlined[value].cost > 0:
                     self.store(value, "read by every tap of a window")

@@ -55,7 +55,8 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
         n, outer, factor, tile, parts = way
         return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors)
-    thin = min(m.size, columns_of[-1][0].size) < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k
+    short, long = sorted((m.size, columns_of[-1][0].size))
+    thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE) or k.size < gpu.LIMITS.least_k
     if thin or product.total.dtype.kind != "f":
         return None
     n, outer, _, tile, parts = min(
@@ -131,7 +132,8 @@ class GroupTile:
         """A thread's place among those of the group, along M and along N."""
         if self.c.block_m == SIDE and self.c.vectors < gpu.PIECE:
             return divide(self.lane, SIDE), modulo(self.lane, SIDE)
-        high, wide = gpu.WARP_SIDES
+        wide = min(gpu.WARP_WIDE, self.c.block_n)
+        high = gpu.WARP // wide
         warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide
         return (add(multiply(divide(warp, across), high), divide(inside, wide)),
                 add(multiply(modulo(warp, across), wide), modulo(inside, wide)))

@@ -153,7 +153,7 @@ def few_channels(value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp, line
     """An image and the lines that its taps make, of which one loop is the channel; refuses (None) what is no window,
     taps that are apart or in the other direction, and what would leave most of a line unused."""
     image = StoredImage.of("right", value, loops, rows, columns)
-    if image is None:
+    if image is None or image.group:
         return None
     step, itemsize = image.steps[-1], image.memory.dtype.itemsize
     taps = [r for r in image.coordinates[-1][1] if r is not columns]
@@ -255,7 +255,8 @@ class ShiftedFactor:
 def shifted_rows(value: UOp, n: Sequence[UOp], k: FlatAxis) -> ShiftedFactor | None:
     """A factor whose rows and columns are those of K, padded, without a step; refuses (None) anything else."""
     image = StoredImage.of("right", value, n, k.parts[-2], k.parts[-1]) if len(k.parts) >= 2 and k.pitch else None
-    if image is None or max(image.steps) > 1 or len(image.axes) != 3 or k.pitch % BESIDE:
+    if image is None or image.group or max(image.steps) > 1 or len(image.axes) != 3 or k.pitch % BESIDE or \
+            image.axes[-1].stride > 1:
         return None
     taps = [r for r in image.coordinates[-1][1] if r is not k.parts[-1]]
     if len(taps) != 1 or taps[0] not in n:

@@ -48,7 +48,7 @@ def on_warps(product: Product, target: Target, decisions: Decisions) -> list[lis
     m, outside_m = flat_axis(p.m, p.epilogue, "m")
     n, outside_n = flat_axis(p.n, p.epilogue, "n")
     outer = [*p.batch, *outside_m, *outside_n]
-    if min(m.size, n.size) < gpu.LEAST_SIDE or p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
+    if min(m.size, n.size) < gpu.THIN_SIDE or p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
         return None
     rows, columns = min(gpu.WARP_TILES, key=lambda tile: gpu.warp_tile_time(
         count(outer) * -(-m.size // tile[0]) * -(-n.size // tile[1]), tile, target.few_tasks))

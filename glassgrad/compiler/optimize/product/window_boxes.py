@@ -33,6 +33,7 @@ from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 MOST_PADDED = 1.6          # positions of a row for each column of it, that are worth it
+MOST_EMPTY = 2             # times the channels that lines of them have
 LEAST_COLUMNS = 8          # of a row in a box: lines of memory are permuted in eights
 SQUARE = 64                # channels, and columns, that a group exchanges at once where it stores an image; of short
 MOST_CHANNELS = 256        # rows more channels
@@ -89,6 +90,7 @@ class StoredImage:
     channel: UOp
     channels: Axis
     steps: list[int]                       # along each axis, between neighbouring positions of what is read
+    group: Terms                           # where the channels begin, where there are groups of them
 
     @staticmethod
     def of(name: str, value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp) -> StoredImage | None:
@@ -105,16 +107,24 @@ class StoredImage:
         coordinates = _coordinates(value.src[1], [axis.stride for axis in axes])
         if coordinates is None or not 3 <= len(shape) <= gpu.COPY_AXES or not _gated_inside(coordinates, shape, gates):
             return None
-        alone = [(at, r) for at, c in enumerate(coordinates[:-2]) for r in loops if c == (0, {r: 1})]
-        if len(alone) != 1 or alone[0][1].arg.size != axes[alone[0][0]].size:
+        found = [(at, r) for at, c in enumerate(coordinates) for r in loops
+                 if {rows, columns}.isdisjoint(c[1]) and _goes_along(c, r, axes[at].size)]
+        if not found:
             return None
-        [(at, channel)] = alone
-        del coordinates[at]
+        at, channel = max(found, key=lambda way: way[1].arg.size)         # a tap may have an axis of its own
+        group = {r: step for r, step in coordinates.pop(at)[1].items() if r is not channel}
         steps = [1] * (len(axes) - 3) + [coordinates[a][1].get(r, 0) for a, r in ((-2, rows), (-1, columns))]
         spread = [a for a, (_, terms) in enumerate(coordinates) for r in (rows, columns) if r in terms]
-        if min(steps) < 1 or len(spread) != 2 or (max(steps) > 1 and len(shape) == gpu.COPY_AXES):
+        apart = max(steps) > 1 and (len(shape) == gpu.COPY_AXES or at == len(coordinates))
+        if min(steps) < 1 or len(spread) != 2 or apart:
             return None
-        return StoredImage(name, value.src[0], [*axes[:at], *axes[at + 1:]], coordinates, channel, axes[at], steps)
+        others = [*axes[:at], *axes[at + 1:]]
+        return StoredImage(name, value.src[0], others, coordinates, channel, axes[at], steps, group)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether its channels are innermost as it lies."""
+        return self.channels.stride == 1 and max(self.steps) == 1
 
     @property
     def reads(self) -> list[tuple[int, int]]:
@@ -128,6 +138,8 @@ class StoredImage:
     @property
     def ends(self) -> list[tuple[int, int]]:
         """The least and the greatest coordinate that is stored along each axis."""
+        if self.in_place:
+            return [(0, axis.size - 1) for axis in self.axes]
         return [(least, last) if step > 1 else (max(0, least), min(last, axis.size - 1))
                 for (least, last), axis, step in zip(self.reads, self.axes, self.steps)]
 
@@ -152,6 +164,8 @@ class StoredImage:
     @property
     def to(self) -> UOp:
         """The memory that it is stored in."""
+        if self.in_place:
+            return self.memory
         return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
     def ends_with(self, rows: UOp, columns: UOp) -> bool:
@@ -171,18 +185,20 @@ class StoredImage:
             sizes, strides, first = sizes[1:], strides[1:], first[1:]
         axes = [Axis(self.channels.size, 1), *[Axis(*axis) for axis in zip(sizes[::-1], strides[::-1])]]
         counts = (channels, columns, rows, *[1] * (len(sizes) - 2))
-        channel = substitute_index(self.channel, places, {})
+        channel = substitute_index(build(0, {self.channel: 1, **self.group}), places, {})
         return Box(self.to, 0, tuple(axes), counts, (channel, *first[::-1]), to)
 
     def stored(self) -> list[Statement]:
         """The loops that store it."""
+        if self.in_place:
+            return []
         across = CopyAcross.of(self.transposed()) if max(self.steps) == 1 else None
         return self.in_squares() if across is None else across.blocks()
 
     def transposed(self) -> list[Statement]:
         """for all axes: for channels: store one element      (rows that are stored whole are one loop)"""
         *outer, rows, columns = [Axis(size, axis.stride) for size, axis in zip(self.sizes[1:], self.axes)]
-        whole = columns.size == self.axes[-1].size
+        whole = columns.size == self.axes[-1].size and rows.stride == columns.size * columns.stride
         pixels = [Axis(rows.size * columns.size, columns.stride)] if whole else [rows, columns]
         axes = [*outer, *pixels, self.channels]
         loops = {counter(f"a{a}", axis.size): axis.stride for a, axis in enumerate(axes) if axis.size > 1}
@@ -231,16 +247,20 @@ class StoredImage:
         return nested([*outer, block_x, block_c], [*read, *write], TASK)
 
 
-def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> BoxFactor | None:
+def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int, name: str = "right") -> BoxFactor | None:
     """A factor as windows of an image, whose rows and columns are positions, with lines of so many elements; refuses
     (None) anything else."""
-    image = StoredImage.of("right", value, k, n[-2], n[-1]) if len(n) >= 2 else None
-    if image is None or image.channel.arg.size % line:
+    image = StoredImage.of(name, value, k, n[-2], n[-1]) if len(n) >= 2 else None
+    if image is None:
         return None
-    pitch = _row_pitch(n[-1].arg.size)
-    if pitch > MOST_PADDED * n[-1].arg.size:
+    pitch, channels = _row_pitch(n[-1].arg.size), image.channel.arg.size
+    lines = -(-channels // line) * line
+    if pitch > MOST_PADDED * n[-1].arg.size or lines > MOST_EMPTY * channels or lines > channels and image.group or \
+            image.channels.size * image.memory.dtype.itemsize % gpu.COPY_BYTES:
         return None
-    order = FlatAxis.of([*[r for r in k if r is not image.channel], image.channel])
+    taps = [r for r in k if r is not image.channel]
+    size = math.prod(r.arg.size for r in taps) * lines
+    order = FlatAxis([*taps, image.channel], size, lines if lines > channels else 0)
     return BoxFactor(image, FlatAxis([*n[-2:]], n[-2].arg.size * pitch, pitch), order)
 
 
@@ -288,6 +308,14 @@ def _coordinates(at: UOp, strides: Sequence[int]) -> list[Coordinate] | None:
         constant -= moved * stride
         out.append((moved, own))
     return out if sum(len(own) for _, own in out) == len(terms) else None
+
+
+def _goes_along(coordinate: Coordinate, r: UOp, size: int) -> bool:
+    """Whether a loop goes along an axis of this size: all of it, or a part that another loop chooses."""
+    constant, terms = coordinate
+    others = [(other, step) for other, step in terms.items() if other is not r]
+    wholes = all(step == r.arg.size and step * other.arg.size == size for other, step in others)
+    return constant == 0 and terms.get(r) == 1 and wholes and (len(others) == 1 or r.arg.size == size)
 
 
 def _gated_inside(coordinates: list[Coordinate], shape: Sequence[int], gates: list[UOp]) -> bool:

@@ -10,10 +10,10 @@ from glassgrad.compiler.optimize.targets.tiling_limits import Limits
 LIMITS = Limits(least_k=8)
 THREADS = 256            # of a group
 SIDE = 16                # of them along M, and along N, where a tile is about square
-WARP_SIDES = (4, 8)      # threads of a warp along M, and along N, elsewhere
+WARP_WIDE = 8            # threads of a warp along N, elsewhere; fewer where a tile has fewer
 PIECE = 4                # neighbouring positions of a thread: one access of 16 bytes
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
-LEAST_SIDE = 16          # positions of M and of N below which a tile would be mostly edge
+LEAST_SIDE = 4           # positions of M or N, where the other one has more than a group's threads
 STEP = 16                # of K that are copied at once; or half of it, where a thread would copy more than
 MOST_COPIED = 24         # elements
 WARP = 32                # threads that read and store at once
@@ -31,7 +31,9 @@ LEAST_ROW_THREADS = 64   # of a group that holds a row
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
-PART = 512               # of K that are worth a part of their own
+# Of K: what is worth a part of its own; a smaller one, where so many times the groups are no more than the processors,
+# of which there are so many at most, that one phase adds up.
+PART, SMALL_PART, FEW_GROUPS, MOST_PARTS = 512, 128, 16, 128
 # Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate. A thread reads
 # 4 * (rows + columns) bytes of shared memory for rows * columns products, which limits all but the largest.
 EFFICIENCY = {(8, 8, 16): 1.0, (8, 4, 16): 0.8, (4, 8, 16): 0.8, (4, 4, 16): 0.6, (8, 2, 16): 0.6, (2, 8, 16): 0.5,
@@ -71,11 +73,13 @@ def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int
     """Into how many parts K may be cut: one, or as many as fill one round of groups, or several."""
     height, width = tile_size(tile)
     groups = around * -(-m // height) * -(-n // width)
-    return sorted({max(1, min(rounds * processors // groups, k // PART)) for rounds in (0, 1, 2, 4)})
+    most = max(k // PART, min(k // SMALL_PART, MOST_PARTS) if FEW_GROUPS * groups <= processors else 0)
+    return sorted({max(1, min(rounds * processors // groups, most)) for rounds in (0, 1, 2, 4)})
 
 
 # -- a matrix unit of a group ------------------------------------------------------------------------------------------
-UNIT_LIMITS = Limits(least_k=16, least_work=1 << 17)
+UNIT_LIMITS = Limits(least_k=8, least_work=1 << 17)
+UNIT_SIDE, THIN_SIDE = 2, 16             # positions of M and N at least; and to store a factor first that is not small
 SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
 REGISTERS = 64 << 10      # of a processor, 32 bits each
 OTHER_REGISTERS = 60     # that a thread needs besides its parts of matrices;
@@ -99,15 +103,16 @@ PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
 UNIT_RATES = {(192, 256, 1): 1.0, (128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9,
               (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 128, 4): 0.65,
               (64, 64, 1): 0.48, (64, 64, 2): 0.47}
-UNIT_PART, UNIT_PARTS = 16, 4            # steps of K that are worth a part; parts at least
+# steps of K that are worth a part; parts at least; the share of all possible ones that will do, if they come out even
+UNIT_PART, UNIT_PARTS, EVEN_PARTS = 16, 4, 0.7
 # Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
 WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}
 WARP_STEP = 32           # of K that are copied at once
 UNIT_STEP = 1 / 32       # cycles for one sum and step of K
+CLUSTER_STEP = 550       # cycles at least for a step of groups that share copies: each waits for the other
 UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
-UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
-UNIT_ENDS_SEEN = 0.65    # the part of them in which the unit idles, where another group has its steps meanwhile;
-SHORT_SUM, ENDS_OF_SHORT = 4, {1: 1.3, 2: 0.9, 4: 0.5}      # of sums of fewer steps, by the groups on a processor
+UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, in which other groups have theirs; and for each sum after
+UNEVEN_LINES = 1.03      # its last, when all of them store: times these, where its lines are no power of two
 LEAST_STAY_STAGES = 3    # of groups that stay: one holds sums while copies fill the others
 STAY_MARGIN = 1.01       # that they have to be faster by
 LANES = 128              # operations that a processor does in a cycle,
@@ -128,10 +133,10 @@ def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processor
     if tiles <= processors:
         at_once, tile = 1, (rows, columns, 1)
     copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]] / cluster
-    steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
-    ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
-    seen = ENDS_OF_SHORT[at_once] if steps < SHORT_SUM else 1.0 if at_once == 1 else UNIT_ENDS_SEEN
-    return -(-tiles // processors) * (steps_take + ends * seen)
+    steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies, CLUSTER_STEP if cluster > 1 else 0)
+    stores = UNIT_ENDS[1] * rows * columns * (UNEVEN_LINES if columns & columns - 1 else 1.0)
+    last = stores * (1 - 1 / at_once)                             # the last groups of a processor store together
+    return -(-tiles // processors) * (steps_take + UNIT_ENDS[0] / at_once + stores) - last
 
 
 def unit_stay_time(tiles: int, steps: int, tile: tuple[int, int], processors: int, in_two: tuple[bool, bool]) -> float:

@@ -15,6 +15,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import ranges_of
 from glassgrad.compiler.optimize.product.group_unit.copied_factors import Factor, in_place
+from glassgrad.compiler.optimize.product.group_unit.joined_groups import joined_groups
 from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import (epilogue_operations, neighbours_stored,
                                                                            rounded_to)
 from glassgrad.compiler.optimize.product.line_boxes import ShiftedFactor, line_rows, line_windows, shifted_rows
@@ -58,27 +59,43 @@ class GroupUnitPlan:
         plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
         if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
+        joined = joined_groups(p, unit.rows)
+        if joined is not None and (found := GroupUnitPlan.of(joined, target)) is not None and found.images[1]:
+            return found
         plan = plan.with_images().with_columns_of_all()
-        if min(plan.m.size, plan.n.size) < gpu.LEAST_SIDE:
+        if min(plan.m.size, plan.n.size) < gpu.UNIT_SIDE:
+            return None
+        if min(plan.m.size, plan.n.size) < gpu.THIN_SIDE and not plan.stores_little():
             return None
         stored = any(image is None and swells(factor, loops + p.k)
                      for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
         return None if stored else plan
 
+    def stores_little(self) -> bool:
+        """Whether each factor is copied as it lies, or is small beside the other one."""
+        sizes = [count([*ranges_of(factor)]) for factor in (self.left, self.right)]
+        return all(factor or gpu.SMALL_FACTOR * size <= other
+                   for factor, size, other in zip(self.placed(), sizes, reversed(sizes)))
+
     def with_images(self) -> GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
         p, line = self.product, self.line(self.units[0])
-        if self.placed()[1] is not None:
+        left, right = self.placed()
+        above = None if left else window_factor(self.left, p.m, p.k, line, "left")     # of results, channels innermost
+        if above is not None and self.follows(self.right, self.n, above.k):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*above.axis.parts, *self.n.parts)]
+            return replace(self, m=above.axis, k=above.k, outer=outer, images=(above, None))
+        if right is not None:
             return self
         padded = self.with_padded_sum(line)
         if None not in padded.placed():
             return padded
         found = window_factor(self.right, p.n, p.k, line)
-        if found is not None and self.left_follows(found.k):
+        if found is not None and self.follows(self.left, self.m, found.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
             return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
         lines = line_windows(self.right, p.n, p.k, line, MOST_PADDED)
-        if lines is not None and self.left_follows(lines.k):
+        if lines is not None and self.follows(self.left, self.m, lines.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *lines.axis.parts)]
             return replace(self, n=lines.axis, k=lines.k, outer=outer, images=(None, lines))
         both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
@@ -101,11 +118,12 @@ class GroupUnitPlan:
             return self
         return replace(self, n=FlatAxis.of(self.product.n), outer=[r for r in self.outer if r not in images])
 
-    def left_follows(self, k: FlatAxis) -> bool:
-        """Whether the left factor can be stored in this order of K: it lies so, or its memory is in the cache."""
-        reads = [n.src[1] for n in toposort([self.left]) if n.op is o.LOAD and ranges_of(n.src[1]) >= {*k.parts}]
-        lies = any(stride_along(at, r) == 1 for at in reads for r in (self.m.parts[-1], k.parts[-1]))
-        return lies or count((*self.product.m, *self.product.k)) * self.left.dtype.itemsize <= gpu.CACHE_BYTES
+    @staticmethod
+    def follows(factor: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
+        """Whether a factor can be stored in this order of K: it lies so, or its memory is in the cache."""
+        reads = [n.src[1] for n in toposort([factor]) if n.op is o.LOAD and ranges_of(n.src[1]) >= {*k.parts}]
+        lies = any(stride_along(at, r) == 1 for at in reads for r in (axis.parts[-1], k.parts[-1]))
+        return lies or count((*axis.parts, *k.parts)) * factor.dtype.itemsize <= gpu.CACHE_BYTES
 
     def with_padded_sum(self, line: int) -> GroupUnitPlan:
         """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further
@@ -133,7 +151,7 @@ class GroupUnitPlan:
             rows, columns = c.rows * unit.rows, unit.columns
             tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
                        and c.stages <= self.stages(c.rows, unit, n))
-            steps = -(-self.k.size // self.line(unit)) // c.k_parts
+            steps = -(-self.k.size // (self.line(unit) * c.k_parts))
             tiles = self.tiles(c.rows, unit) * c.k_parts
             joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
             processors = self.target.few_tasks // 2
@@ -141,7 +159,9 @@ class GroupUnitPlan:
             if c.stay:
                 return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two) + joined, -c.stages
             return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined, -c.stages
-        return min([c for c in self.others() if c.cluster == 1 or in_two[1]], key=time)
+        narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then a few threads alone store for long
+        return min([c for c in self.others() if (c.cluster == 1 or in_two[1])
+                    and not (c.stay and c.rows == 1 and narrow)], key=time)
 
     def others(self) -> list[Tiling]:
         """Every tile; groups that stay where a processor has one at once; and clusters."""
@@ -161,10 +181,14 @@ class GroupUnitPlan:
         return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
 
     def parts(self, groups: int, unit: MatrixUnit) -> int:
-        """Parts of K, each of as many steps, where tiles alone would leave most processors idle."""
+        """Parts of K, each of as many steps, where tiles alone would leave most processors idle. Steps past the end of
+        K add zeros."""
         steps, processors = -(-self.k.size // self.line(unit)), self.target.few_tasks // 2
-        most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART)
-        return next((p for p in range(most, 1, -1) if steps % p == 0), 1) if most >= gpu.UNIT_PARTS else 1
+        most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART, gpu.MOST_PARTS)
+        if most < gpu.UNIT_PARTS:
+            return 1
+        even = next(p for p in range(most, 0, -1) if steps % p == 0)
+        return even if even >= gpu.EVEN_PARTS * most else -(-steps // -(-steps // most))
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
         """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""

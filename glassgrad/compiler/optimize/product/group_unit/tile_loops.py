@@ -66,7 +66,7 @@ class GroupUnitTile:
         tile = add(multiply(one(self.group), together), add(multiply(one(self.in_group), c.cluster), one(self.cluster)))
         self.first_m = multiply(tile, self.height)
         self.first_n = multiply(one(self.task_n), self.width)
-        self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // self.line) // c.k_parts
+        self.part, self.steps = counter("kp", c.k_parts), -(-plan.k.size // (self.line * c.k_parts))
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(self.product.total.arg, self.unit.total, (self.row, self.column))
         self.left_size = self.height * self.line

@@ -46,7 +46,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     at_m, at_n = add(first_m, line), add(first_n, begin)
     gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
                 moves.below(at_n, axis_n.size) if axis_n.size % width else None)
-    gate = both(gate, axis_n.gate(at_n))
+    gate = both(gate, both(axis_m.gate(at_m), axis_n.gate(at_n)))
     result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
     if parts is None:
         product = product if small is None else product.rounded(small)
