@@ -37,7 +37,7 @@ _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
 _LATER = {"nn": ("glassgrad.nn", None), "optim": ("glassgrad.nn.optim", None),
           "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
           **{name: ("glassgrad.tensor.autograd.function", name) for name in ("Function", "custom_gradient")},
-          "profile": ("glassgrad.engine.profile", "profile"), "explain": ("glassgrad.viz.explain", "explain"),
+          "profile": ("glassgrad.engine.profile", "profile"), "explain": ("glassgrad.viz.bottlenecks", "explain"),
           "c_kernel": ("glassgrad.tensor.kernels.c_kernel", "c_kernel"),
           **{name: ("glassgrad.tensor.autograd.transforms", name) for name in _TRANSFORMS}}
 

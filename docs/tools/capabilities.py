@@ -14,7 +14,7 @@ CAPABILITIES = {
         "compiler/optimize/product/window_boxes.py", "compiler/optimize/product/line_boxes.py",
         "compiler/optimize/register_nests.py",
         "compiler/optimize/pipelined_nests.py", "compiler/optimize/boxed_tasks.py", "compiler/optimize/box_copies.py",
-        "compiler/render/gpu/asynchronous.py", "compiler/optimize/phases.py",
+        "compiler/render/gpu/asynchronous.py", "compiler/optimize/redundant_phases.py",
         "compiler/render/gpu/fragments.py", "compiler/render/gpu/register_mma.py", "compiler/check/in_flight.py"),
     "rows, scans, scatters and copies by groups of GPU threads": (
         "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/short_rows.py",

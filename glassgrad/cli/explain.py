@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from glassgrad.cli.viz import run
-from glassgrad.viz.explain import explained
+from glassgrad.viz.bottlenecks import explained
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.source_lines import Place, line_of, user_place
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.op_arguments import Shape
+from glassgrad.compiler.graph import DType, Shape
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.host_memory import MemoryBlock, describing, readable

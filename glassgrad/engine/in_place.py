@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import start_of_piece
 from glassgrad.compiler.graph.deferred_gradient import written_out
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.partial_updates import replacement
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import Trace, recording

@@ -20,17 +20,14 @@ from typing import Any
 from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, kernel_mode, launch_state, settings
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.op_arguments import Param, Shape
+from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, most
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
-from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily, SizeFormulas
+from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
+                                                           SizeFormulas)
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.in_place import any_known, free_sources, piece_of, with_known_values

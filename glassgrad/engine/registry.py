@@ -11,8 +11,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.node_facts import NodeTable
 from glassgrad.compiler.graph.uop import UOp, known_values
 

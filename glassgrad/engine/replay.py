@@ -13,11 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.op_arguments import Cell
+from glassgrad.compiler.graph import Cell, DType, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import RunCheck, Trace

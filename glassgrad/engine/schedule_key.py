@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import start_of_piece
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol, replaced
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.runtime.schedule_cache import schedule_name
 
 

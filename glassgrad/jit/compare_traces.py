@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import JitError
+from glassgrad.compiler.graph import Length, UOp
 from glassgrad.compiler.graph.ops import Kind
-from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import Record
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.jit.plain_values import PLAIN

@@ -13,10 +13,8 @@ from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import UOp, dtypes, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Guards
@@ -27,10 +25,10 @@ from glassgrad.jit.trace import (BufferSource, GivenTensor, Outcome, ReachedTens
                                  is_lazy)
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.leaves import RESET
-from glassgrad.tensor.evaluate import computed_bytes
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of
+from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["CapturedCall", "Stale"]

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.op_arguments import Reshape
 from glassgrad.compiler.graph.ops import Kind
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import PartialUpdate, Replay, Write
 from glassgrad.jit.plain_values import SymbolNames

@@ -11,13 +11,13 @@ from importlib import import_module
 from types import ModuleType
 
 from glassgrad.nn import optim as optim, state as state
-from glassgrad.nn.layers.activations import (CELU, ELU, GELU, GLU, SELU, AlphaDropout, Dropout, Dropout1d, Dropout2d,
-                                             Dropout3d, FeatureAlphaDropout, Hardshrink, Hardsigmoid, Hardswish,
-                                             Hardtanh, LeakyReLU, LogSigmoid, LogSoftmax, Mish, PReLU, ReLU, ReLU6,
-                                             RReLU, Sigmoid, SiLU, Softmax, Softmax2d, Softmin, Softplus, Softshrink,
-                                             Softsign, Swish, Tanh, Tanhshrink, Threshold)
+from glassgrad.nn.layers.activations import (CELU, ELU, GELU, GLU, SELU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh,
+                                             LeakyReLU, LogSigmoid, LogSoftmax, Mish, PReLU, ReLU, ReLU6, RReLU,
+                                             Sigmoid, SiLU, Softmax, Softmax2d, Softmin, Softplus, Softshrink, Softsign,
+                                             Swish, Tanh, Tanhshrink, Threshold)
 from glassgrad.nn.layers.attention import MultiHeadAttention, MultiheadAttention
 from glassgrad.nn.layers.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from glassgrad.nn.layers.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from glassgrad.nn.layers.embedding import Embedding, EmbeddingBag
 from glassgrad.nn.layers.lazy import (LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d,
                                       LazyConv3d, LazyConvTranspose1d, LazyConvTranspose2d, LazyConvTranspose3d,

@@ -10,9 +10,7 @@ from functools import lru_cache
 
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import PACKAGE
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.runtime.disk_cache import sha256
 
 

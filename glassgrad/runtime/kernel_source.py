@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.targets.target import Target

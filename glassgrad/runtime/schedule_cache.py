@@ -15,9 +15,8 @@ from typing import Any
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Line, line_of, one_place, user_place
 from glassgrad.compiler import pipeline
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.ops import Ops
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.runtime.disk_cache import default_cache, sha256
 from glassgrad.runtime.kernel_key import source_digest

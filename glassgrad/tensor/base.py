@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine import capture
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
 from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, distinct, hold, holders
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole

@@ -15,7 +15,7 @@ from typing import Any
 
 from glassgrad.base.errors import JitError
 from glassgrad.compiler.graph import Length, UOp, dtypes, ops as o, sizes_now
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas.movement import pad_axis, part
 from glassgrad.tensor.memory.disk import on_disk
 

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_only_leaf, leaves_among,
                                               refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
 from glassgrad.tensor.autograd.no_grad import ended

@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import DeviceError, GlassgradError, InputError, ShapeError
 from glassgrad.compiler.graph import DType, Param, UOp, dtypes, ops as o, sizes_now, substitute, toposort
 from glassgrad.compiler.graph.ops import Kind, Op
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, of_kind, spelled

@@ -15,9 +15,9 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size, replaced
 from glassgrad.engine import realize as engine
-from glassgrad.engine.changing_sizes import families
-from glassgrad.engine.changing_sizes.families import SEEN, SEEN_GROWING, GeneralGraph
+from glassgrad.engine.changing_sizes import size_families as families
 from glassgrad.engine.changing_sizes.general_graph import fit
+from glassgrad.engine.changing_sizes.size_families import SEEN, SEEN_GROWING, GeneralGraph
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.runtime.devices import Device
 

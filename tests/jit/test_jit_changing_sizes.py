@@ -10,7 +10,7 @@ import pytest
 
 from glassgrad import Context, GlobalCounters, Tensor, TinyJit, jit as jit_module
 from glassgrad.engine import realize as engine
-from glassgrad.engine.changing_sizes.families import SEEN
+from glassgrad.engine.changing_sizes.size_families import SEEN
 
 RANDOM = np.random.default_rng(11)
 WEIGHT = RANDOM.standard_normal((6, 5)).astype(np.float32)

@@ -28,7 +28,7 @@ from glassgrad.compiler.optimize.plain.plain_loops import weighed
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.targets.tiling_limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 # batch, channels, out channels, image, kernel, what else
 CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any]]] = [
@@ -46,7 +46,7 @@ CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe without its lower limits, and with short blocks: small cases take every path."""
-    monkeypatch.setitem(cpu.LIMITS, "direct", Limits(task_work=1000, most_tasks=16, long_k=40, k_block=16))
+    monkeypatch.setitem(cpu.LIMITS, "direct", TilingThresholds(task_work=1000, most_tasks=16, long_k=40, k_block=16))
     for name in ("LEAST_USE", "REREAD", "PACK"):
         monkeypatch.setattr(cpu, name, 0)
 

@@ -20,7 +20,7 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.targets.tiling_limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 # batch, channels, out channels, image, kernel, what else
 CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any]]] = [
@@ -38,7 +38,7 @@ CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_part_keeps_its_answer(case: Any, target: Target, monkeypatch: pytest.MonkeyPatch,
                                      rng: np.random.Generator) -> None:
-    monkeypatch.setitem(cpu.LIMITS, "window", Limits(task_work=500, most_tasks=64, long_k=40, k_block=20))
+    monkeypatch.setitem(cpu.LIMITS, "window", TilingThresholds(task_work=500, most_tasks=64, long_k=40, k_block=20))
     monkeypatch.setattr(cpu, "LEAST_OUTER", 1)
     log: list[str] = []
 
@@ -70,7 +70,7 @@ def test_every_part_keeps_its_answer(case: Any, target: Target, monkeypatch: pyt
     (2, 2, 2, (13, 11), (4, 4), dict(groups=2, padding=3))], ids=str)
 def test_taps_of_one_image_each(case: Any, target: Target, long: int, monkeypatch: pytest.MonkeyPatch,
                                 rng: np.random.Generator) -> None:
-    monkeypatch.setitem(cpu.LIMITS, "taps", Limits(task_work=500, most_tasks=64, long_k=long))
+    monkeypatch.setitem(cpu.LIMITS, "taps", TilingThresholds(task_work=500, most_tasks=64, long_k=long))
     monkeypatch.setattr(cpu, "LEAST_OUTER", 1)
     log: list[str] = []
 

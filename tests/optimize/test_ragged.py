@@ -33,7 +33,7 @@ from glassgrad.compiler.optimize.decisions import Choice
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
-from glassgrad.compiler.optimize.targets.tiling_limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 Make = Callable[..., Tensor]
 Shapes = Callable[[int], tuple[tuple[int, ...], ...]]
@@ -77,13 +77,13 @@ OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
     "past": {"moves.streaming_stores": {"FAR": 1}},
     "taps": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
     "window": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
-    "unit": {"targets.matrix_units": {"LIMITS": Limits(task_work=1000, most_tasks=16, long_k=1, k_block=1)}},
+    "unit": {"targets.matrix_units": {"LIMITS": TilingThresholds(task_work=1000, most_tasks=16, long_k=1, k_block=1)}},
 }
 FAMILY_LIMITS = {
-    "contract": Limits(task_work=500, most_tasks=32, long_k=16),
-    "direct": Limits(task_work=1000, most_tasks=16, long_k=40, k_block=16),
-    "taps": Limits(task_work=500, most_tasks=64, long_k=10),
-    "window": Limits(task_work=500, most_tasks=64, long_k=40, k_block=20),
+    "contract": TilingThresholds(task_work=500, most_tasks=32, long_k=16),
+    "direct": TilingThresholds(task_work=1000, most_tasks=16, long_k=40, k_block=16),
+    "taps": TilingThresholds(task_work=500, most_tasks=64, long_k=10),
+    "window": TilingThresholds(task_work=500, most_tasks=64, long_k=40, k_block=20),
 }
 
 

@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 11_895, "check": 930, "engine and runtime": 5_545, "tensor": 8_825, "nn": 5_725, "jit": 1_990,
-         "package": 37_700, "new capabilities": 11_120, "package with them": 48_820}
+LINES = {"compiler": 11_840, "check": 930, "engine and runtime": 5_545, "tensor": 8_810, "nn": 5_735, "jit": 1_985,
+         "package": 37_630, "new capabilities": 11_160, "package with them": 48_780}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 6_030, 103      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_930, 104      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:

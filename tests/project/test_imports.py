@@ -32,12 +32,12 @@ OPENED_WHEN_NEEDED = {
     "engine/compiled_schedule.py": "CHECK loads the interpreter",
     "engine/check/compare.py": "what finds a fault and writes a script about it, only where there is one",
     "engine/check/bisect.py": "CHECK interprets loop trees, which loads NumPy",
-    "engine/changing_sizes/families.py": "only kernels with a variable are compared with the families of tilings",
+    "engine/changing_sizes/size_families.py": "only kernels with a variable are compared with the families of tilings",
     "tensor/tinygrad_methods.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
     "compiler/graph/uop.py": "view.py is built on uop.py, and few ever ask for it; pictures are for notebooks",
     "compiler/schedule/kernels.py": "pictures are for notebooks",
     "tensor/index_bounds.py": "how the compiler bounds indices is loaded only where a tensor is an index",
-    "tensor/evaluate.py": "pictures are for notebooks; SANITIZE loads what finds a NaN",
+    "tensor/realize_and_read.py": "pictures are for notebooks; SANITIZE loads what finds a NaN",
     "compiler/lower/loops.py": "pictures are for notebooks, and show loops",
 }
 

@@ -15,7 +15,7 @@ from glassgrad import Context, GlobalCounters, Tensor, Variable
 from glassgrad.compiler import pipeline
 from glassgrad.compiler.graph.ops import Ops
 from glassgrad.engine import realize as engine
-from glassgrad.engine.changing_sizes.families import SizeFamilies
+from glassgrad.engine.changing_sizes.size_families import SizeFamilies
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.runtime import schedule_cache
 

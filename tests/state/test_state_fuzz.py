@@ -16,7 +16,7 @@ import pytest
 from glassgrad import FormatError, Tensor
 from glassgrad.compiler.graph import ops as o
 from glassgrad.nn.state import gguf_load, load_checkpoint, safe_load, safe_load_metadata, save_checkpoint, torch_load
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 
 ROUNDS = 1500
 NUMBERS = [0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 63,

@@ -23,7 +23,7 @@ from glassgrad.nn.state import load_state_dict, safe_save, torch_load
 from glassgrad.nn.state.formats.pickle_reader import PickleReader
 from glassgrad.nn.state.formats.source import Source
 from glassgrad.nn.state.formats.torch_objects import TABLE, _Elements
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 
 MAGIC = 0x1950A86A20F9469CFC6C
 

@@ -12,7 +12,7 @@ import pytest
 from glassgrad import Device, InputError, Tensor, TinyJit, explain, profile
 from glassgrad.conformance.peak import Peak
 from glassgrad.viz.advice import judge
-from glassgrad.viz.explain import explained
+from glassgrad.viz.bottlenecks import explained
 
 
 def texts(svg: str | None) -> list[str]:

@@ -13,10 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import all_of, bounds, linear, span
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.expression_text import memory_text, text
 from glassgrad.compiler.lower.loops import For, If, Kernel, Prefetch, Statement, Store, expressions, ranges_of
 

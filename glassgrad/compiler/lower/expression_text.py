@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.svg import Nest, nests
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o
 
 _LONGEST = 400
 LOOPS = {"task": "#f9e4b7", "loop": "#e8eef5", "tile": "#d8efe0", "lane": "#bfe3cf", "unit": "#a6d5bb"}

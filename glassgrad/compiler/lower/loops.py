@@ -35,12 +35,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, Union
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import FoldOver, Local, Range
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, const
 
 TASK, LOOP, TILE, LANE, UNIT = "task", "loop", "tile", "lane", "unit"
 WIDE = (TILE, LANE, UNIT)

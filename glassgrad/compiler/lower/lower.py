@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import Length, dtypes, most, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import index
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.symbolic import Length, most
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kernel, Phase, Statement, Store, load,
                                             register)

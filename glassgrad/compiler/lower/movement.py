@@ -10,13 +10,11 @@ import math
 from collections.abc import Callable
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import Shape, UOp, ops as o
 from glassgrad.compiler.graph.axes_through_views import runs
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, build, divide, index, less, linear,
                                                     modulo, multiply, operation, times)
-from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.symbolic import Length, Size, memory_size, most
-from glassgrad.compiler.graph.uop import UOp
 
 Index = tuple[UOp, ...]
 

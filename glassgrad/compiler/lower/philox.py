@@ -7,8 +7,7 @@ bijection of 64-bit counters under a 32-bit key, so that element i is drawn with
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import UOp, const, dtypes
 
 _MULTIPLIER, _WEYL, _ROUNDS = 0xD256D193, 0x9E3779B9, 10
 

@@ -11,8 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, UOp, const, dtypes
 
 # The arg of a WHERE whose last source few elements need, and which costs much. Its condition is an integer below a
 # constant, so that one maximum tells whether any lane needs it: compiler/optimize/moves/cold_path.py then branches

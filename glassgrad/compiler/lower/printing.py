@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, toposort
 from glassgrad.compiler.lower.expression_text import memory_text, statement_text, text
 from glassgrad.compiler.lower.loops import (AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Prefetch,
                                             Statement, Store, expressions, walk)

@@ -12,9 +12,7 @@ import math
 import struct
 from collections.abc import Callable
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 
 SMALL_FLOATS = frozenset((dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2))
 _NAN = {dtypes.float16: 0x7E00, dtypes.bfloat16: 0x7FC0, dtypes.fp8e4m3: 0x7F, dtypes.fp8e5m2: 0x7F,

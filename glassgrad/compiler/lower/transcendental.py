@@ -21,9 +21,8 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.dtype import dtypes, round_float
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.polynomial import horner, layout_of, pieces
 from glassgrad.compiler.lower.sine import sine
 

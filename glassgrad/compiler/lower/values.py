@@ -14,12 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, Length, Size, dtypes, most, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, size_index
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Measure
-from glassgrad.compiler.graph.symbolic import Length, Size, most
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bounds, divide, index, linear, modulo,
                                                     multiply, substitute_index)
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Axis, Box, Statement, counter, load
 from glassgrad.compiler.optimize.product.group_unit.copied_factors import packed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis

@@ -23,11 +23,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, bounds, divide, index, less, modulo,
                                                     multiply, operation, substitute_index)
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
                                             CopyBoxes, For, If, Prefetch, Statement, Store, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)

@@ -1,8 +1,8 @@
 """Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Every loop nest is a contraction (contractions.py), cut into tiles by one of the families of product/tiling.py, or it
-gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on threads or
-timing; each is data (decisions.py), so that a search can try others (runtime/search/beam.py).
+Every loop nest is a contraction (contraction_tilings.py), cut into tiles by one of the families of product/tiling.py,
+or it gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on
+threads or timing; each is data (decisions.py), so that a search can try others (runtime/search/beam.py).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
-from glassgrad.compiler.optimize.contractions import contraction, in_blocks
+from glassgrad.compiler.optimize.contraction_tilings import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.divisibility_gates import interleaved, residues, side_by_side
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
-from glassgrad.compiler.optimize.phases import filled_once
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
+from glassgrad.compiler.optimize.redundant_phases import filled_once
 from glassgrad.compiler.optimize.several_nests import is_nests, nests
 from glassgrad.compiler.optimize.targets.target import Target
 

@@ -18,11 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, load, local, register, task_loops, walk)
 from glassgrad.compiler.lower.one_pass.scores import shifted_sum, something_masked

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
 from glassgrad.compiler.optimize.boxed_tasks import in_boxes
 from glassgrad.compiler.optimize.decisions import Decisions

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, dtypes, ops as o
 
 
 def divide(to: Any, dtype: DType, x: Any, y: Any, remainder: bool) -> Any:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.op_arguments import Measure
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import For, Kernel, filled, numbered_loops, shared_locals
 
 ALIGNMENT = 64

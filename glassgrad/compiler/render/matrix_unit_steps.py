@@ -10,9 +10,7 @@ from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, index_algebra as ix, ops as o
 from glassgrad.compiler.lower.loops import Accumulate, Assign, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 

@@ -19,13 +19,10 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import rebuild
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import FoldOver
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
                                             Statement, Store, numbered_loops, ranges_of, rewritten, walk)
 

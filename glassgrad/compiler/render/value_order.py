@@ -13,11 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, exact, linear, plus
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
                                             For, If, Prefetch, Statement, Store, expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed

@@ -20,10 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies as varies_of
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, below_casts,
                                                         down_to_reductions, is_contraction, result_of, softmax_product,
                                                         stored_type, why_apart)

@@ -6,9 +6,8 @@ device of its own: it is made where it is read, and copied to the other devices 
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.op_arguments import OnDevice, Param
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 
 __all__ = ["place_on_devices"]

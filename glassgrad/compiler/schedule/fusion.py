@@ -33,11 +33,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, nontrivial
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.symbolic import most
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.computed_factors import SCORES_AGAIN, Passes, find
 from glassgrad.compiler.schedule.inlined_values import (CONSTANT, FEWER, LEAVES, NOTHING, OF_A_CPU, SEEN_THROUGH,
                                                         FusionLimits, Inlined, InlinedValues, widens)

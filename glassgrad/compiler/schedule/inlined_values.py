@@ -10,11 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import AxisSet, varies
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.symbolic import most
-from glassgrad.compiler.graph.uop import UOp
 
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)

@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.op_arguments import Shape
-from glassgrad.compiler.graph.symbolic import most
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
 from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, NOT_READ
 from glassgrad.compiler.schedule.inlined_values import LEAVES
 from glassgrad.compiler.schedule.partial_updates import part_of

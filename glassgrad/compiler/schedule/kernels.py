@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from glassgrad.base.source_lines import Line
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import start_of_piece
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, Param, Shape
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.inlined_values import LEAVES
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, squeezed
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of

@@ -18,12 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import AxisSet, carried
-from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp
 
 # device, type of the factors, numbers of a key or value: why their products are stored
 StoresScores = Callable[[str, DType, int], "str | None"]

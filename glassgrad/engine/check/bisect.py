@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.graph_interpreter import from_storage, interpret
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.rules.rewrite import Rule, note_rules
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import GRAPH, GraphWork, Pass, run_passes, watched
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes, with_params

@@ -17,11 +17,9 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.graph_interpreter import array_type, from_storage, interpret, to_storage
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.node import concrete
 from glassgrad.compiler.graph.symbolic import Symbol, memory_size, replaced
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, describe, describe_graph
 from glassgrad.engine.schedule_key import NormalizedGraph
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import Context
 from glassgrad.compiler.check.graph_interpreter import from_storage, interpret
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.rules.rewrite import Rule, RuleSet, rewrite
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import PASSES, GraphWork
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot, describe_graph
 from glassgrad.engine.check.compare import check_kernel, differs

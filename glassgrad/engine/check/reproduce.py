@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassgrad.base.settings import KERNEL_SETTINGS, SETTINGS, settings
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph import UOp, toposort
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp
 
 _WIDTH = 110
 _HEAD = '''"""{title}

@@ -1,15 +1,11 @@
-"""Activations and dropout as layers, for lists of layers. In, out: tensors.
+"""Activations as layers, for lists of layers. In, out: tensors.
 
 Each calls the function of `nn.functional` whose name it has; its settings are that function's. In a list of layers the
-method of Tensor does as well: `Tensor.relu`. In training dropout makes some values 0, and the others larger by as much:
-`Tensor.train()` switches it on, and each call draws new numbers.
+method of Tensor does as well: `Tensor.relu`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
 from glassgrad.nn.functional import activations as F
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
@@ -268,74 +264,3 @@ class Softmax2d(Layer):
             self._refuse(f"an input of shape {x.shape}", "(batch, channels, height, width), or without the batch",
                          "use Softmax(dim) for other shapes")
         return x.softmax(-3)
-
-
-class _Dropout(Layer):
-    """A function of `nn.functional` that drops with probability p, in training."""
-    shows = ("p",)
-    drop: Any                                       # a static method
-    least_axes, instead = 0, ""                     # what an input needs, and the layer for inputs with fewer axes
-
-    def __init__(self, p: float = 0.5, inplace: bool = False):
-        if not 0 <= p <= 1:
-            raise InputError("dropout needs a probability", given=f"p={p}", expected="a number from 0 to 1",
-                             fix="write Dropout(0.5), for example")
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < self.least_axes:
-            self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)",
-                         f"use {self.instead} for single values")
-        out: Tensor = self.drop(x, self.p, bool(settings.TRAINING))
-        return out
-
-
-class Dropout(_Dropout, drop=staticmethod(F.dropout)):
-    """In training: each value 0 with probability p, the others over 1 - p; else the input.
-
-    >>> Dropout(0.5)(Tensor([1.0, 2.0])).tolist()
-    [1.0, 2.0]
-    """
-
-
-class Dropout2d(_Dropout, drop=staticmethod(F.dropout2d), least_axes=3, instead="Dropout"):
-    """`Dropout` of whole channels of (batch, channels, ...space).
-
-    >>> with Tensor.train():
-    ...     y = Dropout2d(0.5)(Tensor.ones(2, 3, 4, 4))
-    >>> set(y.flatten(2).var(-1).flatten().tolist())
-    {0.0}
-    """
-
-
-class Dropout1d(_Dropout, drop=staticmethod(F.dropout1d), least_axes=3, instead="Dropout"):
-    """`Dropout` of whole channels of (batch, channels, length).
-
-    >>> Dropout1d(0.5)(Tensor.ones(2, 3, 4)).shape
-    (2, 3, 4)
-    """
-
-
-class Dropout3d(_Dropout, drop=staticmethod(F.dropout3d), least_axes=3, instead="Dropout"):
-    """`Dropout` of whole channels of (batch, channels, depth, height, width).
-
-    >>> Dropout3d(0.5)(Tensor.ones(1, 2, 3, 3, 3)).shape
-    (1, 2, 3, 3, 3)
-    """
-
-
-class AlphaDropout(_Dropout, drop=staticmethod(F.alpha_dropout)):
-    """Dropout for `SELU`: in training, dropped values take SELU's lowest value, and all are moved and scaled so that
-    mean 0 and variance 1 stay (Klambauer et al., 2017).
-
-    >>> AlphaDropout(0.5)(Tensor([1.0, 2.0])).tolist()
-    [1.0, 2.0]
-    """
-
-
-class FeatureAlphaDropout(_Dropout, drop=staticmethod(F.feature_alpha_dropout), least_axes=2, instead="AlphaDropout"):
-    """`AlphaDropout` of whole channels of (batch, channels, ...space).
-
-    >>> FeatureAlphaDropout(0.5)(Tensor.ones(1, 2, 3)).shape
-    (1, 2, 3)
-    """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.nn.functional.layers import interpolate, upsample_bilinear, upsample_nearest
-from glassgrad.nn.functional.pools import (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d,
-                                           adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, avg_pool2d,
-                                           lp_pool2d, max_pool2d)
+from glassgrad.nn.functional.pooling import (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d,
+                                             adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d, avg_pool2d,
+                                             lp_pool2d, max_pool2d)
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor

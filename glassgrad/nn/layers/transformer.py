@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.layers.activations import Dropout
 from glassgrad.nn.layers.attention import MultiheadAttention
+from glassgrad.nn.layers.dropout import Dropout
 from glassgrad.nn.layers.linear import Linear
 from glassgrad.nn.layers.normalization import LayerNorm
 from glassgrad.nn.modules.layer import Layer

@@ -24,11 +24,8 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import PACKAGE
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import Measure
-from glassgrad.compiler.graph.symbolic import most
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.gpu.gpu_launch import GpuLaunch, gpu_launch

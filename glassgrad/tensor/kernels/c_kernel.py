@@ -36,7 +36,7 @@ from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.cpu.c_compiler import find_compiler
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.function import custom_gradient
 from glassgrad.tensor.base import TensorBase

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.view import View
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import refuse_reading
 from glassgrad.runtime.disk_device import PREFIX, on_disk
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.memory.file_mapping import exported, mapped
 

@@ -15,7 +15,7 @@ from glassgrad.base.errors import DeviceError, InputError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, dtypes, ops as o
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor import checks, realize_and_read as running
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.host_values import HostValue

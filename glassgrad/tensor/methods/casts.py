@@ -11,7 +11,7 @@ from typing import Any
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import DType, dtypes, full
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas.movement import matrix_transpose
 from glassgrad.tensor.methods import Self, TensorBase, arguments, two_axes, working_axis
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtypes, full, ops as o
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, reductions,
                                        running as running_total, smallest, squeeze, statistics, sum_dtype, total,

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import Scatter, UOp, dtypes, full, ops as o
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten, gather_known, largest, maximum,
                                        minimum, order, part, running as running_total, smallest, sort, squeeze, stack,
                                        take, topk, total, true_indices, where)

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph import UOp, dtypes
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (add, all_true, arithmetic, as_float, as_node, both, broadcast, cat, divide,
                                        elementary, equal, in_accumulator, mul, special, where)
 from glassgrad.tensor.methods import (Operand, Self, TensorBase, arguments, computed, fit_together, resolve_axis,

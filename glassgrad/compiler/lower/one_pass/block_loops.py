@@ -26,11 +26,8 @@ from functools import partial
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, bounds, index, less, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
                                             counter, load, local, register, walk)
 from glassgrad.compiler.lower.movement import Index, flatten, reshape_index, source_index

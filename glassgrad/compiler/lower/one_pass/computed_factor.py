@@ -22,9 +22,8 @@ from collections.abc import Callable
 from functools import partial
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import Assign, Statement, Store, load, local, register
 from glassgrad.compiler.lower.movement import Index, source_index

@@ -14,11 +14,8 @@ import math
 from collections.abc import Set
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, build, divide, index, less, linear, multiply
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp, const
 
 
 def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:

@@ -6,10 +6,8 @@ angles is three quarters of a sine's work, and most vectors hold none.
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import substitute_index
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, WIDE, Assign, For, If, Statement, expressions, fold, ranges_of,
                                             register, with_body)
 from glassgrad.compiler.lower.polynomial import RARELY

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide, index, less, linear, modulo, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
                                             expressions, register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves

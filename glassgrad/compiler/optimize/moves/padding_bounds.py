@@ -17,10 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, divide, index, less,
                                                     multiply, operation)
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 

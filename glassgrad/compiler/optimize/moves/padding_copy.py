@@ -13,11 +13,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, bounds, build, index, less,
                                                     linear, multiply)
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import Product, stride_along

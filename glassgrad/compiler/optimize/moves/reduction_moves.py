@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
                                             expressions, fold, load, local, register, walk)

@@ -12,10 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import least
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Statement, Store, expressions, walk
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.targets.target import Target

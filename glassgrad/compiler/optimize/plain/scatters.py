@@ -13,12 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, linear, multiply,
                                                     substitute_index)
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, Store, counter, load, local, ranges_of,
                                             register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter,
                                             load, local, ranges_of, register)

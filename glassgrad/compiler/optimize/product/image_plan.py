@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Store, counter
 from glassgrad.compiler.optimize.moves.loop_moves import one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges

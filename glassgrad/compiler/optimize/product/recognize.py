@@ -13,17 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
                                             ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.targets.tiling_limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 
 @dataclass
@@ -264,7 +261,7 @@ class FlatProduct:
         """How often the loops around it repeat the product."""
         return count(self.outer)
 
-    def tasks_wanted(self, limits: Limits) -> int:
+    def tasks_wanted(self, limits: TilingThresholds) -> int:
         """Into how many tasks each repetition is best cut."""
         return max(1, min(limits.most_tasks, self.work // limits.task_work) // max(1, self.around))
 
@@ -398,7 +395,7 @@ def footprint(factor: UOp, loops: list[UOp]) -> int:
     return 1 + sum([abs(stride_along(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])
 
 
-def flat_tasks(loops: list[UOp], body: list[Statement], work: int, limits: Limits) -> list[Statement]:
+def flat_tasks(loops: list[UOp], body: list[Statement], work: int, limits: TilingThresholds) -> list[Statement]:
     """for a: for b: S  ->  TASK ..: for a, b of one task: S      (as many tasks as so much work is worth)"""
     axis = FlatAxis.of(loops)
     flat = counter("b", axis.size)

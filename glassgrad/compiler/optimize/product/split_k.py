@@ -7,8 +7,7 @@ Parts are added in order: the same bits on every run.
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, ops as o
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, load, local,

@@ -14,10 +14,8 @@ neighbouring ones begin in different banks. Does not know which unit it is.
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, Statement, Store,
                                             counter, load, local, register)
 from glassgrad.compiler.optimize.decisions import Decisions

@@ -20,10 +20,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, less, linear, modulo,
                                                     multiply, substitute_index)
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
                                             local, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves

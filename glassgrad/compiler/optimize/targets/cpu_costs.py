@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassgrad.compiler.optimize.targets.tiling_limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 LIMITS = {
-    "contract": Limits(least_k=8, least_work=4096, task_work=1 << 20, most_tasks=32, long_k=1024),
-    "direct": Limits(least_k=16, least_work=64 << 10, task_work=512 << 10, most_tasks=16, long_k=1024, k_block=512),
-    "taps": Limits(least_k=256, least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024),
-    "window": Limits(least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024, k_block=256),
+    "contract": TilingThresholds(least_k=8, least_work=4096, task_work=1 << 20, most_tasks=32, long_k=1024),
+    "direct": TilingThresholds(least_k=16, least_work=64 << 10, task_work=512 << 10, most_tasks=16, long_k=1024,
+                               k_block=512),
+    "taps": TilingThresholds(least_k=256, least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024),
+    "window": TilingThresholds(least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024, k_block=256),
 }
 
 CACHE_LINE = 64          # bytes that are fetched together

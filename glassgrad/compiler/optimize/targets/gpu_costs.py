@@ -5,9 +5,9 @@ A group of threads shares a tile of each factor. Does not know loops, nor a GPU'
 
 from __future__ import annotations
 
-from glassgrad.compiler.optimize.targets.tiling_limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
-LIMITS = Limits(least_k=8)
+LIMITS = TilingThresholds(least_k=8)
 THREADS = 256            # of a group
 SIDE = 16                # of them along M, and along N, where a tile is about square
 WARP_WIDE = 8            # threads of a warp along N, elsewhere; fewer where a tile has fewer
@@ -78,7 +78,7 @@ def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int
 
 
 # -- a matrix unit of a group ------------------------------------------------------------------------------------------
-UNIT_LIMITS = Limits(least_k=8, least_work=1 << 17)
+UNIT_LIMITS = TilingThresholds(least_k=8, least_work=1 << 17)
 UNIT_SIDE, THIN_SIDE = 2, 16             # positions of M and N at least; and to store a factor first that is not small
 SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
 REGISTERS = 64 << 10      # of a processor, 32 bits each

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.optimize.targets.tiling_limits import Limits
+from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 WORD = dtypes.uint32         # in what `right` is laid out: neighbours along k share one
 
 # K is counted in steps of the unit here. A panel of 16 steps stays in the first-level cache while others are used.
-LIMITS = Limits(least_work=16 << 10, task_work=4 << 20, most_tasks=16, long_k=20, k_block=16)
+LIMITS = TilingThresholds(least_work=16 << 10, task_work=4 << 20, most_tasks=16, long_k=20, k_block=16)
 WASTE = 8                    # times the work that may go into edges: a unit is that much faster than vectors, and more
 FEW_PANELS = 8               # of N: up to so many, reading the left factor in place is faster than packing it
 ROW_GAP = 16                 # elements between rows of sums: rows of a power of two would share sets of the cache

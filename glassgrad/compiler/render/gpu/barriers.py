@@ -13,10 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import linear
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, UNIT, For, If, Statement, Store, expressions, walk
 
 __all__ = ["fences"]

@@ -7,11 +7,8 @@ large, leaves all counters as they are.
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import bounds, linear
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Statement, expressions, walk
 
 __all__ = ["fit_32_bits", "of_counters", "sources_of"]

@@ -13,11 +13,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import FoldOver
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (UNIT, Accumulate, Assign, AwaitSteps, For, If, Statement, Store, counter,
                                             expressions, ranges_of, register, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit

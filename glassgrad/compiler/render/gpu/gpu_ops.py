@@ -10,10 +10,8 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.render.c.c_ops import C_OPS, CArithmetic, COp, CValue, infix
 from glassgrad.compiler.render.gpu.dialects import Dialect

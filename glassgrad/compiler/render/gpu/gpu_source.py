@@ -16,11 +16,9 @@ from __future__ import annotations
 import re
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
                                             CopyBoxes, For, Kernel, Prefetch, Statement, Store, expressions, ranges_of,
                                             shared_locals, walk)

@@ -8,9 +8,8 @@ called is the unit's own data.
 from __future__ import annotations
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, linear, substitute_index
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, Lines, MatrixUnit
 from glassgrad.compiler.render.c.c_source import CFunction

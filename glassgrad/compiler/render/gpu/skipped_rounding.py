@@ -14,10 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.lower.loops import Statement, expressions, walk
 
 DIVISIONS = frozenset((o.DIV, o.RECIP))

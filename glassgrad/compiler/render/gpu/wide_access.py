@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import linear
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Statement, Store
 from glassgrad.compiler.render.c.c_ops import CValue
 from glassgrad.compiler.render.c.c_source import CFunction

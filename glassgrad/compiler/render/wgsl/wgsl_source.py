@@ -23,10 +23,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix, ops as o
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, Store, walk
 from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.targets.target import Target

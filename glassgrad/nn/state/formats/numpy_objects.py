@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Unfinished
 from glassgrad.nn.state.formats.source import MOST_AXES
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.memory.host_values import NUMPY_TYPES, HostValue
 from glassgrad.tensor.tensor import Tensor
 

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 from glassgrad.base.errors import FormatError, InputError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.nn.state.formats.source import Source
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.tensor import Tensor
 
 MOST_HEADER_BYTES = 100_000_000          # the limit that the format's own library sets

@@ -16,7 +16,7 @@ from glassgrad.base.errors import DTypeError, FormatError, InputError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.memory.file_mapping import exported, mapped
 from glassgrad.tensor.memory.host_values import HostValue
 from glassgrad.tensor.tensor import Tensor

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import Cell, UOp, dtypes, full, ops as o
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas.movement import above_diagonal, counting, eye, halves, joined, matrix_transpose, part
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient, while_in_use
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import (any_true, cat, elementary, eye, gather_known, matrix_transpose, pad_axis, part,

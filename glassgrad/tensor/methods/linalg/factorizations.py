@@ -11,7 +11,7 @@ import math
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (add, divide, eye, largest, less, matrix_transpose, mul, total, tril, triu,
                                        unsqueeze, where)
 from glassgrad.tensor.formulas.linalg import factors

@@ -10,7 +10,7 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, full
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, maximum, mean, mul, norm, square, sub,
                                        take, total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses

@@ -12,7 +12,7 @@ from typing import Any
 
 from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
 from glassgrad.compiler.graph import DType, Length, UOp, dtypes
-from glassgrad.tensor import evaluate as running, index_range_check
+from glassgrad.tensor import index_range_check, realize_and_read as running
 from glassgrad.tensor.formulas import (counting, every, flatten, gather, is_plain_part, lookup, put, repeat_interleave,
                                        replace_view, where)
 from glassgrad.tensor.memory.disk import no_place, on_disk, write

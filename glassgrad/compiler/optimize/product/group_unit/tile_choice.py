@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Union
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.lower.loops import ranges_of
 from glassgrad.compiler.optimize.product.group_unit.copied_factors import Factor, in_place
 from glassgrad.compiler.optimize.product.group_unit.joined_groups import joined_groups

@@ -15,9 +15,8 @@ All threads do the same: no roles. Does not know which unit it is: shapes, layou
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, less, modulo, multiply
-from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
                                             CopyBoxes, For, If, Statement, counter, load, local, register)
 from glassgrad.compiler.optimize.decisions import Decisions

@@ -6,11 +6,8 @@ neighbouring pieces of a line, whatever the unit's layout is. Does not know whic
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, expressions, load, local,
                                             walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.optimizer import Optimizer
-from glassgrad.nn.optim.schedules.schedule import LRScheduler
+from glassgrad.nn.optim.schedules.lr_schedules import LRScheduler
 
 
 class CosineAnnealingLR(LRScheduler):

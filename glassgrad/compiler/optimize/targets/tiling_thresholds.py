@@ -1,4 +1,4 @@
-"""When a family of tilings pays on a target. In: nothing. Out: `Limits`; each target has a table of them."""
+"""When a family of tilings pays on a target. In: nothing. Out: `TilingThresholds`; each target has a table of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
+class TilingThresholds:
     """When a family of tilings pays on a target, and how its work is cut into tasks and blocks of K."""
     least_k: int = 1         # products per result
     least_work: int = 0      # multiply-adds below which plain loops do as well
