@@ -32,8 +32,10 @@ def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward, name: 
     return UOp(o.DETACH, value.dtype, (value, *inputs), OwnGradient(backward, name))
 
 
-def gradient_is(backward: Callable[..., Any]) -> Callable[[Callable[..., UOp]], Callable[..., UOp]]:
+def gradient_is(backward: Callable[..., Any], deferred: bool = True) \
+        -> Callable[[Callable[..., UOp]], Callable[..., UOp]]:
     """A decorator: the gradient of a formula is `backward(gradient, output, *inputs)`; of several inputs, a tuple.
+    It is `deferred` to the compiler where it only makes nodes, not where it runs kernels at once.
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> @gradient_is(lambda g, y, x: g * x * 2.0)
@@ -47,7 +49,7 @@ def gradient_is(backward: Callable[..., Any]) -> Callable[[Callable[..., UOp]], 
 
     def decorate(formula: Callable[..., UOp]) -> Callable[..., UOp]:
         name = f"{formula.__module__}.{formula.__qualname__}"
-        name = name if name.startswith("glassgrad.") and "<locals>" not in name else ""
+        name = name if deferred and name.startswith("glassgrad.") and "<locals>" not in name else ""
 
         @wraps(formula)
         def call(*inputs: UOp) -> UOp:

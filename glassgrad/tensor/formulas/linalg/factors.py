@@ -44,7 +44,7 @@ def _solve_gradient(g: UOp, x: UOp, a: UOp, b: UOp) -> tuple[UOp, UOp]:
     return -matmul(to_b, matrix_transpose(x)), to_b
 
 
-@gradient_is(_solve_gradient)
+@gradient_is(_solve_gradient, deferred=False)
 def solve(a: UOp, b: UOp) -> UOp:
     """The x of a x = b; NaN where a is singular."""
     x, pivots, _ = elimination.eliminate(a, b, _device(a, b))
@@ -58,7 +58,11 @@ def inverse(a: UOp) -> UOp:
     return solve(a, eye(n, a.dtype).reshape((1, n, n)).expand(a.shape))
 
 
-@gradient_is(lambda g, y, a: _per_matrix(g * y) * matrix_transpose(inverse(a)))     # d det = det tr(A^-1 dA)
+def _determinant_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
+    return _per_matrix(g * y) * matrix_transpose(inverse(a))       # d det = det tr(A^-1 dA)
+
+
+@gradient_is(_determinant_gradient, deferred=False)
 def determinant(a: UOp) -> UOp:
     """The determinant of each matrix (batch,)."""
     _, pivots, order = elimination.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
@@ -87,7 +91,7 @@ def _cholesky_gradient(g: UOp, lower: UOp, a: UOp) -> UOp:
     return _symmetric(matrix_transpose(solve(upper, matrix_transpose(left))))
 
 
-@gradient_is(_cholesky_gradient)
+@gradient_is(_cholesky_gradient, deferred=False)
 def cholesky(a: UOp) -> UOp:
     """The lower triangle L with L L^T = a."""
     return elimination.cholesky(a, _device(a))
