@@ -14,7 +14,7 @@ from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Kernel, Phase, S
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import read
 from glassgrad.compiler.optimize.moves.loop_moves import wide
-from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
 from glassgrad.compiler.optimize.targets.target import Target
 

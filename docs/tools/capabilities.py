@@ -12,10 +12,10 @@ CAPABILITIES = {
     "matrix units of GPUs": (
         "compiler/optimize/product/group_unit", "compiler/optimize/product/warp_tile.py",
         "compiler/optimize/product/window_boxes.py", "compiler/optimize/product/line_boxes.py",
-        "compiler/optimize/register_nests.py",
-        "compiler/optimize/pipelined_nests.py", "compiler/optimize/boxed_tasks.py", "compiler/optimize/box_copies.py",
-        "compiler/render/gpu/asynchronous.py", "compiler/optimize/redundant_phases.py",
-        "compiler/render/gpu/fragments.py", "compiler/render/gpu/register_mma.py", "compiler/check/in_flight.py"),
+        "compiler/optimize/chained_matmuls.py", "compiler/optimize/chained_matmul_pipeline.py",
+        "compiler/optimize/boxed_tasks.py", "compiler/optimize/box_copies.py",
+        "compiler/render/gpu/async_copies_and_mma.py", "compiler/optimize/redundant_phases.py",
+        "compiler/render/gpu/fragment_layout.py", "compiler/render/gpu/register_mma.py", "compiler/check/in_flight.py"),
     "rows, scans, scatters and copies by groups of GPU threads": (
         "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/short_rows.py",
         "compiler/optimize/plain/held_rows.py",
@@ -24,7 +24,7 @@ CAPABILITIES = {
         "compiler/render/gpu/wide_access.py", "compiler/render/gpu/skipped_rounding.py",
         "compiler/render/gpu/counter_width.py", "compiler/lower/one_term.py"),
     "WebAssembly": ("compiler/render/wasm", "runtime/wasm"),
-    "WebGPU": ("compiler/render/wgsl", "compiler/render/gpu/loop_rounds.py", "runtime/gpu/webgpu.py"),
+    "WebGPU": ("compiler/render/wgsl", "compiler/render/gpu/loop_iteration_limit.py", "runtime/gpu/webgpu.py"),
     "AMD and Metal": ("runtime/gpu/hip.py", "runtime/gpu/metal.py"),
     "sizes that change": ("engine/changing_sizes",),
     "schedules on disk": ("runtime/schedule_cache.py",),
@@ -39,7 +39,7 @@ CAPABILITIES = {
         "engine/check/bisect.py", "engine/check/reproduce.py", "engine/check/one_kernel.py"),
     "conformance of devices": ("conformance", "cli/conformance.py", "cli/devices.py"),
     "data loaders with processes, files for PyTorch": ("compat/torch/utils/workers.py", "compat/torch/file_writer.py"),
-    "kernels in C with checked types, under the jit": ("tensor/kernels/c_signature.py", "engine/user_calls.py"),
+    "kernels in C with checked types, under the jit": ("tensor/kernels/c_signature.py", "engine/custom_calls.py"),
     "forks and Ctrl-C while kernels run": ("base/fork_locks.py", "base/interrupts.py"),
     "arrays as text without NumPy": ("tensor/array_text.py",),
 }

@@ -250,7 +250,7 @@ def access_bounds(work: KernelWork) -> None:
 @compiler_pass(TEXT, "render/unroll_and_jam.py")
 def unroll_and_jam(work: KernelWork) -> None:
     """Write TILE loops out, and operations that the target lacks in terms of those it has."""
-    from glassgrad.compiler.lower.reduced_precision import legalizer
+    from glassgrad.compiler.lower.cast_lowering import legalizer
     from glassgrad.compiler.render.unroll_and_jam import jam
     target = work.target
     legalize = legalizer(target.small_floats(work.language), rounding=target.has_round or target.groups)
@@ -263,10 +263,10 @@ def unroll_and_jam(work: KernelWork) -> None:
         work.rows.update((made, rows[statement]) for made, statement in origins.items() if statement in rows)
 
 
-@compiler_pass(TEXT, "render/gpu/loop_rounds.py", ENDING_LOOPS)
+@compiler_pass(TEXT, "render/gpu/loop_iteration_limit.py", ENDING_LOOPS)
 def loop_rounds(work: KernelWork) -> None:
     """Write several iterations of long loops out, so that no thread runs more rounds than its driver does."""
-    from glassgrad.compiler.render.gpu.loop_rounds import fewer_rounds
+    from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds
     work.phases = fewer_rounds(work.phases, work.kernel, work.target)
 
 

@@ -12,7 +12,7 @@ import weakref
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.node_facts import NodeTable
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp, known_values
 
 Tensors = list["weakref.ref[Any]"]          # weak references to tensors

@@ -27,7 +27,7 @@ from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.memory.file_mapping import of_file
-from glassgrad.tensor.memory.host_values import is_torch, read_value
+from glassgrad.tensor.memory.python_values import is_torch, read_value
 from glassgrad.tensor.memory.storage import Step, TensorStorage, share
 
 if TYPE_CHECKING:

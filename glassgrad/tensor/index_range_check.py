@@ -22,7 +22,7 @@ from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Place, calls_of, line_of, user_place
 from glassgrad.compiler.graph import UOp, const, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.axes_through_views import coordinates
-from glassgrad.compiler.graph.node_facts import NodeTable
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device

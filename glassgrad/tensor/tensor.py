@@ -25,13 +25,13 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_only_leaf, leaves_among,
                                               refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
-from glassgrad.tensor.autograd.training import Training, TrainingSwitch
+from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
 from glassgrad.tensor.base import Self
 from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.checks import REQUIRED, of_kind, spelled
 from glassgrad.tensor.formulas.bitcast import refuse_bits
-from glassgrad.tensor.memory.host_values import HostValue, nest
 from glassgrad.tensor.memory.interop import InteropMixin
+from glassgrad.tensor.memory.python_values import HostValue, nest
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
 from glassgrad.tensor.methods.assignment import AssignmentMixin, in_place_methods

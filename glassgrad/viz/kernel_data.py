@@ -75,7 +75,7 @@ def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
     return found
 
 
-PRODUCTS = {                     # what the families of optimize/product/tiling.py do, and why
+PRODUCTS = {                     # what the families of optimize/product/tiling_parameters.py do, and why
     "contract": "a sum of products in tiles that stay in registers: each value that is loaded serves a row or a column",
     "direct": "a convolution in tiles that stay in registers; the image is read where it lies, without a copy",
     "unit": "a sum of products on the processor's matrix unit",

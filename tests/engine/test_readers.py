@@ -12,7 +12,7 @@ import pytest
 
 import glassgrad
 from glassgrad import Tensor
-from glassgrad.compiler.graph.node_facts import NodeTable
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.buffer import Buffer, live_buffers
 from glassgrad.engine.registry import registry

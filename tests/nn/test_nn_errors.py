@@ -11,7 +11,7 @@ import pytest
 
 from glassgrad import DTypeError, GradientError, InputError, ShapeError, Tensor, dtypes, nn
 from glassgrad.base.source_lines import library_folders
-from glassgrad.nn.modules.layer_names import path_of
+from glassgrad.nn.modules.layer_path_in_errors import path_of
 
 
 def text(error) -> str:

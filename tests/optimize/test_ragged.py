@@ -140,7 +140,7 @@ def test_every_decision_keeps_the_answer(kind: str, how: str, lowered: None, rng
         assert kind in log, f"nothing here decides {kind}: {sorted(set(log))}"
 
 
-ELSEWHERE = {"held": "test_register_nests.py::test_trees_are_right",    # decided on nests, which these graphs have not
+ELSEWHERE = {"held": "test_chained_matmuls.py::test_trees_are_right",    # decided on nests, which these graphs have not
              "scan": "test_scans.py::test_a_group_goes_along_a_row",    # and on running totals, by groups
              "chunks": "test_scans.py::test_few_rows_are_cut_into_chunks",
              "warps": "test_warp_tile.py::test_trees_compute_the_same"}
@@ -152,7 +152,7 @@ def test_every_kind_of_decision_is_here() -> None:
 
 # functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
 REWRITES = {
-    "boxed_tasks.in_boxes": "test_pipelined_nests.py::test_trees_are_right",
+    "boxed_tasks.in_boxes": "test_chained_matmul_pipeline.py::test_trees_are_right",
     "short_gpu_loops.along_results": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
@@ -179,7 +179,7 @@ REWRITES = {
     "loop_moves.share_out": "test_recipes.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
     "several_nests.nests": "test_online_softmax.py::test_any_sizes",
-    "register_nests.in_registers": "test_register_nests.py::test_trees_are_right",
+    "chained_matmuls.in_registers": "test_chained_matmuls.py::test_trees_are_right",
     "loop_moves.tasks": "test_optimize.py::test_tasks",
     "reduction_moves.group": "test_optimize.py::test_group",
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",

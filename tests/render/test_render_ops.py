@@ -12,8 +12,8 @@ from render_kernels import BOOL, F32, HOST, I32, I64, LANGUAGES, NUMPY, apply, a
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.cast_lowering import bits_of
 from glassgrad.compiler.lower.loops import LANE, LOOP, TILE, For, Kernel, Phase, Store, counter, load
-from glassgrad.compiler.lower.reduced_precision import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
 
 

@@ -20,7 +20,7 @@ from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kerne
                                             register, walk, zero)
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.loop_rounds import fewer_rounds, unrolled
+from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds, unrolled
 from glassgrad.compiler.render.unroll_and_jam import jam
 from glassgrad.runtime.kernel_source import kernel_of
 

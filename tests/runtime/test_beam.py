@@ -22,7 +22,7 @@ from glassgrad import Context, Device, FormatError, InputError, Tensor, Variable
 from glassgrad.base.settings import settings
 from glassgrad.cli import tune
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan
-from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.jit import TinyJit
 from glassgrad.runtime.search import beam, tuning_results as tuning
 from glassgrad.runtime.search.beam import Lost, Search, Worker

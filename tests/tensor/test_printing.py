@@ -11,7 +11,7 @@ import pytest
 
 from glassgrad import Tensor, dtypes
 from glassgrad.tensor.array_text import array_text
-from glassgrad.tensor.memory.host_values import true_places
+from glassgrad.tensor.memory.python_values import true_places
 
 
 def whole(x: Tensor) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError
 from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes, promote
-from glassgrad.tensor.memory.host_values import TORCH_TYPES
+from glassgrad.tensor.memory.python_values import TORCH_TYPES
 
 DTYPES_DICT: dict[str, DType] = {d.name: d for d in ALL}
 INVERSE_DTYPES_DICT: dict[str, str] = {d.name: d.name for d in ALL}

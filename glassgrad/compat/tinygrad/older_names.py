@@ -12,7 +12,7 @@ from glassgrad.compiler.graph.ops import Op, Ops
 from glassgrad.compiler.graph.symbolic import Length, replaced
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.broadcast import broadcast_shape
-from glassgrad.tensor.memory.host_values import numpy_dtype
+from glassgrad.tensor.memory.python_values import numpy_dtype
 from glassgrad.tensor.realize_and_read import Planned, Step, schedule
 
 sint = int | Length

@@ -21,7 +21,7 @@ from glassgrad.compat.torch.torch_tensor import TorchTensor as Tensor
 from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
 from glassgrad.nn import functional as _functional
 from glassgrad.nn.optim.mixed_precision import autocast  # noqa: F401
-from glassgrad.tensor.memory.host_values import TORCH_TYPES as _TORCH_TYPES
+from glassgrad.tensor.memory.python_values import TORCH_TYPES as _TORCH_TYPES
 
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 Size = tuple

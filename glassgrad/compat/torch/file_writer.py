@@ -19,7 +19,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.nn.state.formats.torch_objects import STORAGES
-from glassgrad.tensor.memory.host_values import TORCH_TYPES
+from glassgrad.tensor.memory.python_values import TORCH_TYPES
 from glassgrad.tensor.realize_and_read import bytes_of
 from glassgrad.tensor.tensor import Tensor
 

@@ -14,7 +14,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes, promote
 from glassgrad.compiler.graph.node import Node
-from glassgrad.compiler.graph.node_facts import NodeTable
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.op_arguments import (Axes, Count, Dimension, Expand, Flip, OnDevice, Pad, Permute,
                                                    Reshape, Shape, Shrink, Unwindow, Window)
 from glassgrad.compiler.graph.operators import Operators

@@ -18,7 +18,7 @@ from functools import lru_cache
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.dtype import dtypes, round_float
 from glassgrad.compiler.graph.index_algebra import bounds
-from glassgrad.compiler.lower.polynomial import RARELY, Layout, horner, layout_of, pieces
+from glassgrad.compiler.lower.polynomial_helpers import RARELY, Layout, horner, layout_of, pieces
 
 # (sin(r) - r) / r^3 in powers of r^2 for |r| <= pi/2: sin(r) to 6.2e-9 (float32, rounded) and 2.8e-19 (float64)
 _SIN = {

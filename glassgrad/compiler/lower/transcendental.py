@@ -23,7 +23,7 @@ from fractions import Fraction
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.dtype import dtypes, round_float
-from glassgrad.compiler.lower.polynomial import horner, layout_of, pieces
+from glassgrad.compiler.lower.polynomial_helpers import horner, layout_of, pieces
 from glassgrad.compiler.lower.sine import sine
 
 # q(r) = (e^r - 1) / r for |r| <= log(2): 1 + r*q(r) is e^r to 1.5e-8 (float32) and 1.0e-17 (float64), exactly 1 at 0.

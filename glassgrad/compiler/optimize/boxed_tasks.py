@@ -18,13 +18,13 @@ from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, 
                                                     substitute_index)
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, Store, counter, register, task_loops,
                                             walk)
+from glassgrad.compiler.optimize.chained_matmul_pipeline import BlockParts, BoxedNests, NextTask
+from glassgrad.compiler.optimize.chained_matmuls import HeldPlan
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
-from glassgrad.compiler.optimize.pipelined_nests import BlockParts, BoxedNests, NextTask
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
-from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.register_nests import HeldPlan
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 

@@ -1,8 +1,9 @@
 """Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Every loop nest is a contraction (contraction_tilings.py), cut into tiles by one of the families of product/tiling.py,
-or it gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on
-threads or timing; each is data (decisions.py), so that a search can try others (runtime/search/beam.py).
+Every loop nest is a contraction (contraction_tilings.py), cut into tiles by one of the families of
+product/tiling_parameters.py, or it gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and
+the target alone, never on threads or timing; each is data (decisions.py), so that a search can try others
+(runtime/search/beam.py).
 """
 
 from __future__ import annotations

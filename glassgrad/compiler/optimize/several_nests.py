@@ -14,14 +14,14 @@ from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
 from glassgrad.compiler.optimize.boxed_tasks import in_boxes
+from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
-from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.register_nests import in_registers
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 

@@ -279,7 +279,7 @@ def _at(length: Size, value: int) -> int:
 def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
     """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: products
     that no tiling takes, and those with a sum that ends at the value, whose factors are not packed, while small."""
-    from glassgrad.compiler.optimize.product.tiling import FAMILIES
+    from glassgrad.compiler.optimize.product.tiling_parameters import FAMILIES
     limits: list[tuple[Size, int]] = []
     for item, program in zip(items, programs):
         tiled = any(move.split("(")[0] in FAMILIES for move in getattr(program, "moves", ()))

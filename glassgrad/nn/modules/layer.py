@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from glassgrad.base.errors import GlassgradError, ShapeError
 from glassgrad.nn.modules.argument_checks import check_call, signature_of, wrong_argument
-from glassgrad.nn.modules.layer_names import parameters_of, path_of
+from glassgrad.nn.modules.layer_path_in_errors import parameters_of, path_of
 from glassgrad.nn.modules.module import Module
 from glassgrad.tensor.formulas.neural.convolution import each
 

@@ -13,7 +13,7 @@ from glassgrad.compiler.graph import DType, UOp, ops as o, promote, substitute
 from glassgrad.engine.buffer import Buffer
 from glassgrad.nn.modules.object_tree import walk
 from glassgrad.tensor import checks
-from glassgrad.tensor.memory.host_values import is_torch
+from glassgrad.tensor.memory.python_values import is_torch
 from glassgrad.tensor.tensor import Tensor
 
 MOST_ROWS = 100         # of each kind, that a message shows

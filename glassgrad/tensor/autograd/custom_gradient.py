@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any
 
 from glassgrad.compiler.graph import OwnGradient, UOp, ops as o
-from glassgrad.compiler.graph.node_facts import NodeTable
+from glassgrad.compiler.graph.node_table import NodeTable
 
 Backward = Callable[..., tuple[Any, ...]]
 

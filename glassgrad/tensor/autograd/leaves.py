@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
-from glassgrad.compiler.graph.node_facts import NodeTable
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry
 from glassgrad.tensor.autograd import no_grad

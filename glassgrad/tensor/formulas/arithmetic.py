@@ -14,7 +14,7 @@ from typing import Any
 from glassgrad.base.errors import DTypeError
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, promote
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
-from glassgrad.tensor.formulas import elementary, remainders
+from glassgrad.tensor.formulas import elementary, float_remainder
 
 Operand = UOp | bool | int | float          # or a symbolic length
 
@@ -139,12 +139,12 @@ def _floored(of_floats: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> 
 
 def floor_divide(x: Any, y: Any) -> UOp:
     """x // y, rounded down."""
-    return _floored(remainders.floor_quotient, o.IDIV, x, y)
+    return _floored(float_remainder.floor_quotient, o.IDIV, x, y)
 
 
 def remainder(x: Any, y: Any) -> UOp:
     """x % y, with the sign of y."""
-    return _floored(remainders.floored, o.MOD, x, y)
+    return _floored(float_remainder.floored, o.MOD, x, y)
 
 
 def truncated_divide(x: Any, y: Any) -> UOp:
@@ -159,7 +159,7 @@ def truncated_divide(x: Any, y: Any) -> UOp:
 def truncated_remainder(x: Any, y: Any) -> UOp:
     """What `truncated_divide` leaves, with the sign of x (C's fmod)."""
     if is_float(x) or is_float(y):
-        return _of_floats(remainders.toward_zero, o.MOD, x, y)
+        return _of_floats(float_remainder.toward_zero, o.MOD, x, y)
     return sub(x, mul(truncated_divide(x, y), y))
 
 

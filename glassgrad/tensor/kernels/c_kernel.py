@@ -31,8 +31,8 @@ from typing import Any
 
 from glassgrad.base.errors import DeviceError, GradientError, InputError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name
+from glassgrad.engine.custom_calls import UserCall
 from glassgrad.engine.realize import run_call
-from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.cpu.c_compiler import find_compiler
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected

@@ -18,7 +18,7 @@ from glassgrad.runtime.devices import Device
 from glassgrad.tensor import checks, realize_and_read as running
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.memory import dlpack
-from glassgrad.tensor.memory.host_values import HostValue
+from glassgrad.tensor.memory.python_values import HostValue
 
 # NumPy's functions of elements that are methods here: numpy.exp(x) is x.exp(), and stays lazy
 _OPERATORS = {name: (f"__{sign}__", f"__r{sign}__") for name, sign in {

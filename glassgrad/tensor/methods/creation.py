@@ -16,7 +16,7 @@ from glassgrad.tensor import index_range_check, realize_and_read as running
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.formulas import as_float, counting, eye, largest, mul, tril, triu
 from glassgrad.tensor.memory.disk import on_disk, opened
-from glassgrad.tensor.memory.host_values import read_array
+from glassgrad.tensor.memory.python_values import read_array
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, computed, number, of_kind, options,
                                       plain_number, shape_from, sizes, spelled, two_axes)
 

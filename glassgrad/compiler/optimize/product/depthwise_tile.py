@@ -27,7 +27,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, stride_along
-from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 

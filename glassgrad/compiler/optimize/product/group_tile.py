@@ -29,7 +29,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, ne
 from glassgrad.compiler.optimize.product.group_unit.copied_factors import Factor, packed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
 from glassgrad.compiler.optimize.product.split_k import Parts
-from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.gpu_costs import SIDE
 from glassgrad.compiler.optimize.targets.target import Target

@@ -18,7 +18,7 @@ from glassgrad.compiler.lower.loops import Store, counter
 from glassgrad.compiler.optimize.moves.loop_moves import one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, footprint, stride_along
-from glassgrad.compiler.optimize.product.tiling import Tiling, blocks
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling, blocks
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 

@@ -30,7 +30,7 @@ from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, betwee
 from glassgrad.compiler.optimize.product.image_plan import CutLoop, ImagePlan
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
-from glassgrad.compiler.optimize.product.tiling import PanelBlocks
+from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks
 from glassgrad.compiler.optimize.targets.target import Target
 
 Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop of M whose tile it is cut for, and how

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
+from glassgrad.compiler.lower.cast_lowering import carrier
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, load, local,
                                             ranges_of)
-from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, stride_along

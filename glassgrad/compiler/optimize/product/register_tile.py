@@ -29,7 +29,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.recognize import (FlatProduct, Product, count, few_rows, fit_sets, flat_axis,
                                                            image_axis, stride_along, swells)
-from glassgrad.compiler.optimize.product.tiling import PanelBlocks, Tiling, blocks, square
+from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 

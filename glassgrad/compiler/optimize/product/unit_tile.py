@@ -26,7 +26,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatProduct, Product, flat_axis, image_axis, swells
-from glassgrad.compiler.optimize.product.tiling import PanelBlocks, Tiling, blocks, square
+from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, matrix_units as units
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target

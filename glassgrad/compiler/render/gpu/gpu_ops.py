@@ -12,7 +12,7 @@ from typing import Any
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
+from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, carrier
 from glassgrad.compiler.render.c.c_ops import C_OPS, CArithmetic, COp, CValue, infix
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.skipped_rounding import is_ordinary

@@ -26,10 +26,10 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
 from glassgrad.compiler.render.c.c_source import CFunction
-from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous
+from glassgrad.compiler.render.gpu.async_copies_and_mma import PRELUDE, Asynchronous
 from glassgrad.compiler.render.gpu.counter_width import fit_32_bits, of_counters, sources_of
 from glassgrad.compiler.render.gpu.dialects import Dialect
-from glassgrad.compiler.render.gpu.fragments import spread
+from glassgrad.compiler.render.gpu.fragment_layout import spread
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, group_threads, scratch_is_global
 from glassgrad.compiler.render.gpu.gpu_ops import GpuArithmetic
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads

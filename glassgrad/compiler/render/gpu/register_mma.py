@@ -13,7 +13,7 @@ from glassgrad.compiler.graph.index_algebra import add, linear, substitute_index
 from glassgrad.compiler.lower.loops import Accumulate, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, Lines, MatrixUnit
 from glassgrad.compiler.render.c.c_source import CFunction
-from glassgrad.compiler.render.gpu.fragments import layout_of, registers_of
+from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 
 WORDS = 4            # that a fetch brings

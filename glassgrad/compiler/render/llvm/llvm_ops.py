@@ -15,7 +15,7 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
-from glassgrad.compiler.lower.reduced_precision import bits_of
+from glassgrad.compiler.lower.cast_lowering import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.division import divide
 

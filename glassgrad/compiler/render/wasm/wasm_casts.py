@@ -2,7 +2,7 @@
 
 A float becomes an int32 or int64 as x86 does it: towards zero, the least integer if it cannot fit (WebAssembly's own
 instruction gives the nearest integer then, and 0 for a NaN). Casts to other integers, and of floats below float32, are
-written as arithmetic before they come here (compiler/lower/reduced_precision.py).
+written as arithmetic before they come here (compiler/lower/cast_lowering.py).
 """
 
 from __future__ import annotations

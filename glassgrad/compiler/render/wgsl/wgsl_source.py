@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix, ops as o
 from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.lower.cast_lowering import carrier
 from glassgrad.compiler.lower.loops import Kernel, Store, walk
-from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling, kept
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, scratch_is_global

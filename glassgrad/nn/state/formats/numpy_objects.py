@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Unfinished
 from glassgrad.nn.state.formats.source import MOST_AXES
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.memory.host_values import NUMPY_TYPES, HostValue
+from glassgrad.tensor.memory.python_values import NUMPY_TYPES, HostValue
 from glassgrad.tensor.tensor import Tensor
 
 PRICE_OF_AN_ARRAY = 50      # in instructions of a pickle: what making its nodes costs

@@ -18,7 +18,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.memory.file_mapping import exported, mapped
-from glassgrad.tensor.memory.host_values import HostValue
+from glassgrad.tensor.memory.python_values import HostValue
 from glassgrad.tensor.tensor import Tensor
 
 Readable = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Tensor

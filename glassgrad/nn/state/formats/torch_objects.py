@@ -13,7 +13,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.state.formats.numpy_objects import MAKERS as NUMPY_MAKERS
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Table
 from glassgrad.nn.state.formats.source import MOST_AXES, Source
-from glassgrad.tensor.memory.host_values import TORCH_TYPES
+from glassgrad.tensor.memory.python_values import TORCH_TYPES
 from glassgrad.tensor.tensor import Tensor
 
 PRICE_OF_A_TENSOR = 50      # in instructions of a pickle: what making its nodes costs

@@ -10,8 +10,8 @@ from typing import Any
 from glassgrad.compiler.graph import UOp, const, dtypes, full
 from glassgrad.tensor.formulas import (add, as_float, at, clamp, counting, floor, gather, matrix_transpose, maximum,
                                        minimum, movedim, mul, round_half_even, stack, take, total, unsqueeze)
+from glassgrad.tensor.formulas.float_remainder import toward_zero
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.remainders import toward_zero
 
 
 def affine_grid(theta: UOp, height: int, width: int, align_corners: bool) -> UOp:

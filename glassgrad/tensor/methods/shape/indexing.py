@@ -16,7 +16,7 @@ from glassgrad.tensor import index_range_check, realize_and_read as running
 from glassgrad.tensor.formulas import (counting, every, flatten, gather, is_plain_part, lookup, put, repeat_interleave,
                                        replace_view, where)
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
-from glassgrad.tensor.memory.host_values import true_places
+from glassgrad.tensor.memory.python_values import true_places
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, index_fits, of_kind,
                                       resolve_axis, shape_from, size_from, spelled, whole)
 

@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import (epilo
 from glassgrad.compiler.optimize.product.line_boxes import ShiftedFactor, line_rows, line_windows, shifted_rows
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
-from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit

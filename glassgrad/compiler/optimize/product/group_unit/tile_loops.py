@@ -27,7 +27,7 @@ from glassgrad.compiler.optimize.product.group_unit.tile_choice import GroupUnit
 from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import rounded_to, tile_to_memory
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
 from glassgrad.compiler.optimize.product.split_k import Parts
-from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 

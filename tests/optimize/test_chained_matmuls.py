@@ -26,7 +26,7 @@ from glassgrad.compiler.optimize.recipes import Refused, optimize
 from glassgrad.compiler.optimize.targets.matrix_units import MMA_SYNC, MatrixUnit, units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.fragments import FragmentLayout
+from glassgrad.compiler.render.gpu.fragment_layout import FragmentLayout
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 
 BF16, F16 = dtypes.bfloat16, dtypes.float16

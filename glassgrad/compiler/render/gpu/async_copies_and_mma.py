@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopie
                                             For, Kernel, Prefetch, Store, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
-from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of, units_here
+from glassgrad.compiler.render.gpu.fragment_layout import registers_of, unit_of, units_here
 from glassgrad.compiler.render.gpu.register_mma import RegisterSteps
 from glassgrad.compiler.render.launch import BoxMap
 

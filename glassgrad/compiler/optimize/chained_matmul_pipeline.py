@@ -1,7 +1,7 @@
 """Nests whose factors come as boxes, for a unit whose steps run beside the threads. In: tasks of products and the
 nests between them, a block at a time. Out: the same for one thread group, or None.
 
-    nests, for each block j (register_nests.py)     written so that the unit works while threads compute
+    nests, for each block j (chained_matmuls.py)     written so that the unit works while threads compute
     tile = left right[j]                         copies of the first blocks; tile = left right[0]; weights = f(tile)
     weights = f(tile)                            for j: tile = left right[j + 1]        both products are steps that
     out = out * shrink + weights values[j]              out += weights values[j]        run beside f
@@ -30,13 +30,13 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
                                             CopyBoxes, For, If, Prefetch, Statement, Store, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.box_copies import BoxedTile, PlacedTile
+from glassgrad.compiler.optimize.chained_matmuls import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
+                                                         matrices_in)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
-from glassgrad.compiler.optimize.product.tiling import Tiling
-from glassgrad.compiler.optimize.register_nests import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
-                                                        matrices_in)
+from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
