@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,7 +19,6 @@ Place = tuple[Any, ...]         # a code object, the instruction in it and, wher
 @lru_cache(maxsize=1)
 def library_folders() -> tuple[str, ...]:
     """Where libraries lie: Python's own folders, and those of the search path that packages were installed into."""
-    import sysconfig  # only errors and tools ask
     own = [path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))]
     own += [path for path in sys.path if os.path.isdir(path) and any(".dist-info" in n for n in os.listdir(path))]
     return tuple({os.path.abspath(path) + os.sep for path in own})
