@@ -77,7 +77,7 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
             rows.append((op, n.dtype, n.shape, n.device))
         elif op is o.DETACH:                 # of its argument (a token, a gradient) only a formula's name is structure
             named = n.arg.name if len(n.src) > 1 else ""
-            rows.append((op, named, *[place[s] for s in n.src]) if named else (op, place[n.src[0]]))
+            rows.append((op, n.dtype, named, *[place[s] for s in (n.src if named else n.src[:1])]))
         elif op is o.SCALAR:
             cells.append(n)
             rows.append((op, n.dtype))

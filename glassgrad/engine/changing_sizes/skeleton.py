@@ -61,7 +61,7 @@ def apart(row: Any) -> tuple[tuple[Any, ...], Any]:
 
 def with_sources(without: tuple[Any, ...], place: dict[int, int]) -> tuple[Any, ...]:
     """A row without its argument, with other numbers of its sources' rows."""
-    first = {o.BUFFER: 3, o.CONST: 3, o.DETACH: 1}.get(without[0], 2)
+    first = {o.BUFFER: 3, o.CONST: 3}.get(without[0], 2)
     return without[:first] + tuple([place[i] for i in without[first:]])
 
 

@@ -116,7 +116,8 @@ class RegisterPlan(FlatProduct):
         k_block = -(-self.depth // -(-self.depth // limits.long_k)) if cut else 0
         k_blocks = min(cpu.NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
         block_m, block_n = self.blocks(tile, wanted)
-        ahead = tile.right != "in_place" or not self.right_flows      # else it comes by itself
+        in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
+        ahead = tile.right != "in_place" or not (in_l1 or self.right_flows)      # else it comes by itself
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        pitch=self.n.pitch)
 
@@ -340,8 +341,9 @@ class RegisterTile(PanelBlocks):
         if near and not self.left_in_place:
             return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
         if self.right_in_place:
-            reads = [self.right_at(add(self.begin_n, index(v * self.lanes)), add(k, index(ROWS_AHEAD)))
-                     for v in range(self.vectors)]
+            line = cpu.CACHE_LINE // self.product.right.dtype.itemsize
+            reads = [self.right_at(add(self.begin_n, index(n)), add(k, index(ROWS_AHEAD)))
+                     for n in range(0, self.columns, max(line, self.lanes))]
             return [Prefetch(read.src[0], read.src[1]) for read in reads]
         if self.block_n == 1 or self.block_m < self.vectors:
             return []
