@@ -42,7 +42,7 @@ def can_be_kept(order: Sequence[UOp]) -> bool:
 
 def schedule_name(*parts: str) -> str:
     """The name of an entry, from all that the schedule depends on."""
-    sources = source_digest(), source_digest("engine")
+    sources = source_digest(), source_digest("engine"), source_digest("tensor/formulas")    # which hold gradients
     return sha256("\n\n".join(("schedule", *sources, *parts)).encode()).hexdigest()
 
 

@@ -18,6 +18,7 @@ from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes.size_families import SizeFamilies
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.runtime import schedule_cache
+from glassgrad.runtime.kernel_key import source_digest
 
 VALUES = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)
 
@@ -192,3 +193,10 @@ def test_another_answer_of_the_device_is_another_schedule(monkeypatch: pytest.Mo
         assert (made, again) == (1, 1)
         assert new_process(attention)[0] == 0
     np.testing.assert_allclose(first, second, rtol=1e-4, atol=1e-5)
+
+
+def test_the_name_covers_the_formulas_whose_gradients_a_schedule_writes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = schedule_cache.schedule_name("graph")
+    monkeypatch.setattr(schedule_cache, "source_digest", lambda *stages: "other" if stages == ("tensor/formulas",)
+                        else source_digest(*stages))
+    assert schedule_cache.schedule_name("graph") != before

@@ -364,3 +364,13 @@ def test_a_value_that_was_read_does_not_end_its_gradient() -> None:
     y = (x * x).sum().backward()
     assert y.item() == 5.0
     assert x.grad.realize().tolist() == [2.0, 4.0]
+
+
+def test_integers_and_conditions_get_no_gradient_through_formulas_with_their_own() -> None:
+    counts, x = Tensor([1, 0]).realize(), Tensor([1.0, 2.0])
+    found = (counts * x).sigmoid().sum().gradient(x, counts, materialize_grads=True)
+    np.testing.assert_allclose(found[0].numpy(), [0.19661193, 0.0], rtol=1e-6)
+    assert found[1].tolist() == [0, 0]
+    condition = Tensor([True, False]).realize()
+    [found] = condition.where(x, 0.0).tanh().sum().gradient(condition, materialize_grads=True)
+    assert found.tolist() == [False, False]

@@ -33,7 +33,8 @@ def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp])
             if op in GRADIENTS and node.dtype.kind == "f":
                 reached.update(node.src if op is not o.DETACH else node.src[1:])
     place = user_place()
-    return [UOp(o.GRADIENT, t.dtype, (t, root, seed), None, place) if t in reached else None for t in targets]
+    return [UOp(o.GRADIENT, t.dtype, (t, root, seed), None, place) if t in reached and t.dtype.kind == "f" else None
+            for t in targets]
 
 
 def written_out(roots: Sequence[UOp]) -> list[UOp]:

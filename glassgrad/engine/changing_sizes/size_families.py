@@ -238,7 +238,7 @@ class SizeFamilies:
 
 
 def _leaves_and_sinks(key: tuple[Any, ...]) -> tuple[list[int], list[int]]:
-    """The rows that may be equal and mean two nodes (buffers, numbers, floats, DETACHs), and those of the sinks."""
+    """The rows that may be equal and mean two nodes (buffers, numbers, floats), and those of the sinks."""
     leaves = [i for i, row in enumerate(key) if type(row) is tuple and (row[0] is o.BUFFER or len(row) == 2)]
     return leaves, [row for row in key if type(row) is int]
 

@@ -341,9 +341,9 @@ class RegisterTile(PanelBlocks):
         if near and not self.left_in_place:
             return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
         if self.right_in_place:
-            line = cpu.CACHE_LINE // self.product.right.dtype.itemsize
+            step = max(self.lanes, cpu.CACHE_LINE // self.product.right.dtype.itemsize)
             reads = [self.right_at(add(self.begin_n, index(n)), add(k, index(ROWS_AHEAD)))
-                     for n in range(0, self.columns, max(line, self.lanes))]
+                     for n in range(0, self.columns, step)]
             return [Prefetch(read.src[0], read.src[1]) for read in reads]
         if self.block_n == 1 or self.block_m < self.vectors:
             return []
