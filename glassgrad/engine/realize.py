@@ -262,7 +262,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
     def schedule() -> Schedule:
         def make(stores_scores: StoresScores) -> tuple[Schedule, Symbol]:
             symbol, sinks, params = sizes.graph(normal)
-            return make_schedule(sinks, params, mode[1], limits=limits), symbol
+            return make_schedule(sinks, params, mode[1], stores_scores, limits), symbol
         planned, symbol = _kept_or_made(normal, sizes.scalars, (mode[:2], limits, sizes), make)
         symbols.append(symbol)
         return planned
@@ -289,10 +289,10 @@ def _limits(device: str) -> FusionLimits:
     return OF_A_CPU if target is None else target.fusion
 
 
-def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
+def _stores_scores(device: str, dtype: DType, width: int, symbolic: bool) -> str | None:
     """Why a device is better given the scores of a softmax in memory, where their factors have this type."""
     target = getattr(Device[device], "target", None)
-    return None if target is None else target.why_scores_are_stored(dtype, width)
+    return None if target is None else target.why_scores_are_stored(dtype, width, symbolic)
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
@@ -331,9 +331,9 @@ def _made_for_disk(name: str, order: Sequence[UOp], make: Callable[[StoresScores
         -> tuple[Schedule, Any]:
     answers = []
 
-    def stores_scores(device: str, dtype: DType, width: int) -> str | None:
-        answer = _stores_scores(device, dtype, width)
-        answers.append(((device, dtype, width), answer))
+    def stores_scores(*question: Any) -> str | None:
+        answer = _stores_scores(*question)
+        answers.append((question, answer))
         return answer
 
     planned, more = make(stores_scores)

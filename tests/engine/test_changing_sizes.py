@@ -14,6 +14,7 @@ from glassgrad import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size, replaced
+from glassgrad.compiler.lower.lower import lower
 from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes import size_families as families
 from glassgrad.engine.changing_sizes.general_graph import fit
@@ -35,6 +36,20 @@ def attention(x: Tensor) -> Tensor:
     return scores.softmax(-1) @ x
 
 
+QUERIES, KEYS = (RANDOM.standard_normal((2, n, 8)).astype(np.float32) for n in (40, 130))
+
+
+def heads(x: Tensor) -> Tensor:
+    batch, length, width = x.shape
+    q, k, v = (part.reshape(batch, length, 2, width // 6).permute(0, 2, 1, 3) for part in x.chunk(3, dim=-1))
+    mixed = q.scaled_dot_product_attention(k, v, is_causal=True)
+    return mixed.permute(0, 2, 1, 3).reshape(batch, length, width // 3)
+
+
+def among(keys: Tensor) -> Tensor:
+    return Tensor(QUERIES).scaled_dot_product_attention(keys, keys)
+
+
 PROGRAMS: dict[str, Program] = {
     "elementwise": (lambda x: (x * 2 + 1).relu(), lambda n: (n, 6)),
     "elementwise along rows": (lambda x: (x * 2 + 1).relu(), lambda n: (6, n)),
@@ -43,6 +58,10 @@ PROGRAMS: dict[str, Program] = {
     "sum that ends at the size": (lambda x: Tensor(WEIGHT).T[:, :1].expand(12, x.shape[0]) @ x, lambda n: (n, 6)),
     "square": (lambda x: x @ x, lambda n: (n, n)),
     "attention with a mask": (attention, lambda n: (2, n, 8)),
+    "attention of heads": (heads, lambda n: (1, n, 48)),
+    "keys that change": (among, lambda n: (2, n, 8)),
+    "queries that change": (lambda x: x.scaled_dot_product_attention(Tensor(KEYS), Tensor(KEYS)), lambda n: (2, n, 8)),
+    "a batch of attention": (lambda x: x.scaled_dot_product_attention(x, x), lambda n: (n, 34, 8)),
     "softmax": (lambda x: x.softmax(-1), lambda n: (5, n)),
     "mean": (lambda x: x.mean(0), lambda n: (n, 6)),
     "std": (lambda x: x.std(1), lambda n: (4, n)),
@@ -107,8 +126,12 @@ def test_many_lengths_are_right_and_compile_as_often_as_three(name: str) -> None
     assert general_graphs()
 
 
-@pytest.mark.parametrize("name", ["product of a batch", "square", "attention with a mask", "softmax", "convolution",
-                                  "cat", "gradient"])
+ATTENTION = ("attention with a mask", "attention of heads", "keys that change", "queries that change",
+             "a batch of attention")
+
+
+@pytest.mark.parametrize("name", ["product of a batch", "square", *ATTENTION, "softmax", "convolution", "cat",
+                                  "gradient"])
 def test_the_loop_trees_touch_only_their_memory(name: str) -> None:
     """The loop interpreter raises where an address is outside memory of the value's size, or two tasks write there."""
     program, shape = PROGRAMS[name]
@@ -124,6 +147,37 @@ def test_the_loop_trees_touch_only_their_memory(name: str) -> None:
                     arguments[p.arg.slot] = value if isinstance(p.arg, Measure) else 0.5 if p.arg.scalar else \
                         np.ones(int(np.prod(size)), p.dtype.format)
                 run_kernel(kernel, arguments)
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason="groups of threads have no tiles for a number that is not known")
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_of_any_length_is_one_kernel_with_the_same_bits_on_any_number_of_threads(name: str) -> None:
+    program, shape = PROGRAMS[name]
+    lengths = (3, 4, 2, 33, 65, 200)
+    inputs = [data(shape(n)) for n in lengths]
+
+    def results(**settings: int) -> list[Any]:
+        with Context(**settings):
+            return [program(Tensor(x)).numpy() for x in inputs]
+
+    one, three = (results(THREADS=threads, ONLINE_SOFTMAX=2) for threads in (1, 3))
+    for n, x, y, want in zip(lengths, one, three, results(DYNAMIC=0, ONLINE_SOFTMAX=0)):
+        np.testing.assert_array_equal(x, y, err_msg=f"{n}")
+        np.testing.assert_allclose(x, want, rtol=1e-4, atol=1e-5, err_msg=f"{n}")
+    names = [lower(item.ast).name for general in general_graphs() for item in general.compiled.items]
+    assert len(names) == 1 and names[0].startswith("online_")
+
+
+def test_attention_over_lengths_that_the_user_names_is_one_kernel() -> None:
+    rows, n = data((2, 256, 8)), Variable("n", 2, 256)
+    x = Tensor(rows).realize()
+    for value in (2, 31, 64, 200):
+        part = x[:, :n.bind(value)]
+        got = part.scaled_dot_product_attention(part, part, is_causal=True)
+        with Context(DYNAMIC=0, ONLINE_SOFTMAX=0):
+            fixed = Tensor(rows[:, :value])
+            want = fixed.scaled_dot_product_attention(fixed, fixed, is_causal=True).numpy()
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

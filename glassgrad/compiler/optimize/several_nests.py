@@ -42,7 +42,8 @@ def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if held is not None:
             return [held]
     loops, inner = task_loops(body)
-    return [moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions))]
+    stops = {f.range: f.stop for f in loops}
+    return [moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions), stops=stops)]
 
 
 def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
+from glassgrad.compiler.graph import DType, Length, UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import AxisSet, carried
 from glassgrad.compiler.graph.ops import Op
 
-# device, type of the factors, numbers of a key or value: why their products are stored
-StoresScores = Callable[[str, DType, int], "str | None"]
+# device, type of the factors, numbers of a key or value, whether the number of scores is symbolic: why they are stored
+StoresScores = Callable[[str, DType, int, bool], "str | None"]
 LEAST_KEYS = 128       # two blocks: what would be stored of fewer scores stays in a cache
 LEAST_ROWS = 32        # that a block shares its keys among
 ONE_PASS = "softmax(scores) times values, in one pass: the scores are not stored"
@@ -62,7 +62,7 @@ class SoftmaxProduct(WeightedSum):
 def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None = None) -> SoftmaxProduct | None:
     """What a sum computes, if it is softmax(a sum of products) times values; `result` is what is stored of it."""
     product = below_casts(total.src[0] if total.op is o.SUM else total)
-    if total.op is not o.SUM or product.op is not o.MUL or len(total.arg.axes) != 1 or total.symbolic:
+    if total.op is not o.SUM or product.op is not o.MUL or len(total.arg.axes) != 1:
         return None
     for weights, values in (product.src, product.src[::-1]):
         found = _weighted(total, weights, values, varies, total if result is None else result)
@@ -100,7 +100,7 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     if {n for n in inside if n.op in o.REDUCE} != {products, shift.maximum, *row_sums}:
         return None
     own, others = varies[weights] - varies[values], varies[values] - varies[weights]
-    row_axis = max(own, key=lambda a: (weights.shape[a], a))
+    row_axis = max(own, key=lambda a: (most(weights.shape[a]), a))
     return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), [products], [rows], [keys], inside,
                           above, result, exps, scores, shift.maximum, shift.rate, row_sums, shared)
 
@@ -248,17 +248,20 @@ def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | Non
     """Why the scores are stored for kernels that follow, as far as this sum alone says; None: one pass."""
     if settings.ONLINE_SOFTMAX == 0:
         return "ONLINE_SOFTMAX=0"
-    terms = max(p.src[0].size // p.size for p in chain.products)
-    columns = math.prod(chain.weights.shape[a] for a in chain.columns)
+    widths = [p.src[0].shape[a] for p in chain.products for a in p.arg.axes]
+    terms, columns = max(map(most, widths)), math.prod(chain.weights.shape[a] for a in chain.columns)
+    if any(isinstance(n, Length) for n in (*widths, columns)):
+        return "the numbers of a key or value are symbolic"
     if settings.ONLINE_SOFTMAX == 1:
-        keys, rows = chain.weights.shape[chain.axis], chain.weights.shape[chain.row_axis]
+        keys, rows = most(chain.weights.shape[chain.axis]), most(chain.weights.shape[chain.row_axis])
         if keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
             return f"{keys} keys of {terms} and {columns} numbers are few"
         if rows < LEAST_ROWS:
             return f"{rows} rows are few"
     if stores_scores is None:
         return None
-    return stores_scores(chain.total.device or device, stored_type(chain.keys[0]), max(terms, columns))
+    return stores_scores(chain.total.device or device, stored_type(chain.keys[0]), max(terms, columns),
+                         chain.weights.symbolic)
 
 
 def stored_type(factor: UOp) -> DType:

@@ -14,8 +14,9 @@ and no line adds across lanes. The sums of a row are those of one task, block by
 number of threads. Which row and key a block begins with is all that differs between blocks, but for the last keys.
 
 For groups of threads all blocks are as large (`ScoreBlocks.even`): rows and keys past the end are read as zeros, and
-nothing is stored of such rows. Weights are rounded where the graph rounds them, so that a matrix unit can take them,
-and their exponential stays one op, which GPUs have an instruction for.
+nothing is stored of such rows. So they are where the number of rows or keys is symbolic: blocks end at its value.
+For groups, weights are rounded where the graph rounds them, so that a matrix unit can take them, and their exponential
+stays one op, which GPUs have an instruction for.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from functools import partial
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
+from glassgrad.compiler.graph import DType, Length, Size, UOp, const, most, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, bounds, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
                                             counter, load, local, register, walk)
 from glassgrad.compiler.lower.movement import Index, flatten, reshape_index, source_index
@@ -46,8 +48,10 @@ class ScoreBlocks(NamedTuple):
     narrow_rows: int = 0           # instead of `rows` where registers suffice for them: values are narrow,
     narrow: int = 64               # of at most so many numbers, and scores read no memory besides keys
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
+    symbolic_rows: int = 32        # instead of `rows` where the number of rows is symbolic: few are past the end,
+    symbolic_keys: int = 64        # and so for keys
 
-    def rows_of(self, size: int, width: int = 0, reads: bool = True) -> int:
+    def rows_of(self, size: Size, width: int = 0, reads: bool = True) -> int:
         """Rows of a block: few are computed twice or past the end, and few blocks read the keys again.
 
         >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
@@ -57,19 +61,21 @@ class ScoreBlocks(NamedTuple):
         >>> [BOX_BLOCKS.rows_of(size, width=64, reads=False) for size in (4096, 1024, 130)]
         [192, 128, 192]
         """
-        most = self.narrow_rows if self.narrow_rows and width <= self.narrow and not reads else self.rows
-        steps = range(self.lanes, most + 1, self.lanes)
+        if isinstance(size, Length):
+            return self.symbolic_rows
+        largest = self.narrow_rows if self.narrow_rows and width <= self.narrow and not reads else self.rows
+        steps = range(self.lanes, largest + 1, self.lanes)
         rows = min(steps, key=lambda rows: (-(-size // rows) * (rows + self.again), -rows))
         return rows if self.even else min(size, rows)
 
-    def keys_of(self, size: int) -> int:
+    def keys_of(self, size: Size) -> int:
         """Keys of a block: all blocks have nearly as many.
 
         >>> [ScoreBlocks().keys_of(size) for size in (512, 197, 80)]
         [64, 66, 80]
         """
-        if self.even:
-            return self.keys
+        if self.even or isinstance(size, Length):
+            return self.keys if self.even else self.symbolic_keys
         return -(-size // max(1, round(size / self.keys)))
 
 
@@ -89,21 +95,21 @@ class BlockLoops(Values):
         self.stands_for: dict[UOp, UOp] = {}              # counters in place of indices that gates keep inside
         self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
         size = self.shape[chain.row_axis]
-        self.row, self.block = counter("q", self.rows), counter("qb", -(-size // self.rows))
+        self.row, self.block = counter("q", self.rows), self.counter("qb", (size + self.rows - 1) // self.rows)
         begin = multiply(self.block, self.rows) if self.block.arg.size > 1 else index(0)
-        ragged = size % self.rows > 0
-        self.first_row = begin.minimum(size - self.rows) if ragged and not self.even else begin
+        ragged = size % self.rows != 0
+        self.first_row = begin.minimum(size - self.rows) if ragged and not self.past_end(size) else begin
         at_row = add(self.first_row, self.row)
         self.gate: UOp | None = None                  # what is stored: not rows that the block before has done,
         self.row_gate: UOp | None = None              # nor rows past the end, which are not read either
         self.key_gate: UOp | None = None              # keys that are read in the block that is being written
-        if ragged and self.even:
-            self.gate = self.row_gate = less(at_row, index(size))
+        if ragged and self.past_end(size):
+            self.gate = self.row_gate = less(at_row, self.size(size))
         elif ragged:
             self.gate = less(begin, add(at_row, index(1)))
         self.wide = [counter(f"d{a}", self.shape[a]) for a in chain.columns]
-        self.counters = [counter(f"i{a}", n) for a, n in enumerate(self.shape)
-                         if n > 1 and a not in (chain.row_axis, chain.axis, *chain.columns)]
+        self.counters = [self.counter(f"i{a}", n) for a, n in enumerate(self.shape)
+                         if n != 1 and a not in (chain.row_axis, chain.axis, *chain.columns)]
         outer = {int(c.arg.name[1:]): c for c in self.counters}
         self.place = [outer.get(a, index(0)) for a in range(len(self.shape))]
         self.place[chain.row_axis] = self.kept_inside("q_at", at_row, size)
@@ -115,27 +121,33 @@ class BlockLoops(Values):
         self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements lie in LOCAL memory
         self.asked: dict[UOp, Index] = {}                       # and where they were asked for
 
-    def kept_inside(self, name: str, at: UOp, size: int) -> UOp:
+    def past_end(self, size: Size) -> bool:
+        """Whether the last block of so many rows or keys is as large as the others, and goes past the end."""
+        return self.even or isinstance(size, Length)
+
+    def kept_inside(self, name: str, at: UOp, size: Size) -> UOp:
         """An index that is not used past the end, as one that cannot be there: views need no remainders of it."""
-        if not self.even or bounds(at)[1] < size:
+        if not self.past_end(size) or bounds(at)[1] < least(size):
             return at
-        stand_in = counter(name, size)
+        stand_in = self.counter(name, size)
         self.stands_for[stand_in] = at
         return stand_in
 
     # -- the kernel ------------------------------------------------------------------------------------------
     def kernel(self) -> Kernel:
         size = self.shape[self.chain.axis]
-        whole, rest = (-(-size // self.keys), 0) if self.even else divmod(size, self.keys)
-        block = counter("kb", whole)
-        body, kept = self.over_keys(multiply(block, self.keys) if whole > 1 else index(0), self.keys)
-        if whole > 1:
+        whole, rest = ((size + self.keys - 1) // self.keys, 0) if self.past_end(size) else divmod(size, self.keys)
+        block = self.counter("kb", whole)
+        body, kept = self.over_keys(multiply(block, self.keys) if most(whole) > 1 else index(0), self.keys)
+        if most(whole) > 1:
             stop = blocks_in_sight(kept, block, self.inner(self.keys))
             if stop is None and self.any_order:
                 last_first = add(index(whole - 1), multiply(block, -1))
                 stop = blocks_in_sight(substitute_index(kept, {block: last_first}, {}), block, self.inner(self.keys))
                 if stop is not None:
                     body, kept = self.over_keys(multiply(last_first, self.keys), self.keys)
+            if isinstance(whole, Length):
+                stop = self.size(whole) if stop is None else stop.minimum(self.size(whole))
             body = [For(block, LOOP, body, stop)]
         if rest:
             last, kept = self.over_keys(index(size - rest), rest)
@@ -143,14 +155,12 @@ class BlockLoops(Values):
             body += last if seen is None else [If(seen, last)]
         done: list[Statement] = [*self.begin(), *body, *self.finish()]
         self.put_indices(done)
-        if self.block.arg.size > 1:
-            done = [For(self.block, TASK, done)]
-        for c in reversed(self.counters):
-            done = [For(c, TASK, done)]
+        tasks = [*self.counters, *([self.block] if self.block.arg.size > 1 else [])]
+        done = self.closed([Block(c) for c in tasks], TASK, done)
         stores = [s for s in self.sink.src if s.op is o.STORE]
-        sizes = "_".join(map(str, [n for a, n in enumerate(self.shape) if n > 1 and a != self.chain.axis]))
+        sizes = "_".join([str(most(n)) for a, n in enumerate(self.shape) if n != 1 and a != self.chain.axis])
         lengths = "".join(f"_r{left.length}" for left in self.lefts)
-        return Kernel(f"online_{sizes}{lengths}_r{size}", self.params, [Phase(done)],
+        return Kernel(f"online_{sizes}{lengths}_r{most(size)}", self.params, [Phase(done)],
                       tuple(s.src[0].base.arg.slot for s in stores))
 
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
@@ -200,7 +210,7 @@ class BlockLoops(Values):
         """An index of the product that is summed, at a key of a block; `key_gate` says where there is one."""
         size, whole = self.shape[self.chain.axis], add(first, key)
         inside = self.kept_inside(name, whole, size)
-        self.key_gate = None if inside is whole else less(whole, index(size))
+        self.key_gate = None if inside is whole else less(whole, self.size(size))
         return self.at(inside)
 
     # -- the nests -------------------------------------------------------------------------------------------
@@ -258,8 +268,9 @@ class BlockLoops(Values):
     def stored(self, store: UOp, at: Index) -> list[Statement]:
         """A value at an index, into memory."""
         target, value = store.src
-        place = source_index(target, at)[0] if target.op is o.SHRINK else at
-        return [Store(target.base, flatten(place, target.base.shape), self.value_at(value, at, None), None, self.gate)]
+        place = source_index(target, at, self.size)[0] if target.op is o.SHRINK else at
+        spot = flatten(place, target.base.shape, self.size)
+        return [Store(target.base, spot, self.value_at(value, at, None), None, self.gate)]
 
     def of_rows(self) -> list[UOp]:
         """What is stored besides: numbers of each row."""
@@ -278,7 +289,7 @@ class BlockLoops(Values):
         at = tuple([index(0) if a == self.chain.axis else i for a, i in enumerate(self.place)])
         for node in reversed(way):
             if node.op is o.RESHAPE:
-                at = reshape_index(at, node.src[0].shape, node.shape)
+                at = reshape_index(at, node.src[0].shape, node.shape, self.size)
             elif node.op is o.PERMUTE:
                 at = tuple([at[a] for a in node.arg.order])
             elif node.op in o.MOVEMENT:

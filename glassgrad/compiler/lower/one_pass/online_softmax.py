@@ -64,7 +64,7 @@ class OnlineSoftmax(BlockLoops):
             self.asked[node] = at
             return value if node is self.chain.exps else const(1, self.dtype)
         if node.op in o.MOVEMENT:
-            return self.weigh(node.src[0], source_index(node, at)[0], value)
+            return self.weigh(node.src[0], source_index(node, at, self.size)[0], value)
         if node.op is o.CAST and node.src[0].dtype.is_float:
             weight = self.weigh(node.src[0], at, value)
             rounds = self.even and node.dtype.itemsize < self.dtype.itemsize and weight.op is not o.CONST

@@ -303,14 +303,15 @@ def tasks(loop: For, count: int) -> For:
     return For(outer, TASK, [For(inner, LOOP, body, left_of(n, step, outer))])
 
 
-def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS) -> list[Statement]:
+def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
+              stops: dict[UOp, UOp | None] | None = None) -> list[Statement]:
     """for a: for b: S  ->  TASK a: TASK b: S      (several iterations to a task, were they more than `most`)"""
     done, takes = 1, []
     for r in loops:
         takes.append(min(r.arg.size, -(-most // done)) if done < most else 1)
         done *= r.arg.size
     for r, take in zip(reversed(loops), reversed(takes)):
-        body = [tasks(For(r, LOOP, body), take)] if r.arg.size > 1 else body
+        body = [tasks(For(r, LOOP, body, (stops or {}).get(r)), take)] if r.arg.size > 1 else body
     return body
 
 

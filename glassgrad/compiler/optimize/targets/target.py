@@ -64,9 +64,11 @@ class Target:
             return BOX_BLOCKS
         return GROUP_BLOCKS if any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
 
-    def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:
+    def why_scores_are_stored(self, dtype: DType, width: int = 1, symbolic: bool = False) -> str | None:
         """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
-        key or value so many numbers; None: by one, in one pass over blocks of scores."""
+        key or value so many numbers; `symbolic`: how many there are. None: by one, in one pass over blocks of scores."""
+        if self.groups and symbolic:
+            return "tiles of groups are for a number of scores that is known"
         if self.groups:
             takes = any(unit.loads is not None and unit.left is dtype for unit in self.units)
             if not takes:
