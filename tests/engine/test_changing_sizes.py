@@ -190,6 +190,22 @@ def test_a_length_that_grows_by_one_is_compiled_twice(name: str) -> None:
     assert counts == [1, 1, 0, 0]
 
 
+@pytest.mark.parametrize("name, counts", [
+    ("attention with a mask", [1, 1, 1, 0, 0]), ("product of a batch", [1, 1, 0, 0, 0]), ("softmax", [1, 1, 0, 0, 0]),
+    ("layer norm", [1, 1, 0, 0, 0]), ("flip and pad", [1, 1, 1, 0, 0]), ("mean", [1, 1, 1, 0, 0])])
+def test_a_size_of_one_that_becomes_two_is_taken_for_a_text_that_grows(name: str, counts: list[int]) -> None:
+    """A batch of 2 and a padding of 2 look like the size, and a mean's 1 / 2 like a number: the third size decides."""
+    program, shape = PROGRAMS[name]
+    found = []
+    for n in (1, 2, 3, 4, 70):
+        x = data(shape(n))
+        count, got = compiled_by(lambda: program(Tensor(x)).numpy())  # noqa: B023 - called at once
+        found.append(count)
+        with Context(DYNAMIC=0):
+            np.testing.assert_allclose(got, program(Tensor(x)).numpy(), rtol=1e-4, atol=1e-5, err_msg=f"{n}")
+    assert found == counts
+
+
 def test_formulas_that_two_sizes_suggest_and_the_third_refutes_are_made_again() -> None:
     """6, 12 and 20 are n * (n + 1); through the first two goes 6 * n - 6 as well."""
     def pairs(n: int) -> None:

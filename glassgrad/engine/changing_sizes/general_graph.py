@@ -13,7 +13,7 @@ from glassgrad.compiler.graph import dtypes, ops as o
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in
 from glassgrad.compiler.graph.uop import UOp, number_of
-from glassgrad.engine.changing_sizes.skeleton import SHAPES
+from glassgrad.engine.changing_sizes.skeleton import SHAPES, split
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 
@@ -80,6 +80,25 @@ def _through_three(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomi
         return None
     linear = first - square * (x + y)
     return Polynomial(u - linear * x - square * x * x, linear, square)
+
+
+def grown_from_one(rows: Sequence[Any], leaf: int) -> tuple[int, list[Polynomial]]:
+    """As `fit`, from one graph: a size of 2, n, of the leaf in this row was 1 before, where the graph had other rows.
+    A 2 elsewhere is n and a 3 is n + 1, unless leaves are so long; numbers stay, and so does what is one long."""
+    leaves = {n for i, row in enumerate(rows) if type(row) is tuple and row[0] is o.BUFFER for n in row[2]
+              if i != leaf or n != 2}
+    changing = {2, 3} - leaves
+    base, found = 0, list[Polynomial]()
+    for i, row in enumerate(rows):
+        sizes, op = split(row).sizes, row[0] if type(row) is tuple else None
+        if i == leaf:
+            base = len(found) + sizes.index(2)
+        follows = [n in changing and op is not o.CONST for n in sizes]
+        if op is o.SHRINK:
+            for at in range(0, len(sizes), 2):
+                follows[at] = follows[at] or follows[at + 1] and sizes[at + 1] - sizes[at] == 1
+        found += [Polynomial(n - 2, 1) if moves else Polynomial(n) for n, moves in zip(sizes, follows)]
+    return base, found
 
 
 # -- the graph with a variable -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.schedule.kernels import Item
-from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, with_variable
+from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, grown_from_one, with_variable
 from glassgrad.engine.changing_sizes.skeleton import (SizesOf, apart, sizes_in, some_ops, split, split_sizes,
                                                       with_sources)
 from glassgrad.engine.schedule_key import NormalizedGraph
@@ -142,6 +142,7 @@ class SizeFamily:
     """All graphs of one skeleton: the sizes that were seen, and the graph that serves them."""
     seen: list[tuple[int, ...]] = field(default_factory=list)
     constants: dict[int, set[bytes]] = field(default_factory=dict)     # what each float was
+    grown: int | None = None                 # the row of a leaf that was 1 long in the graph before, and is 2 now
     given_up: str = ""
 
     def see(self, normal: NormalizedGraph, sizes: tuple[int, ...]) -> None:
@@ -166,6 +167,8 @@ class SizeFamily:
         """How sizes follow from a variable, by the last sizes seen; None where too few were, or no variable fits."""
         last = self.seen[-SEEN:]
         found = fit(last) if len(last) >= SEEN_GROWING else None
+        if len(last) == 1 and self.grown is not None:
+            found = grown_from_one(normal.key, self.grown)
         if found is None:
             return None
         base, formulas = found
@@ -205,6 +208,7 @@ class SizeFamilies:
     def __init__(self, most: int):
         self._most = most
         self._seen: dict[Any, SizeFamily] = {}
+        self._leaves: dict[Any, list[Any]] = {}          # rows of the leaves of the graph that a line made last
         self._general: dict[Any, list[GeneralGraph]] = {}
 
     def find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:
@@ -226,7 +230,11 @@ class SizeFamilies:
         skeleton, sizes = split_sizes(normal.key)
         if len(self._seen) >= self._most:
             self._seen.pop(next(iter(self._seen)))
-        family = self._seen.setdefault((where, skeleton), SizeFamily())
+        if len(self._leaves) >= self._most:
+            self._leaves.pop(next(iter(self._leaves)))
+        leaves, place = [row for row in normal.key if type(row) is tuple and row[0] is o.BUFFER], normal.sinks[0].line
+        before, self._leaves[where, place] = self._leaves.get((where, place), []), leaves
+        family = self._seen.setdefault((where, skeleton), SizeFamily(grown=_grown(before, leaves, normal.key)))
         family.see(normal, sizes)
         return family
 
@@ -235,6 +243,16 @@ class SizeFamilies:
         if len(self._general) >= self._most:
             self._general.pop(next(iter(self._general)))
         self._general.setdefault((where, some_ops(normal.key)), []).append(general)
+
+
+def _grown(before: list[Any], leaves: list[Any], key: tuple[Any, ...]) -> int | None:
+    """The row of the one leaf that differs from those of the graph before, if one of its sizes was 1 and is 2."""
+    old, new = list(set(before) - set(leaves)), list(set(leaves) - set(before))
+    if len(before) != len(leaves) or len(old) != 1 or len(new) != 1:
+        return None
+    was, shape = old[0][2], new[0][2]
+    pairs = [pair for pair in zip(was, shape) if pair[0] != pair[1]]
+    return key.index(new[0]) if len(was) == len(shape) and pairs == [(1, 2)] and shape.count(2) == 1 else None
 
 
 def _leaves_and_sinks(key: tuple[Any, ...]) -> tuple[list[int], list[int]]:
