@@ -275,7 +275,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
         if family.refuse(str(why).splitlines()[0]):
             report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
         return None
-    general = GeneralGraph(normal, sizes, symbols[0], compiled)
+    general = GeneralGraph(normal, family.parts, sizes, symbols[0], compiled)
     _sizes.add(normal, mode, general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")

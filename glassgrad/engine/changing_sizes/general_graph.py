@@ -6,14 +6,14 @@ its shapes are checked as it is built, so formulas that fit by chance and mean n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import dtypes, ops as o
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in
 from glassgrad.compiler.graph.uop import UOp, number_of
-from glassgrad.engine.changing_sizes.skeleton import SHAPES, split
+from glassgrad.engine.changing_sizes.skeleton import SizesOf, with_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 
@@ -82,19 +82,22 @@ def _through_three(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomi
     return Polynomial(u - linear * x - square * x * x, linear, square)
 
 
-def grown_from_one(rows: Sequence[Any], leaf: int) -> tuple[int, list[Polynomial]]:
+def grown_from_one(rows: Sequence[Any], parts: Sequence[SizesOf], leaf: int) -> tuple[int, list[Polynomial]]:
     """As `fit`, from one graph: a size of 2, n, of the leaf in this row was 1 before, where the graph had other rows.
     A 2 elsewhere is n and a 3 is n + 1, unless leaves are so long; numbers stay, and so does what is one long."""
     leaves = {n for i, row in enumerate(rows) if type(row) is tuple and row[0] is o.BUFFER for n in row[2]
               if i != leaf or n != 2}
     changing = {2, 3} - leaves
     base, found = 0, list[Polynomial]()
-    for i, row in enumerate(rows):
-        sizes, op = split(row).sizes, row[0] if type(row) is tuple else None
+    for i, (row, part) in enumerate(zip(rows, parts)):
+        sizes = part.sizes
         if i == leaf:
             base = len(found) + sizes.index(2)
-        follows = [n in changing and op is not o.CONST for n in sizes]
-        if op is o.SHRINK:
+        if changing.isdisjoint(sizes) or row[0] is o.CONST:
+            found += map(Polynomial, sizes)
+            continue
+        follows = [n in changing for n in sizes]
+        if row[0] is o.SHRINK:
             for at in range(0, len(sizes), 2):
                 follows[at] = follows[at] or follows[at + 1] and sizes[at + 1] - sizes[at] == 1
         found += [Polynomial(n - 2, 1) if moves else Polynomial(n) for n, moves in zip(sizes, follows)]
@@ -118,7 +121,7 @@ def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbo
     new: dict[UOp, UOp] = {}
     for n in normal.order:
         if n in buffers:
-            slot, shape, scalar = buffers[n], _new_shape(n.shape, sizes), False
+            slot, shape, scalar = buffers[n], with_sizes(o.BUFFER, n.shape, sizes), False
         elif n in cells or n in numbers:
             slot, shape, scalar = cells[n] if n in cells else numbers[n], (), True
         else:
@@ -133,25 +136,7 @@ def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbo
 
 def _over(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
     """A node over other sources, with the next of the sizes in its argument."""
-    op, arg = node.op, node.arg
-    if op in SHAPES:
-        arg = arg._replace(shape=_new_shape(arg.shape, sizes))
-    elif op is o.SHRINK:
-        arg = arg._replace(bounds=tuple([(next(sizes), next(sizes)) for _ in arg.bounds]))
-    elif op is o.PAD:
-        arg = arg._replace(padding=tuple([(_if_any(a, sizes), _if_any(b, sizes)) for a, b in arg.padding]))
-    elif op is o.UNWINDOW:
-        arg = arg._replace(length=next(sizes))
-    elif op is o.CONST and type(arg) is int:
-        number = next(sizes)
-        if isinstance(number, Length):
-            return number_of(number, node.dtype)
-    return UOp(op, node.dtype, src, arg, node.place)
-
-
-def _new_shape(shape: Iterable[int], sizes: Iterator[Size]) -> tuple[Size, ...]:
-    return tuple([n if n < 2 else next(sizes) for n in shape])
-
-
-def _if_any(n: int, sizes: Iterator[Size]) -> Size:
-    return next(sizes) if n else 0
+    arg = with_sizes(node.op, node.arg, sizes)
+    if node.op is o.CONST and isinstance(arg, Length):
+        return number_of(arg, node.dtype)
+    return UOp(node.op, node.dtype, src, arg, node.place)

@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -19,8 +20,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, grown_from_one, with_variable
-from glassgrad.engine.changing_sizes.skeleton import (SizesOf, apart, sizes_in, some_ops, split, split_sizes,
-                                                      with_sources)
+from glassgrad.engine.changing_sizes.skeleton import SizesOf, argument_at, some_ops, split, with_sizes, with_sources
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest
@@ -40,7 +40,8 @@ class GeneralGraph:
     """A graph with a variable in its sizes: made from a graph's key, in which one size is the variable and each size
     follows from it by a formula."""
 
-    def __init__(self, normal: NormalizedGraph, sizes: SizeFormulas, symbol: Symbol, compiled: Any):
+    def __init__(self, normal: NormalizedGraph, parts: list[SizesOf], sizes: SizeFormulas, symbol: Symbol,
+                 compiled: Any):
         key, formulas, base = normal.key, sizes.formulas, sizes.base
         self.symbol, self.compiled = symbol, compiled
         self.scalars = sizes.scalars                     # which floats are arguments
@@ -48,22 +49,21 @@ class GeneralGraph:
         self.fast_to = fast_up_to(compiled.items, compiled.programs, symbol)
         self.runs: dict[int, int] = {}                   # how often each value of the variable was computed
         self._expected: dict[int, tuple[Any, ...]] = {}  # value: the rows that change, as they must be
-        parts = [split(row) for row in key]
         rest = iter(formulas)
-        by_row = [[next(rest) for _ in part.sizes] for part in parts]
+        by_row = [tuple(islice(rest, len(part.sizes))) for part in parts]
         self._parts, self._formulas = parts, by_row
         self._leaves, self._sinks = _leaves_and_sinks(key)
-        changing = [i for i, row in enumerate(by_row) if any(f.linear or f.square for f in row)]
+        changing = [i for i, row in enumerate(by_row) if row and any([f.linear or f.square for f in row])]
         same = sorted(set(range(len(key))) - set(changing))
         self._changing, self._same = itemgetter(*changing, changing[0]), itemgetter(*same, same[0])
         self._fixed = self._same(key)
-        kinds: dict[tuple[Any, ...], int] = {}
-        self._rows: list[_ChangingRow] = []              # what the rows that change must be
+        arguments: dict[tuple[o.Op, Any, tuple[Polynomial, ...]], int] = {}      # layers repeat: each is made once
+        self._rows: list[tuple[tuple[Any, ...], int, tuple[Any, ...]]] = []      # what stands around which argument
         for i in (*changing, changing[0]):
-            without, rest_of_argument = parts[i].rest
-            row_formulas = tuple(by_row[i])
-            kind = kinds.setdefault((without[0], rest_of_argument, row_formulas), len(kinds))
-            self._rows.append(_ChangingRow(without, rest_of_argument, row_formulas, kind))
+            row, at = key[i], argument_at(key[i][0])
+            number = arguments.setdefault((row[0], row[at], by_row[i]), len(arguments))
+            self._rows.append((row[:at], number, row[at + 1:]))
+        self._arguments = list(arguments)
         first = [at for at, part in enumerate(parts) for _ in part.sizes]
         self._row, self._place = first[base], base - first.index(first[base])
 
@@ -71,18 +71,21 @@ class GeneralGraph:
         """The guard: the variable's value in a graph of as many rows; None where it is not one of these graphs."""
         key = normal.key
         sizes = split(key[self._row]).sizes
-        if self._place >= len(sizes) or self._same(key) != self._fixed:
-            return None
-        n = sizes[self._place]
-        changing = self._changing(key)
-        expected = self._expected.get(n)
-        if expected is None and self.symbol.low <= n <= self.symbol.high and self._is_as_expected(changing, n):
-            if len(self._expected) >= _MOST_EXPECTED:
-                self._expected.clear()
-            expected = self._expected[n] = changing
-        if expected is None or changing != expected:
+        n = sizes[self._place] if self._place < len(sizes) else -1
+        if not self.symbol.low <= n <= self.symbol.high or self._same(key) != self._fixed or \
+                self._changing(key) != self._changed_rows(n):
             return None
         return n if self._other_floats(normal) == self.constants else None
+
+    def _changed_rows(self, n: int) -> tuple[Any, ...]:
+        """The rows that change, as they must be for this value of the variable."""
+        rows = self._expected.get(n)
+        if rows is None:
+            if len(self._expected) >= _MOST_EXPECTED:
+                self._expected.clear()
+            new = [with_sizes(op, arg, iter([f.at(n) for f in formulas])) for op, arg, formulas in self._arguments]
+            rows = self._expected[n] = tuple([before + (new[i],) + after for before, i, after in self._rows])
+        return rows
 
     def merged_value(self, normal: NormalizedGraph) -> int | None:
         """The guard for a graph of fewer rows: the variable's value where nodes of these graphs that differ by the
@@ -115,38 +118,19 @@ class GeneralGraph:
     def _other_floats(self, normal: NormalizedGraph) -> bytes:
         return _bits([c.arg for i, c in enumerate(normal.constants) if i not in self.scalars])
 
-    def _is_as_expected(self, rows: Sequence[Any], n: int) -> bool:
-        checked: set[tuple[int, Any]] = set()            # layers repeat: each argument is looked at once
-        for row, known in zip(rows, self._rows):
-            without, arg = apart(row)
-            if without != known.without:
-                return False
-            if (known.kind, arg) not in checked:
-                part = sizes_in(row[0], arg)
-                if part.rest != known.rest or part.sizes != tuple([f.at(n) for f in known.formulas]):
-                    return False
-                checked.add((known.kind, arg))
-        return True
-
-
-class _ChangingRow(NamedTuple):
-    """A row of a key whose sizes change."""
-    without: tuple[Any, ...]                 # the row without its argument
-    rest: Any                                # the argument without its sizes
-    formulas: tuple[Polynomial, ...]         # of these sizes
-    kind: int                                # equal for rows of one op whose rest and formulas are equal
-
 
 @dataclass(eq=False)
 class SizeFamily:
     """All graphs of one skeleton: the sizes that were seen, and the graph that serves them."""
     seen: list[tuple[int, ...]] = field(default_factory=list)
+    parts: list[SizesOf] = field(default_factory=list)                 # the rows of the last graph
     constants: dict[int, set[bytes]] = field(default_factory=dict)     # what each float was
     grown: int | None = None                 # the row of a leaf that was 1 long in the graph before, and is 2 now
     given_up: str = ""
 
-    def see(self, normal: NormalizedGraph, sizes: tuple[int, ...]) -> None:
+    def see(self, normal: NormalizedGraph, parts: list[SizesOf]) -> None:
         """One more graph of the skeleton."""
+        self.parts, sizes = parts, tuple([n for part in parts for n in part.sizes])
         if len(self.seen) >= MOST_SEEN:
             self.given_up = f"no variable fits {MOST_SEEN} sizes"
         elif any(n.op in (o.COPY, o.CALL) for n in normal.order):
@@ -168,7 +152,7 @@ class SizeFamily:
         last = self.seen[-SEEN:]
         found = fit(last) if len(last) >= SEEN_GROWING else None
         if len(last) == 1 and self.grown is not None:
-            found = grown_from_one(normal.key, self.grown)
+            found = grown_from_one(normal.key, self.parts, self.grown)
         if found is None:
             return None
         base, formulas = found
@@ -176,7 +160,7 @@ class SizeFamily:
         if min(values) < 0 or len(last) < SEEN and max(values) - min(values) > 1:
             return None
         scalars = tuple(i for i, floats in self.constants.items() if len(floats) > 1)
-        least = [n for row in normal.key for n in split(row).least]
+        least = [n for part in self.parts for n in part.least]
         low, high = _limits(formulas, least, min(values), max(values))
         return SizeFormulas(base, tuple(formulas), scalars, low, max(values), high)
 
@@ -195,7 +179,8 @@ class SizeFormulas(NamedTuple):
         its source, for all values up to an upper bound."""
         symbol = Symbol("v0", self.low, self.high, None, True)
         sinks, params, margins = with_variable(normal, self.formulas, symbol, self.scalars)
-        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in margins), self.seen, self.high)
+        limits = list(dict.fromkeys(margins))
+        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in limits), self.seen, self.high)
         if narrower < self.high:
             symbol = symbol._replace(high=narrower)
             sinks, params, _ = with_variable(normal, self.formulas, symbol, self.scalars)
@@ -227,7 +212,8 @@ class SizeFamilies:
 
     def family(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> SizeFamily:
         """The family of a graph that no graph with a variable fits; the graph is noted in it."""
-        skeleton, sizes = split_sizes(normal.key)
+        parts = [split(row) for row in normal.key]
+        skeleton = tuple([part.rest for part in parts])
         if len(self._seen) >= self._most:
             self._seen.pop(next(iter(self._seen)))
         if len(self._leaves) >= self._most:
@@ -235,7 +221,7 @@ class SizeFamilies:
         leaves, place = [row for row in normal.key if type(row) is tuple and row[0] is o.BUFFER], normal.sinks[0].line
         before, self._leaves[where, place] = self._leaves.get((where, place), []), leaves
         family = self._seen.setdefault((where, skeleton), SizeFamily(grown=_grown(before, leaves, normal.key)))
-        family.see(normal, sizes)
+        family.see(normal, parts)
         return family
 
     def add(self, normal: NormalizedGraph, where: tuple[Any, ...], general: GeneralGraph) -> None:
@@ -299,9 +285,9 @@ def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -
     that no tiling takes, and those with a sum that ends at the value, whose factors are not packed, while small."""
     from glassgrad.compiler.optimize.product.tiling_parameters import FAMILIES
     limits: list[tuple[Size, int]] = []
-    for item, program in zip(items, programs):
+    for ast, program in {item.ast: program for item, program in zip(items, programs)}.items():      # layers repeat
         tiled = any(move.split("(")[0] in FAMILIES for move in getattr(program, "moves", ()))
-        for n in item.ast.toposort():
+        for n in ast.toposort():
             if n.op is o.SUM and n.src[0].op is o.MUL:
                 depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])
                 columns = next((size for size in reversed(n.shape) if size != 1), 1)

@@ -7,10 +7,12 @@ kernel.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.symbolic import Size
 
 SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.RANDOM))        # ops whose argument is a shape
 
@@ -32,7 +34,7 @@ def _shape_part(shape: tuple[int, ...]) -> SizesOf:
 
 @lru_cache(maxsize=8192, typed=True)        # True and 1 are equal, and only one of them is a size
 def sizes_in(op: o.Op, arg: Any) -> SizesOf:
-    """The sizes in the argument of a row, which `apart` gives."""
+    """The sizes in the argument of a row; `with_sizes` puts others there."""
     if op is o.BUFFER:
         return _shape_part(arg)
     if op is o.CONST:
@@ -50,13 +52,28 @@ def sizes_in(op: o.Op, arg: Any) -> SizesOf:
     return SizesOf(arg, (), ())
 
 
-def apart(row: Any) -> tuple[tuple[Any, ...], Any]:
-    """A row of a key without its argument, and the argument: a constant's is its value, a buffer's its shape."""
-    if type(row) is not tuple:           # the number of a sink's row
-        return (row,), None
-    if row[0] is o.CONST:
-        return row[:3], row[3] if len(row) > 3 else None
-    return (row[:2] + row[3:], row[2]) if len(row) > 2 else (row, None)
+def argument_at(op: o.Op) -> int:
+    """Where the argument stands in a row of a key: a constant's is its value, a buffer's its shape."""
+    return 3 if op is o.CONST else 2
+
+
+def with_sizes(op: o.Op, arg: Any, sizes: Iterator[Size]) -> Any:
+    """The argument of a row or a node, with the next of these sizes in it."""
+    if op is o.BUFFER:
+        return _new_shape(arg, sizes)
+    if op in SHAPES:
+        return arg._replace(shape=_new_shape(arg.shape, sizes))
+    if op is o.SHRINK:
+        return arg._replace(bounds=tuple([(next(sizes), next(sizes)) for _ in arg.bounds]))
+    if op is o.PAD:
+        return arg._replace(padding=tuple([(a and next(sizes), b and next(sizes)) for a, b in arg.padding]))
+    if op is o.UNWINDOW:
+        return arg._replace(length=next(sizes))
+    return next(sizes) if op is o.CONST and type(arg) is int else arg
+
+
+def _new_shape(shape: Iterable[int], sizes: Iterator[Size]) -> tuple[Size, ...]:
+    return tuple([n if n < 2 else next(sizes) for n in shape])
 
 
 def with_sources(without: tuple[Any, ...], place: dict[int, int]) -> tuple[Any, ...]:
@@ -69,15 +86,12 @@ def split(row: Any) -> SizesOf:
     """A row of a key, or the number of a sink's row: what is left of it without its sizes, and these."""
     if type(row) is not tuple:
         return SizesOf(row, (), ())
-    without, arg = apart(row)
-    part = sizes_in(row[0], arg)
-    return part._replace(rest=(without, part.rest))
-
-
-def split_sizes(key: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """A graph's key without its sizes, and the sizes in order."""
-    parts = [split(row) for row in key]
-    return tuple([part.rest for part in parts]), tuple([n for part in parts for n in part.sizes])
+    op = row[0]
+    at = argument_at(op)
+    if len(row) <= at:
+        return SizesOf((row, None), (), ())
+    rest, sizes, least = sizes_in(op, row[at])
+    return SizesOf((row[:at] + row[at + 1:], rest), sizes, least)
 
 
 def some_ops(key: tuple[Any, ...]) -> tuple[Any, ...]:
