@@ -46,16 +46,10 @@ Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, squ
         return None
     base = min(apart, key=lambda i: abs(each[i][1] - each[i][0]))
     through = _through_two if len(seen) == 2 else _through_three
-    found: list[Polynomial] = []
-    known: dict[tuple[int, ...], Polynomial | None] = {}
-    for values in each:
-        if values not in known:
-            known[values] = Polynomial(values[0]) if len(set(values)) == 1 else through(each[base], values)
-        polynomial = known[values]
-        if polynomial is None:
-            return None
-        found.append(polynomial)
-    return base, found
+    known = {values: Polynomial(values[0]) if len(set(values)) == 1 else through(each[base], values)
+             for values in set(each)}
+    found = [polynomial for values in each if (polynomial := known[values]) is not None]
+    return (base, found) if len(found) == len(each) else None
 
 
 def _through_two(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | None:

@@ -1,8 +1,8 @@
 """Compile kernels. In: a kernel's graph, a target, a language. Out: machine code, now or soon.
 
-LLVM works outside Python's lock, so it compiles one kernel in a thread while Python lowers the next. This module loads
-the whole compiler; devices open it only when a kernel is not in the cache. What writes and compiles C is loaded when
-a device compiles C.
+LLVM works outside Python's lock, so it compiles one kernel in a thread while Python lowers the next; a C compiler is
+a process, so there are as many as there are cores. This module loads the whole compiler; devices open it only when a
+kernel is not in the cache. What writes and compiles C is loaded when a device compiles C.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from glassgrad.compiler.optimize.decisions import Refused
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import LaunchInfo
 from glassgrad.runtime.cpu import llvm_compiler as llvm
+from glassgrad.runtime.cpu.processor import available_cores
 from glassgrad.runtime.kernel_source import build
 
 Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # a kernel's name, how to launch it, object file, moves
@@ -51,21 +52,22 @@ class _Job:
 
 
 class _Queue:
-    """Jobs, one after another, in a thread that lives while there are any: Python waits for it at the end."""
+    """Jobs in the order they came, in threads that live while there are any: Python waits for them at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 1) -> None:
         self._lock, self._jobs = threading.Lock(), deque[_Job]()
-        self._working = False
+        self._most, self._working = threads, 0           # threads
         self._usual = sys.getswitchinterval()
 
     def put(self, job: _Job) -> None:
         with self._lock:
             self._jobs.append(job)
-            if self._working:
+            if self._working >= self._most:
                 return
-            self._working = True
-            self._usual = sys.getswitchinterval()
-            sys.setswitchinterval(min(TURN, self._usual))
+            if not self._working:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(TURN, self._usual))
+            self._working += 1
         try:
             threading.Thread(target=self._work, name="glassgrad-compile").start()
         except RuntimeError:      # the system starts no more threads: compile here
@@ -75,29 +77,25 @@ class _Queue:
         while True:
             with self._lock:
                 if not self._jobs:
-                    self.end()
+                    self._working -= 1
+                    if not self._working:                # threads take turns as they did before
+                        sys.setswitchinterval(self._usual)
                     return
                 job = self._jobs.popleft()
             job.run()
 
-    def end(self) -> None:
-        """No thread is at work any more: threads take turns as they did before."""
+    def forked(self) -> _Queue:
+        """An empty one for a process that has none of these threads."""
         if self._working:
             sys.setswitchinterval(self._usual)
-        self._working = False
+        return _Queue(self._most)
 
 
-_queue = _Queue()
-
-
-def _open_queue() -> None:
-    global _queue
-    _queue.end()
-    _queue = _Queue()
+_queues = {"llvm": _Queue(), "c": _Queue(available_cores())}
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open_queue)      # the parent's thread does not exist in the child
+    os.register_at_fork(after_in_child=lambda: _queues.update({key: queue.forked() for key, queue in _queues.items()}))
 
 
 def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], None],
@@ -117,16 +115,13 @@ def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], No
             compiled = llvm.compile_ir(built.source, features)
         else:
             from glassgrad.runtime.cpu.c_compiler import compile_c
-            compiled = compile_c(built.source)
+            compiled = compile_c(built.source, features)
         made = (built.name, built.info, compiled, tuple(built.kernel.moves))
         finished(made)
         return made
 
     job = _Job(work)
-    if language == "llvm":
-        _queue.put(job)
-    else:
-        job.run()
+    _queues[language].put(job)
     return job.result
 
 

@@ -66,7 +66,7 @@ class Target:
 
     def why_scores_are_stored(self, dtype: DType, width: int = 1, symbolic: bool = False) -> str | None:
         """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
-        key or value so many numbers (`symbolic`: any number of them); None: by one, in one pass over blocks of scores."""
+        key or value so many numbers; `symbolic`: for any number of scores. None: by one, in one pass over blocks."""
         if self.groups and symbolic:
             return "tiles of groups are for a number of scores that is known"
         if self.groups:
