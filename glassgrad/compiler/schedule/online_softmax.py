@@ -21,6 +21,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, Length, UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import AxisSet, carried
 from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.symbolic import least
 
 # device, type of the factors, numbers of a key or value, whether the number of scores is symbolic: why they are stored
 StoresScores = Callable[[str, DType, int, bool], "str | None"]
@@ -252,8 +253,10 @@ def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | Non
     terms, columns = max(map(most, widths)), math.prod(chain.weights.shape[a] for a in chain.columns)
     if any(isinstance(n, Length) for n in (*widths, columns)):
         return "the numbers of a key or value are symbolic"
+    keys, rows = most(chain.weights.shape[chain.axis]), most(chain.weights.shape[chain.row_axis])
+    if least(chain.weights.shape[chain.axis]) == 0:
+        return "there may be no keys"
     if settings.ONLINE_SOFTMAX == 1:
-        keys, rows = most(chain.weights.shape[chain.axis]), most(chain.weights.shape[chain.row_axis])
         if keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
             return f"{keys} keys of {terms} and {columns} numbers are few"
         if rows < LEAST_ROWS:

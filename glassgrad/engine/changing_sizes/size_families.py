@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
+from glassgrad.compiler.schedule.computed_factors import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, grown_from_one, with_variable
 from glassgrad.engine.changing_sizes.skeleton import SizesOf, argument_at, some_ops, split, with_sizes, with_sources
@@ -293,7 +294,7 @@ def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -
                 columns = next((size for size in reversed(n.shape) if size != 1), 1)
                 if not tiled:
                     limits.append((n.src[0].elements, UNTILED))
-                elif isinstance(depth, Length):
+                elif isinstance(depth, Length) and not in_kernel(ast):         # blocks of keys stay in a cache
                     limits.append((depth * columns, READ_IN_PLACE))
     fits = [(size, most) for size, most in limits if isinstance(size, Length)]
     return _last(lambda value: all(_at(size, value) <= most for size, most in fits), symbol.low - 1, symbol.high)
