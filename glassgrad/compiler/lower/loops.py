@@ -198,21 +198,13 @@ def fold(value: UOp, combine: Op, wide: Iterable[UOp]) -> UOp:
 
 def ranges_of(node: UOp) -> frozenset[UOp]:
     """The RANGEs a value depends on (a FOLD no longer depends on what it folded)."""
-    known = _known_ranges(node)
-    if known is not None:
-        return known
-    unknown = [s for s in node.src if _known_ranges(s) is None]
-    below = toposort(unknown, lambda n: [s for s in n.src if _known_ranges(s) is None]) if unknown else ()
-    for top in (*below, node):
-        result = frozenset((top,)) if top.op is o.RANGE else frozenset().union(*[ranges_of(s) for s in top.src])
-        if top.op is o.FOLD:
-            result -= frozenset(top.src[1:])
-        top.ranges = result
-    return ranges_of(node)
-
-
-def _known_ranges(node: UOp) -> frozenset[UOp] | None:
-    return getattr(node, "ranges", None)
+    try:
+        return node.ranges
+    except AttributeError:
+        for top in toposort([node], lambda n: [s for s in n.src if not hasattr(s, "ranges")]):
+            result = frozenset((top,)) if top.op is o.RANGE else frozenset().union(*[s.ranges for s in top.src])
+            top.ranges = result - frozenset(top.src[1:]) if top.op is o.FOLD else result
+        return node.ranges
 
 
 def walk(body: Iterable[Statement]) -> Iterator[Statement]:

@@ -14,7 +14,7 @@ again. Does not know loops.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
@@ -89,7 +89,7 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     keys, rows = _sides(products, scores, shift.maximum, varies)
     if keys is None or rows is None:
         return None
-    inside, above, readers = _dependents(products, total, result)
+    inside, above, readers = _dependents(products, total, result, varies)
     row_sums = [n for n in readers[exps] if n.op is o.SUM and n.arg.axes == shift.maximum.arg.axes]
     allowed = {scores: {shift.maximum, shift.difference}, exps: {*factors.way, *row_sums},
                **{n: {*shift.between, exps} for n in (shift.maximum, *shift.between)}}
@@ -209,12 +209,14 @@ def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet])
     return None, None
 
 
-def _dependents(products: UOp, total: UOp, result: UOp) -> tuple[set[UOp], set[UOp], dict[UOp, set[UOp]]]:
+def _dependents(products: UOp, total: UOp, result: UOp, order: Iterable[UOp]) \
+        -> tuple[set[UOp], set[UOp], dict[UOp, set[UOp]]]:
     """What depends on the scores' products, apart from what lies between the total and the result; what lies there,
-    both included; and the readers of each node."""
+    both included; and the readers of each node. In the order of all nodes, nothing before the products does."""
     inside, above = {products}, {total}
     readers: dict[UOp, set[UOp]] = {}
-    for n in toposort([result]):
+    place = {n: i for i, n in enumerate(order)}
+    for n in toposort([result], lambda n: [s for s in n.src if place[s] >= place[products]]):
         for s in n.src:
             readers.setdefault(s, set()).add(n)
         if any(s in above for s in n.src):

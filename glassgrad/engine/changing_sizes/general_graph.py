@@ -104,8 +104,8 @@ def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbo
     """The sinks over PARAMs, with polynomials of a variable as sizes; the PARAMs by slot, as `with_params` numbers
     them; and lengths that must not be negative."""
     variable = Length({(symbol,): 1})
-    sizes = iter([formula.at(variable) if formula.linear or formula.square else formula.constant
-                  for formula in formulas])
+    known = {f: f.at(variable) if f.linear or f.square else f.constant for f in set(formulas)}       # equal is one object
+    sizes = map(known.__getitem__, formulas)
     buffers = {node: slot for slot, node in enumerate(normal.buffers)}
     cells = {node: slot for slot, node in enumerate(normal.cells, len(buffers))}
     measure = UOp(o.PARAM, dtypes.index, (), Measure(len(buffers) + len(cells), symbol))
