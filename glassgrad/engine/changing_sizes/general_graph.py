@@ -76,54 +76,46 @@ def _through_three(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomi
     return Polynomial(u - linear * x - square * x * x, linear, square)
 
 
-def grown_from_one(rows: Sequence[Any], parts: Sequence[SizesOf], leaf: int) -> tuple[int, list[Polynomial]]:
-    """As `fit`, from one graph: a size of 2, n, of the leaf in this row was 1 before, where the graph had other rows.
-    A 2 elsewhere is n and a 3 is n + 1, unless leaves are so long; numbers stay, and so does what is one long."""
-    leaves = {n for i, row in enumerate(rows) if type(row) is tuple and row[0] is o.BUFFER for n in row[2]
-              if i != leaf or n != 2}
-    changing = {2, 3} - leaves
-    base, found = 0, list[Polynomial]()
-    for i, (row, part) in enumerate(zip(rows, parts)):
-        sizes = part.sizes
-        if i == leaf:
-            base = len(found) + sizes.index(2)
-        if changing.isdisjoint(sizes) or row[0] is o.CONST:
-            found += map(Polynomial, sizes)
-            continue
-        follows = [n in changing for n in sizes]
-        if row[0] is o.SHRINK:
-            for at in range(0, len(sizes), 2):
-                follows[at] = follows[at] or follows[at + 1] and sizes[at + 1] - sizes[at] == 1
+def grown_from_one(rows: Sequence[Any], parts: Sequence[SizesOf], leaf: Any) -> tuple[int, list[Polynomial]] | None:
+    """As `fit`, from one graph: a size of 2, n, of the leaf with this row was 1 before, where the graph had other rows.
+    A 2 elsewhere is n and a 3 is n + 1, unless other leaves are so long; numbers stay, and so does what is one long."""
+    fixed = {n for row in rows if type(row) is tuple and row[0] is o.BUFFER for n in row[2] if row != leaf or n != 2}
+    if 2 in fixed:
+        return None
+    changing, found = {2, 3} - fixed, list[Polynomial]()
+    for row, (_, sizes, _) in zip(rows, parts):
+        follows = [n in changing and row[0] is not o.CONST for n in sizes]
+        for at in range(0, len(sizes), 2) if any(follows) and row[0] is o.SHRINK else ():
+            follows[at] = follows[at] or follows[at + 1] and sizes[at + 1] - sizes[at] == 1
         found += [Polynomial(n - 2, 1) if moves else Polynomial(n) for n, moves in zip(sizes, follows)]
-    return base, found
+    before = rows.index(leaf)
+    return sum([len(part.sizes) for part in parts[:before]]) + parts[before].sizes.index(2), found
 
 
 # -- the graph with a variable -----------------------------------------------------------------------------------
 def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbol: Symbol,
-                  scalars: Sequence[int]) -> tuple[list[UOp], list[UOp], list[Length]]:
+                  scalars: Sequence[int]) -> tuple[list[UOp], list[UOp], set[Length]]:
     """The sinks over PARAMs, with polynomials of a variable as sizes; the PARAMs by slot, as `with_params` numbers
     them; and lengths that must not be negative."""
     variable = Length({(symbol,): 1})
-    known = {f: f.at(variable) if f.linear or f.square else f.constant for f in set(formulas)}       # equal is one object
+    known = {f: f.at(variable) if f.linear or f.square else f.constant for f in set(formulas)}
     sizes = map(known.__getitem__, formulas)
-    buffers = {node: slot for slot, node in enumerate(normal.buffers)}
-    cells = {node: slot for slot, node in enumerate(normal.cells, len(buffers))}
-    measure = UOp(o.PARAM, dtypes.index, (), Measure(len(buffers) + len(cells), symbol))
-    numbers = {normal.constants[i]: slot for slot, i in enumerate(scalars, len(buffers) + len(cells) + 1)}
-    slots: dict[int, UOp] = {measure.arg.slot: measure}
-    margins: list[Length] = []
+    given = [*normal.buffers, *normal.cells]
+    slot_of = {n: slot for slot, n in enumerate(given)}
+    slot_of.update({normal.constants[i]: slot for slot, i in enumerate(scalars, len(given) + 1)})
+    slots: dict[int, UOp] = {len(given): UOp(o.PARAM, dtypes.index, (), Measure(len(given), symbol))}
+    margins: set[Length] = set()
     new: dict[UOp, UOp] = {}
     for n in normal.order:
-        if n in buffers:
-            slot, shape, scalar = buffers[n], with_sizes(o.BUFFER, n.shape, sizes), False
-        elif n in cells or n in numbers:
-            slot, shape, scalar = cells[n] if n in cells else numbers[n], (), True
-        else:
+        slot = slot_of.get(n)
+        if slot is None:
             new[n] = _over(n, tuple([new[s] for s in n.src]), sizes)
             if n.op is o.SHRINK:
                 spare = [whole - stop for (_, stop), whole in zip(new[n].arg.bounds, new[n].src[0].shape)]
-                margins += lengths_in(tuple(spare))
+                margins.update(lengths_in(tuple(spare)))
             continue
+        scalar = slot >= len(normal.buffers)
+        shape = () if scalar else with_sizes(o.BUFFER, n.shape, sizes)
         new[n] = slots[slot] = UOp(o.PARAM, n.dtype, (), Param(slot, shape, scalar, n.device))
     return [new[s] for s in normal.sinks], [slots[slot] for slot in sorted(slots)], margins
 

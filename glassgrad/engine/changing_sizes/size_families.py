@@ -34,8 +34,6 @@ FIXED_AFTER = 50          # runs of one size, until that size is compiled for it
 UNTILED = 1 << 24         # multiply-adds of a product that is left to plain loops, until one for its own size pays
 READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, because where a sum ends is a value
 
-_MOST_EXPECTED = 64       # values whose rows a guard keeps
-
 
 class GeneralGraph:
     """A graph with a variable in its sizes: made from a graph's key, in which one size is the variable and each size
@@ -49,7 +47,6 @@ class GeneralGraph:
         self.constants = self._other_floats(normal)
         self.fast_to = fast_up_to(compiled.items, compiled.programs, symbol)
         self.runs: dict[int, int] = {}                   # how often each value of the variable was computed
-        self._expected: dict[int, tuple[Any, ...]] = {}  # value: the rows that change, as they must be
         rest = iter(formulas)
         by_row = [tuple(islice(rest, len(part.sizes))) for part in parts]
         self._parts, self._formulas = parts, by_row
@@ -80,13 +77,8 @@ class GeneralGraph:
 
     def _changed_rows(self, n: int) -> tuple[Any, ...]:
         """The rows that change, as they must be for this value of the variable."""
-        rows = self._expected.get(n)
-        if rows is None:
-            if len(self._expected) >= _MOST_EXPECTED:
-                self._expected.clear()
-            new = [with_sizes(op, arg, iter([f.at(n) for f in formulas])) for op, arg, formulas in self._arguments]
-            rows = self._expected[n] = tuple([before + (new[i],) + after for before, i, after in self._rows])
-        return rows
+        new = [with_sizes(op, arg, iter([f.at(n) for f in formulas])) for op, arg, formulas in self._arguments]
+        return tuple([before + (new[i],) + after for before, i, after in self._rows])
 
     def merged_value(self, normal: NormalizedGraph) -> int | None:
         """The guard for a graph of fewer rows: the variable's value where nodes of these graphs that differ by the
@@ -126,7 +118,7 @@ class SizeFamily:
     seen: list[tuple[int, ...]] = field(default_factory=list)
     parts: list[SizesOf] = field(default_factory=list)                 # the rows of the last graph
     constants: dict[int, set[bytes]] = field(default_factory=dict)     # what each float was
-    grown: int | None = None                 # the row of a leaf that was 1 long in the graph before, and is 2 now
+    grown: Any = None                        # the row of a leaf that was 1 long in the graph before, and is 2 now
     given_up: str = ""
 
     def see(self, normal: NormalizedGraph, parts: list[SizesOf]) -> None:
@@ -180,8 +172,7 @@ class SizeFormulas(NamedTuple):
         its source, for all values up to an upper bound."""
         symbol = Symbol("v0", self.low, self.high, None, True)
         sinks, params, margins = with_variable(normal, self.formulas, symbol, self.scalars)
-        limits = list(dict.fromkeys(margins))
-        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in limits), self.seen, self.high)
+        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in margins), self.seen, self.high)
         if narrower < self.high:
             symbol = symbol._replace(high=narrower)
             sinks, params, _ = with_variable(normal, self.formulas, symbol, self.scalars)
@@ -194,7 +185,7 @@ class SizeFamilies:
     def __init__(self, most: int):
         self._most = most
         self._seen: dict[Any, SizeFamily] = {}
-        self._leaves: dict[Any, list[Any]] = {}          # rows of the leaves of the graph that a line made last
+        self._leaves: dict[Any, set[Any]] = {}           # rows of the leaves of the graph that a line made last
         self._general: dict[Any, list[GeneralGraph]] = {}
 
     def find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:
@@ -214,14 +205,13 @@ class SizeFamilies:
     def family(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> SizeFamily:
         """The family of a graph that no graph with a variable fits; the graph is noted in it."""
         parts = [split(row) for row in normal.key]
-        skeleton = tuple([part.rest for part in parts])
-        if len(self._seen) >= self._most:
-            self._seen.pop(next(iter(self._seen)))
-        if len(self._leaves) >= self._most:
-            self._leaves.pop(next(iter(self._leaves)))
-        leaves, place = [row for row in normal.key if type(row) is tuple and row[0] is o.BUFFER], normal.sinks[0].line
-        before, self._leaves[where, place] = self._leaves.get((where, place), []), leaves
-        family = self._seen.setdefault((where, skeleton), SizeFamily(grown=_grown(before, leaves, normal.key)))
+        for kept in (self._seen, self._leaves):
+            if len(kept) >= self._most:
+                kept.pop(next(iter(kept)))
+        leaves = {row for row in normal.key if type(row) is tuple and row[0] is o.BUFFER}
+        place = where, (normal.sinks[0].place or ())[:2]
+        grown, self._leaves[place] = _grown(self._leaves.get(place, leaves), leaves), leaves
+        family = self._seen.setdefault((where, tuple([part.rest for part in parts])), SizeFamily(grown=grown))
         family.see(normal, parts)
         return family
 
@@ -232,14 +222,14 @@ class SizeFamilies:
         self._general.setdefault((where, some_ops(normal.key)), []).append(general)
 
 
-def _grown(before: list[Any], leaves: list[Any], key: tuple[Any, ...]) -> int | None:
+def _grown(before: set[Any], leaves: set[Any]) -> Any:
     """The row of the one leaf that differs from those of the graph before, if one of its sizes was 1 and is 2."""
-    old, new = list(set(before) - set(leaves)), list(set(leaves) - set(before))
-    if len(before) != len(leaves) or len(old) != 1 or len(new) != 1:
+    old, new = before - leaves, leaves - before
+    if len(old) != 1 or len(new) != 1:
         return None
-    was, shape = old[0][2], new[0][2]
-    pairs = [pair for pair in zip(was, shape) if pair[0] != pair[1]]
-    return key.index(new[0]) if len(was) == len(shape) and pairs == [(1, 2)] and shape.count(2) == 1 else None
+    [was], [row] = old, new
+    pairs = [pair for pair in zip(was[2], row[2]) if pair[0] != pair[1]]
+    return row if len(was[2]) == len(row[2]) and pairs == [(1, 2)] and row[2].count(2) == 1 else None
 
 
 def _leaves_and_sinks(key: tuple[Any, ...]) -> tuple[list[int], list[int]]:

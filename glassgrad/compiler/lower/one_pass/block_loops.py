@@ -48,8 +48,7 @@ class ScoreBlocks(NamedTuple):
     narrow_rows: int = 0           # instead of `rows` where registers suffice for them: values are narrow,
     narrow: int = 64               # of at most so many numbers, and scores read no memory besides keys
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
-    symbolic_rows: int = 32        # instead of `rows` where the number of rows is symbolic: few are past the end,
-    symbolic_keys: int = 64        # and so for keys
+    symbolic: int = 32             # rows, or keys, where their number is symbolic: few are past the end
 
     def rows_of(self, size: Size, width: int = 0, reads: bool = True) -> int:
         """Rows of a block: few are computed twice or past the end, and few blocks read the keys again.
@@ -62,7 +61,7 @@ class ScoreBlocks(NamedTuple):
         [192, 128, 192]
         """
         if isinstance(size, Length):
-            return self.symbolic_rows
+            return self.symbolic
         largest = self.narrow_rows if self.narrow_rows and width <= self.narrow and not reads else self.rows
         steps = range(self.lanes, largest + 1, self.lanes)
         rows = min(steps, key=lambda rows: (-(-size // rows) * (rows + self.again), -rows))
@@ -74,9 +73,9 @@ class ScoreBlocks(NamedTuple):
         >>> [ScoreBlocks().keys_of(size) for size in (512, 197, 80)]
         [64, 66, 80]
         """
-        if self.even or isinstance(size, Length):
-            return self.keys if self.even else self.symbolic_keys
-        return -(-size // max(1, round(size / self.keys)))
+        if isinstance(size, Length):
+            return self.symbolic
+        return self.keys if self.even else -(-size // max(1, round(size / self.keys)))
 
 
 SCORE_BLOCKS = ScoreBlocks()
@@ -155,8 +154,7 @@ class BlockLoops(Values):
             body += last if seen is None else [If(seen, last)]
         done: list[Statement] = [*self.begin(), *body, *self.finish()]
         self.put_indices(done)
-        tasks = [*self.counters, *([self.block] if self.block.arg.size > 1 else [])]
-        done = self.closed([Block(c) for c in tasks], TASK, done)
+        done = self.closed([Block(c) for c in (*self.counters, self.block) if c.arg.size > 1], TASK, done)
         stores = [s for s in self.sink.src if s.op is o.STORE]
         sizes = "_".join([str(most(n)) for a, n in enumerate(self.shape) if n != 1 and a != self.chain.axis])
         lengths = "".join(f"_r{left.length}" for left in self.lefts)
