@@ -31,7 +31,7 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 WINDOW, WRITTEN_OUT = 7, 64      # steps along one loop of a window, and of all of its loops that are written out
-STRIPS = (4, 2)          # rows of results that a thread takes, where their windows overlap
+STRIPS = range(8, 1, -1)         # rows of results that a thread takes, where their windows overlap
 FULL = 0.75              # of a group's threads that have work: then loops stay as they are
 FEW_STORES = 16          # that one thread does for its result
 FOLD_STEPS = 12          # that one fold takes
@@ -249,9 +249,10 @@ def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[l
         return None if c.loop == name and c.rows and size % c.rows == 0 else f"strips divide {name}, of {size} rows"
     own = Strips(name, next((n for n in STRIPS if n <= most and size % n == 0), 1))
     rows = decisions.ask(own, refuses, lambda: [Strips(name, n) for n in STRIPS]).rows
-    if rows in (1, size):
-        return found.loops, inner
-    [strip] = moves.wide(For(row, LOOP, inner), rows, 1)
+    strips = moves.wide(For(row, LOOP, inner), rows, 1)
+    if rows == size:
+        return [r for r in found.loops if r is not row], strips
+    [strip] = strips
     assert isinstance(strip, For)
     return [strip.range if r is row else r for r in found.loops], strip.body
 
