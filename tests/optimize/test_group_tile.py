@@ -48,11 +48,15 @@ def test_convolutions_and_their_gradients(name: str) -> None:
         return seen[-1]
     check(join_sums(rewrite(written_out([result.uop]), ALGEBRA)), values, compiled, name)
     [kernel] = seen
-    assert kernel.moves[0].startswith("staged(") and ("k_parts" in kernel.moves[0]) == (leaf == "w")
-    assert len(kernel.phases) == 1 + stored_first + (leaf == "w")
+    in_parts = "k_parts" in kernel.moves[0]
+    assert kernel.moves[0].startswith("staged(") and (in_parts or leaf != "w")
+    assert len(kernel.phases) == 1 + stored_first + in_parts
 
 
-def test_tiles_of_few_columns_have_narrow_warps() -> None:
+@pytest.mark.parametrize("tile", [(8, 8, 64, 256), (8, 8, 16, 64), (8, 8, 4, 64), (4, 8, 16, 128), (2, 4, 32, 256)])
+def test_groups_of_any_size_and_form(tile: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warps of 8 or of 4 columns, in groups of 64 to 256 threads."""
+    monkeypatch.setattr(gpu, "GROUP_TILES", [gpu.Tile.of(*tile)])
     rng, values, seen = np.random.default_rng(0), Inputs(), list[Kernel]()
     a, b = (Tensor(values.leaf(rng.standard_normal(shape).astype("float32"))) for shape in ((1020, 20), (20, 30)))
 
@@ -60,18 +64,28 @@ def test_tiles_of_few_columns_have_narrow_warps() -> None:
         seen.append(optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW, products=False))
         return seen[-1]
     check(join_sums(rewrite(written_out([(a @ b).uop]), ALGEBRA)), values, compiled, "narrow")
-    assert "block_m=64, block_n=4" in seen[0].moves[0]
+    assert f"lanes={tile[3]}, block_m={tile[2]}, block_n={tile[3] // tile[2]}" in seen[0].moves[0]
 
 
-@pytest.mark.parametrize(("m", "n", "k", "around", "tile", "parts"), [
-    (4096, 4096, 4096, 1, (8, 8, 16), 1),              # a product
-    (32, 204800, 800, 1, (8, 8, 4), 1),                # a convolution with few channels
-    (64, 18432, 576, 1, (4, 8, 16), 1),
-    (128, 1152, 100352, 1, (8, 8, 16), 29),            # the gradient by weights: few tiles, a long sum
-    (32, 800, 204800, 1, (8, 8, 4), 132),
-    (256, 256, 256, 1, (2, 2, 16), 1),                 # too short to be cut
-    (64, 128, 784, 1, (2, 2, 16), 6),                  # unless hardly a group would have work
+@pytest.mark.parametrize(("m", "n", "k", "copied", "tile", "parts"), [
+    (4096, 4096, 4096, (16, 9), (8, 8, 16, 256), 1),           # a product
+    (32, 204800, 800, (16, 16), (8, 8, 4, 64), 1),             # a convolution with few channels
+    (64, 18432, 576, (16, 16), (8, 8, 8, 64), 3),              # 288 groups would be two or three on each processor
+    (128, 1152, 100352, (16, 16), (8, 8, 16, 256), 29),        # the gradient by weights: few tiles, a long sum
+    (32, 800, 204800, (16, 16), (8, 8, 4, 64), 150),           # seven tiles have 800 columns, of 896
+    (65536, 32, 64, (16, 9), (8, 4, 8, 64), 1),
+    (64, 128, 784, (16, 9), (2, 2, 8, 64), 8),
 ])
-def test_tile_and_parts_are_chosen_together(m: int, n: int, k: int, around: int, tile: gpu.Tile, parts: int) -> None:
-    ways = [(t, p) for t in gpu.EFFICIENCY for p in gpu.part_counts(m, n, k, around, t, 132)]
-    assert min(ways, key=lambda way: gpu.tile_time(m, n, k, around, *way, 132)) == (tile, parts)
+def test_tile_and_parts_are_chosen_together(m: int, n: int, k: int, copied: tuple[int, int],
+                                            tile: tuple[int, int, int, int], parts: int) -> None:
+    ways = [(t, p) for t in gpu.GROUP_TILES for p in gpu.part_counts(m, n, k, 1, t, 132)]
+    chosen, in_parts = min(ways, key=lambda way: gpu.tile_time(m, n, k, 1, *way, 132, copied))
+    assert (chosen[:4], in_parts) == (tile, parts)
+
+
+def test_a_factor_that_is_transposed_on_its_way_has_the_shorter_side() -> None:
+    """Groups of 128 threads, 64 x 128 or 128 x 64: an element takes longer, so fewer of them are copied."""
+    high, wide = gpu.Tile.of(8, 8, 16, 128), gpu.Tile.of(8, 8, 8, 128)
+    times = [gpu.tile_time(4096, 4096, 4096, 1, tile, 1, 132, copied)
+             for copied in ((16, 9), (9, 16)) for tile in (wide, high)]
+    assert times[0] < times[1] and times[3] < times[2]

@@ -63,6 +63,9 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "lanes": [(AVX512, lambda x, y: x * y + 1, lambda n: ((3, n), (n,))), (NEON, lambda x: x.exp(), lambda n: ((n,),))],
     "fold": [(AVX512, lambda x: x.softmax(1), lambda n: ((3, n + 1),)), (NEON, lambda x: x.sum(), lambda n: ((n, 5),))],
     "hold": [(replace(GPU, few_tasks=1), lambda x: x.softmax(1), lambda n: ((3, n + 64),))],
+    "strips": [(replace(GPU, few_tasks=1), lambda x: x.avg_pool2d((3, 3), 1), lambda n: ((n + 30, 2, 6, 7),)),
+               (replace(GPU, few_tasks=1), lambda x, w: x.conv2d(w, groups=3, padding=1),
+                lambda n: ((n + 20, 3, 7, 5), (3, 1, 3, 3)))],
     "row_pieces": [(replace(GPU, few_tasks=1), lambda x: (x * 2).sum(1), lambda n: ((64 * n, 32),))],
     "group": [(AVX512, lambda x: x.max(), lambda n: ((n + 1, 67),)), (NEON, lambda x: x.sum(0), lambda n: ((31, n),))],
     "tasks": [(AVX512, lambda x: x + 1, lambda n: ((n, 13),)), (NEON, lambda x: x.sum(1), lambda n: ((n, 13),))],
@@ -154,6 +157,8 @@ def test_every_kind_of_decision_is_here() -> None:
 REWRITES = {
     "boxed_tasks.in_boxes": "test_chained_matmul_pipeline.py::test_trees_are_right",
     "short_gpu_loops.along_results": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops.in_strips": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
+    "short_gpu_loops._written_out": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.apart": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",

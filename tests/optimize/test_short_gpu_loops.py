@@ -47,6 +47,9 @@ EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "two sums for each channel": (lambda x: x.sum((0, 2)) / (x * x).sum((0, 2)), (60, 3, 21)),
     "a sum of a sum": (lambda x: x.var((0, 2)), (60, 3, 21)),
     "windows": (lambda x: x.max_pool2d((2, 2)), (3, 4, 10, 6)),
+    "windows that overlap": (lambda x: x.avg_pool2d((3, 3), 1), (9, 4, 10, 6)),
+    "windows of all channels": (lambda x: x.conv2d(x[:1, :, :3, :3], padding=1), (15, 4, 8, 6)),
+    "windows of rows that nothing divides": (lambda x: x.avg_pool2d((3, 2), 1), (5, 4, 9, 6)),
     "normalized": (normalized, (20, 3, 6, 5)),
     "normalized, pooled, by the input": (pooled_gradient, (12, 3, 6, 4)),
     "a map with a row for each channel": (lambda x: x * x[:1, :, :1, :1] + 1, (5, 3, 4, 8)),
@@ -110,6 +113,16 @@ def test_short_rows_of_a_map_share_a_group() -> None:
 def test_a_pooling_window_belongs_to_one_thread() -> None:
     made = kernel(lambda x: x.max_pool2d((2, 2)), 512, 32, 20, 20)
     assert made.moves[0] == "lanes(loop=i0, tile=4, lanes=256)" and groups(made) == [512 * 32 * 100 // 1024]
+
+
+def test_a_thread_reads_once_what_windows_of_its_rows_share() -> None:
+    """Eight rows of a depthwise 3x3: 30 pixels and 9 weights, where each result by itself would read 9 of both."""
+    x, w = Tensor.zeros(32, 256, 56, 56).contiguous().realize(), Tensor.zeros(256, 1, 3, 3).contiguous().realize()
+    [item] = x.conv2d(w, groups=256, padding=1).schedule()
+    made = tree(item.ast, HOPPER)
+    assert made.moves[:2] == ["strips(loop=i3, rows=8)", "lanes(loop=i0, tile=1, lanes=256)"]
+    source = make_source(made, HOPPER, "cuda")
+    assert (source.count("data1["), source.count("data2["), source.count("fmaf(")) == (30, 9, 72)
 
 
 def test_two_sums_of_few_channels_are_cut_one_by_one() -> None:

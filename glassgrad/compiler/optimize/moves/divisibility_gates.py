@@ -19,6 +19,7 @@ from glassgrad.compiler.graph.index_algebra import add, divide, index, less, lin
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
                                             expressions, register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 MOST = 16                # loop nests that a kernel is cut into: each is compiled for itself
@@ -77,7 +78,7 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
 
 @move(lambda nests, lanes: None)
 def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | None:
-    """for i: y[2i] = a; for i: y[2i + 1] = b  ->  TASK, LANE: for 4 i: TILE e in 8: y[8i + e] = a or b
+    """for i: y[2i] = a; for i: y[2i + 1] = b  ->  TASK, LANE: TILE u: r, q = a, b; TILE u, e: y[2u + e] = r or q
     refuses (None): what is not stored by one statement each, or does not fill lines of what is stored"""
     around, inner = [task_loops(nest)[0] for nest in nests], [task_loops(nest)[1] for nest in nests]
     stores = [s for body in inner for s in body if isinstance(s, Store) and s.combine is None and s.gate is None]
@@ -93,7 +94,8 @@ def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | N
             any([found[n][0] - found[group[0]][0] for n in group] != list(range(step)) for group in groups):
         return None
     times = next(n for n in (4, 2, 1) if n * step <= max(8, step) and last.arg.size % n == 0)
-    each, lane, some = counter("e", times * step), counter("l", lanes), counter(last.arg.name, last.arg.size // times)
+    each, lane, some = counter("e", step), counter("l", lanes), counter(last.arg.name, last.arg.size // times)
+    beside = counter("u", times)
     loops = [*outer, some]
     size = math.prod(r.arg.size for r in loops)
     block = counter("b", -(-size // lanes))
@@ -101,16 +103,20 @@ def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | N
     inside = less(flat, index(size)) if size % lanes else None
     for r in reversed(loops):
         places[r], flat = modulo(flat, r.arg.size), divide(flat, r.arg.size)
-    at = {**{r: places[r] for r in outer}, last: add(multiply(places[some], times), divide(each, step))}
+    at = {**{r: places[r] for r in outer}, last: add(multiply(places[some], times), one(beside))}
+    wide = tuple([r for r in (beside, lane) if r.arg.size > 1])
+    kept = [register(f"line{n}", s.value.dtype, wide) for n, s in enumerate(stores)]
+    reads: list[Statement] = [Assign(r, moves.edge_gate(substitute_index(s.value, at, {}), inside))
+                              for r, s in zip(kept, stores)]
     body: list[Statement] = []
     for group in groups:
-        values = [substitute_index(stores[n].value, at, {}) for n in group]
-        value = values[-1]
+        value = kept[group[-1]]
         for number in reversed(range(step - 1)):
-            value = less(modulo(each, step), index(number + 1)).where(values[number], value)
-        first = substitute_index(stores[group[0]].index, {**at, last: multiply(places[some], times)}, {})
-        body.append(Store(stores[0].memory, add(first, each), moves.edge_gate(value, inside), None, inside))
-    return [For(block, TASK, [For(each, TILE, [For(lane, LANE, body)])])]
+            value = less(each, index(number + 1)).where(kept[group[number]], value)
+        to = add(substitute_index(stores[group[0]].index, at, {}), each)
+        body.append(Store(stores[0].memory, to, value, None, inside))
+    return [For(block, TASK, [*nested([beside], nested([lane], reads, LANE), TILE),
+                              *nested([beside, each], nested([lane], body, LANE), TILE)])]
 
 
 def _cut(body: list[Statement]) -> list[list[Statement]] | None:

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, expressions,
                                             load, local, task_loops, walk)
-from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
@@ -29,6 +30,8 @@ from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
+WINDOW, WRITTEN_OUT = 7, 64      # steps along one loop of a window, and of all of its loops that are written out
+STRIPS = range(8, 1, -1)         # rows of results that a thread takes, where their windows overlap
 FULL = 0.75              # of a group's threads that have work: then loops stay as they are
 FEW_STORES = 16          # that one thread does for its result
 FOLD_STEPS = 12          # that one fold takes
@@ -36,6 +39,13 @@ PHASE_STEPS = 24         # that one more phase takes, to begin and to end
 GROUPS = 4               # times a few tasks: groups that run at once, and that a sum is cut into parts for
 LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results;
 LEAST_FOLDED = 8         # and where they go along the sum
+
+
+@dataclass(frozen=True)
+class Strips(Choice):
+    """Rows of results whose windows a thread reads together."""
+    loop: str
+    rows: int
 
 
 def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
@@ -61,14 +71,18 @@ class Sums:
     begins: list[Assign]
     loop: For
     beside: int = 1                # neighbours that a thread reads at once
-    nested: bool = False           # whether it was several loops
+    loops: For | None = None       # as they were, where they were several
+
+    @property
+    def nested(self) -> bool:
+        return self.loops is not None
 
     @staticmethod
     def of(begins: list[Assign], loop: For) -> Sums:
         last = loop
         while len(last.body) == 1 and isinstance(last.body[0], For) and last.body[0].kind == LOOP:
             last = last.body[0]
-        return Sums(begins, one_loop(loop), divided(last.body, last.range), last is not loop)
+        return Sums(begins, one_loop(loop), divided(last.body, last.range), loop if last is not loop else None)
 
     @property
     def depth(self) -> int:
@@ -201,16 +215,66 @@ _INTEGERS: dict[o.Op, Callable[[int, int], int]] = {
 # -- the ways ----------------------------------------------------------------------------------------------------------
 def along_results(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
     """for a: for b: S  ->  TASK: LANE i: S[a = i // n, b = i % n]      (a thread for each result, or for neighbours)"""
-    lanes, axis = target.lanes(4), FlatAxis.of(found.loops)
-    flat = counter(found.loops[0].arg.name if found.loops else "i", axis.size)
-    inner = [wide for s in moves.serial(found.inner) for wide in _by_neighbours(s)]
-    last = found.loops[-1] if found.loops and not found.sums else None
+    lanes = target.lanes(4)
+    loops, inner = in_strips(found, target, decisions)
+    axis = FlatAxis.of(loops)
+    flat = counter(loops[0].arg.name if loops else "i", axis.size)
+    inner = [wide for s in moves.serial(inner) for wide in _by_neighbours(s)]
+    last = loops[-1] if loops and not found.sums else None
     beside = divided(inner, last) if last is not None else 1
-    tile = beside if beside > 1 else max(1, min(vectors_in_flight(inner), axis.size // (lanes * target.few_tasks)))
+    most = axis.size // (lanes * target.few_tasks) if axis.size == found.results else 1
+    tile = beside if beside > 1 else max(1, min(vectors_in_flight(inner), most))
     loop = For(flat, LOOP, sum_moves.chunks(moves.rebuild(inner, axis.apart(flat)), ADDS))
     chosen = ask_lanes(decisions, [loop], 0, tile, lanes)
     total = count(f.range for f in found.outer) * axis.size * work(inner)
     return nest(found.outer, moves.wide(loop, chosen.tile, chosen.lanes, beside=beside > 1), total, target, decisions)
+
+
+def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[list[UOp], list[Statement]]:
+    """for r: S  ->  for r by 4: TILE u: S[r + u]      where windows of neighbouring rows share what they read
+
+    The loops of a window are written out, so that a thread reads once what windows of its rows share; along a row,
+    neighbouring threads have neighbouring results. refuses (leaves it as it is): no index goes along a loop of results
+    as it goes along a loop of a sum."""
+    sums: list[Statement] = []
+    for part in found.sums:
+        sums += [*part.begins, part.loops or part.loop]
+    row = next((r for r in found.loops if _has_windows(sums, r)), None)
+    if row is None:
+        return found.loops, found.inner
+    inner, name, size = [*_written_out(sums), *found.rest], row.arg.name, row.arg.size
+    most = found.results // (target.lanes(4) * target.few_tasks) if row is not found.loops[-1] else 1
+
+    def refuses(c: Strips) -> str | None:
+        return None if c.loop == name and c.rows and size % c.rows == 0 else f"strips divide {name}, of {size} rows"
+    own = Strips(name, next((n for n in STRIPS if n <= most and size % n == 0), 1))
+    rows = decisions.ask(own, refuses, lambda: [Strips(name, n) for n in STRIPS]).rows
+    strips = moves.wide(For(row, LOOP, inner), rows, 1)
+    if rows == size:
+        return [r for r in found.loops if r is not row], strips
+    [strip] = strips
+    assert isinstance(strip, For)
+    return [strip.range if r is row else r for r in found.loops], strip.body
+
+
+def _has_windows(body: list[Statement], row: UOp) -> bool:
+    """Whether windows along a loop overlap: an index goes along it as it goes along a short loop of a sum."""
+    sums = {f.range for f in walk(body) if isinstance(f, For) and 1 < f.range.arg.size <= WINDOW}
+    places = [linear(n.src[1])[1] for s in walk(body) for n in toposort(expressions(s)) if n.op is o.LOAD]
+    return any(atom in sums and stride == terms.get(row) for terms in places for atom, stride in terms.items())
+
+
+def _written_out(body: list[Statement]) -> list[Statement]:
+    """for k in 3: S  ->  TILE u in 3: S[u]      for short loops"""
+    out: list[Statement] = []
+    for s in body:
+        if not isinstance(s, For):
+            out.append(s)
+            continue
+        loop, size = For(s.range, s.kind, _written_out(s.body)), s.range.arg.size
+        short = size <= WINDOW and size * max(times for _, times in weighed(s.body)) <= WRITTEN_OUT
+        out += moves.wide(loop, size, 1) if short else [loop]
+    return out
 
 
 def _by_neighbours(s: Statement) -> list[Statement]:

@@ -8,10 +8,10 @@
             for k of the step: every thread multiplies its rows by its columns, in registers
         the epilogue
 
-A group's threads form a square of 16 x 16 (8 x 32 for few rows, 32 x 8 for few columns), and each has `rows` x
-`vectors` results of the block: in pieces of four that lie side by side with its neighbours', so that threads read
-different banks. Edges are copied as zeros and not stored. With two stages, the next tiles go to other memory than those
-that are multiplied, and threads wait for each other once in a step, not twice.
+A group's threads form a rectangle (16 x 16; 4 x 56 for few rows), and each has `rows` x `vectors` results of the
+block: in pieces of four that lie side by side with its neighbours', so that threads read different banks. Edges are
+copied as zeros and not stored. With two stages, the next tiles go to other memory than those that are multiplied, and
+threads wait for each other once in a step, not twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, cou
 from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
-from glassgrad.compiler.optimize.targets.gpu_costs import SIDE
 from glassgrad.compiler.optimize.targets.target import Target
 
 
@@ -51,22 +50,22 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         columns_of.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
     processors = target.few_tasks // 2
 
+    copied = copy_cost(product.left, m, k), copy_cost(product.right, in_order, k)
+
     def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
         n, outer, factor, tile, parts = way
-        return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors)
+        return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors, copied)
     short, long = sorted((m.size, columns_of[-1][0].size))
     thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE) or k.size < gpu.LIMITS.least_k
     if thin or product.total.dtype.kind != "f":
         return None
     n, outer, _, tile, parts = min(
-        ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.EFFICIENCY
+        ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.GROUP_TILES
          for parts in gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors)), key=time)
-    rows, columns, side = tile
-    step = gpu.step_of(tile)
-    tiles_bytes = step * (sum(gpu.tile_size(tile)) + 2 * gpu.PAD) * product.total.dtype.itemsize
-    two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * step
-    own = Tiling("staged", rows, columns, gpu.THREADS, block_m=side, block_n=gpu.THREADS // side, left="shared",
-                 right="shared", k_block=step, k_parts=parts, stages=2 if two else 1)
+    tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * product.total.dtype.itemsize
+    two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * tile.step
+    own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,
+                 left="shared", right="shared", k_block=tile.step, k_parts=parts, stages=2 if two else 1)
     in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
     if in_steps is not None:
         k = FlatAxis.of(in_steps)
@@ -129,13 +128,14 @@ class GroupTile:
 
     def thread(self) -> tuple[UOp, UOp]:
         """A thread's place among those of the group, along M and along N."""
-        if self.c.block_m == SIDE and self.c.vectors < gpu.PIECE:
-            return divide(self.lane, SIDE), modulo(self.lane, SIDE)
-        wide = min(gpu.WARP_WIDE, self.c.block_n)
+        if self.c.vectors < gpu.PIECE:
+            return divide(self.lane, self.c.block_n), modulo(self.lane, self.c.block_n)
+        wide = gpu.warp_width(self.c.block_m, self.c.block_n)
         high = gpu.WARP // wide
         warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide
-        return (add(multiply(divide(warp, across), high), divide(inside, wide)),
-                add(multiply(modulo(warp, across), wide), modulo(inside, wide)))
+        row = add(modulo(inside, 2), multiply(divide(inside, 2 * wide), 2))       # two rows at a time: 8 threads, which
+        column = modulo(divide(inside, 2), wide)                                  # read at once, touch 2 x 4 pieces
+        return (add(multiply(divide(warp, across), high), row), add(multiply(modulo(warp, across), wide), column))
 
     @staticmethod
     def position(own: UOp, of: int, thread: UOp, threads: int) -> UOp:
@@ -191,34 +191,26 @@ class _SharedTile:
     def __init__(self, name: str, value: UOp, axis: FlatAxis, begin: UOp, size: int, tiling: GroupTile):
         self.value, self.axis, self.k, self.begin, self.size, self.tiling = value, axis, tiling.k, begin, size, tiling
         self.depth, self.pitch = tiling.c.k_block, size + gpu.PAD
+        self.along_k = lies_along_k(value, axis, tiling.k)
         self.memories = [local(f"{name}{stage or ''}", value.dtype, self.depth * self.pitch)
                          for stage in range(tiling.c.stages)]
         each = size * self.depth // tiling.lane.arg.size                         # elements of a thread,
-        piece = min(each, gpu.PIECE) if self.is_matrix() else 1                  # of which so many are neighbours
+        piece = min(each, gpu.PIECE) if is_matrix(value, axis, tiling.k) else 1  # of which so many are neighbours
         self.beside = counter(f"{name}_e", piece)
         self.over = counter(f"{name}_u", each // self.beside.arg.size)
         wide = tuple(r for r in (self.over, self.beside, tiling.lane) if r.arg.size > 1)
         self.next = register(f"{name}_next", value.dtype, wide)
-
-    def is_matrix(self) -> bool:
-        """Whether neighbours of the factor are neighbours in memory. Those of a window are not always: each would need
-        an index of its own, where a thread that has one column of it needs one."""
-        if self.value.op is not o.LOAD or len(self.value.src) != 2:
-            return False
-        position, step = counter("position", self.axis.size), counter("step", self.k.size)
-        _, terms = linear(substitute_index(self.value.src[1], {**self.axis.apart(position), **self.k.apart(step)}, {}))
-        return all(atom.op is o.RANGE for atom in terms)
 
     def at(self, stage: int, k: UOp, position: UOp) -> UOp:
         return load(self.memories[stage], add(multiply(k, self.pitch), position))
 
     def place(self) -> tuple[UOp, UOp]:
         """A thread's element as (position, k): neighbouring threads read neighbouring pieces."""
-        along, piece = (self.depth if self.along_k() else self.size), self.beside.arg.size
+        along, piece = (self.depth if self.along_k else self.size), self.beside.arg.size
         number = add(multiply(one(self.over), self.tiling.lane.arg.size), self.tiling.lane)
         line = divide(number, along // piece)
         inner = add(multiply(modulo(number, along // piece), piece), one(self.beside))
-        return (line, inner) if self.along_k() else (inner, line)
+        return (line, inner) if self.along_k else (inner, line)
 
     def read(self, begin_k: UOp) -> list[Statement]:
         """Read the elements of a step into registers, zeros past the edges."""
@@ -236,9 +228,25 @@ class _SharedTile:
     def for_all(self, statement: Statement) -> list[Statement]:
         return nested([self.over, self.beside], [For(self.tiling.lane, LANE, [statement])], TILE)
 
-    def along_k(self) -> bool:
-        """Whether what lies side by side in memory follows K."""
-        reads = [n for n in toposort([self.value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
-        inner = self.k.parts[-1]
-        return any(stride_along(n.src[1], inner) == 1 for n in reads) and \
-            not any(stride_along(n.src[1], self.axis.parts[-1]) == 1 for n in reads if ranges_of(n.src[1]))
+
+def is_matrix(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
+    """Whether neighbours of a factor are neighbours in memory. Those of a window are not always: each would need an
+    index of its own, where a thread that has one column of it needs one."""
+    if value.op is not o.LOAD or len(value.src) != 2:
+        return False
+    position, step = counter("position", axis.size), counter("step", k.size)
+    _, terms = linear(substitute_index(value.src[1], {**axis.apart(position), **k.apart(step)}, {}))
+    return all(atom.op is o.RANGE for atom in terms)
+
+
+def lies_along_k(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
+    """Whether what lies side by side in memory follows K."""
+    reads = [n for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
+    return any(stride_along(n.src[1], k.parts[-1]) == 1 for n in reads) and \
+        not any(stride_along(n.src[1], axis.parts[-1]) == 1 for n in reads if ranges_of(n.src[1]))
+
+
+def copy_cost(value: UOp, axis: FlatAxis, k: FlatAxis) -> int:
+    """Cycles in which a thread copies one element of a factor."""
+    straight = is_matrix(value, axis, k) and not lies_along_k(value, axis, k)
+    return gpu.COPIED if straight else gpu.COPIED_ACROSS

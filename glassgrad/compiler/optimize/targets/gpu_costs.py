@@ -5,11 +5,12 @@ A group of threads shares a tile of each factor. Does not know loops, nor a GPU'
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 LIMITS = TilingThresholds(least_k=8)
 THREADS = 256            # of a group
-SIDE = 16                # of them along M, and along N, where a tile is about square
 WARP_WIDE = 8            # threads of a warp along N, elsewhere; fewer where a tile has fewer
 PIECE = 4                # neighbouring positions of a thread: one access of 16 bytes
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
@@ -31,50 +32,87 @@ LEAST_ROW_THREADS = 64   # of a group that holds a row
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
-# Of K: what is worth a part of its own; a smaller one, where so many times the groups are no more than the processors,
-# of which there are so many at most, that one phase adds up.
-PART, SMALL_PART, FEW_GROUPS, MOST_PARTS = 512, 128, 16, 128
-# Results of a thread along M and N, and threads of a group along M: with the share of the chip's rate. A thread reads
-# 4 * (rows + columns) bytes of shared memory for rows * columns products, which limits all but the largest.
-EFFICIENCY = {(8, 8, 16): 1.0, (8, 4, 16): 0.8, (4, 8, 16): 0.8, (4, 4, 16): 0.6, (8, 2, 16): 0.6, (2, 8, 16): 0.5,
-              (4, 2, 16): 0.4, (2, 4, 16): 0.4, (2, 2, 16): 0.25,
-              (8, 8, 8): 0.95, (8, 8, 4): 0.85, (4, 8, 8): 0.65, (4, 4, 8): 0.5, (4, 2, 8): 0.35,
-              (8, 8, 32): 0.95, (8, 8, 64): 0.85, (8, 4, 32): 0.65, (4, 4, 32): 0.5, (2, 4, 32): 0.35}
-Tile = tuple[int, int, int]
+PART, FEW_PARTS = 96, (1, 2, 3, 4, 6)    # of K: what is worth a part of its own; how many, where groups are not few
+# Results of a thread along M and N, with the share of the chip's rate: it reads 4 * (rows + columns) bytes of shared
+# memory for rows * columns products, which limits all but the largest.
+EFFICIENCY = {(8, 8): 1.0, (8, 4): 0.85, (4, 8): 0.85, (4, 4): 0.75, (8, 2): 0.6, (2, 8): 0.5, (4, 2): 0.45,
+              (2, 4): 0.45, (2, 2): 0.26}
+GROUP_SIZES = {256: 1.05, 128: 1.0, 64: 1.0}     # threads of a group, and how much longer a product takes: all of them
+                                                 # wait for each other
+SMALL_TILE, MOST_FLAT = 32, 4    # results of a thread up to which tiles are no longer than so many times their width
+COPIED, COPIED_ACROSS = 9, 16    # cycles in which a thread copies an element of a step: of a matrix as it lies; of one
+                                 # that is transposed on its way, or of windows
+TILE_ENDS = 250          # cycles before the first and after the last step for each result of a thread, which groups on
+                         # one processor share
+RESIDENT = 512           # threads of a processor, with 128 registers each,
+FEWER_THREADS = 0.38     # and how much of the rate is left of fewer: their part to the power of this
+JOIN_PARTS = 1 / 300     # cycles to store a sum of a part, and to add it
+JOIN_BEGINS = 8000       # likewise: for a phase that adds up parts
 
 
-ONE_GROUP = 1.3          # times as long, where a processor has one group alone: none works while it waits
-JOIN_PARTS = 1 / 1200    # of the time of one product of each thread: to store a sum of a part, and to add it
-JOIN_BEGINS = 800        # likewise: for a phase that adds up parts
+def warp_width(threads_m: int, threads_n: int) -> int:
+    """How many threads of a warp lie along N, in a group with so many along M and N; 0: warps do not fill it."""
+    return next((n for n in (WARP_WIDE, WARP_WIDE // 2) if threads_n % n == 0 and threads_m % (WARP // n) == 0), 0)
 
 
-def tile_size(tile: Tile) -> tuple[int, int]:
-    """The results of a group, along M and N."""
-    rows, columns, side = tile
-    return rows * side, columns * (THREADS // side)
+class Tile(NamedTuple):
+    """Results of a thread along M and N; threads of a group, how many of them lie along M; results of the group."""
+    rows: int
+    columns: int
+    side: int
+    threads: int
+    height: int
+    width: int
+
+    @staticmethod
+    def of(rows: int, columns: int, side: int, threads: int) -> Tile:
+        return Tile(rows, columns, side, threads, rows * side, columns * (threads // side))
+
+    @property
+    def copied(self) -> float:
+        """Elements of both factors that a thread copies for one step of K."""
+        return (self.height + self.width) / self.threads
+
+    @property
+    def step(self) -> int:
+        """Of K that are copied at once."""
+        return STEP if STEP * self.copied <= MOST_COPIED else STEP // 2
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether warps fill it, and each thread copies as many elements of a step; small ones are about square."""
+        filled = warp_width(self.side, self.threads // self.side) > 0
+        square = self.rows * self.columns > SMALL_TILE or \
+            max(self.height, self.width) <= MOST_FLAT * min(self.height, self.width)
+        return filled and square and all(of * self.step % self.threads == 0 for of in (self.height, self.width))
 
 
-def step_of(tile: Tile) -> int:
-    """Of K that are copied at once."""
-    return STEP if STEP * sum(tile_size(tile)) <= MOST_COPIED * THREADS else STEP // 2
+GROUP_TILES = [tile for results in EFFICIENCY for side in (16, 8, 4, 32, 64) for threads in GROUP_SIZES
+               if (tile := Tile.of(*results, side, threads)).is_whole]
 
 
-def tile_time(m: int, n: int, k: int, around: int, tile: Tile, parts: int, processors: int) -> float:
-    """How long tiles of a size take, with K in so many parts: rounds of groups that run at once, each with its work and
-    its efficiency; and what adds up the parts."""
-    height, width = tile_size(tile)
-    groups = parts * around * -(-m // height) * -(-n // width)
-    alone = ONE_GROUP if groups <= processors else 1.0
+def tile_time(m: int, n: int, k: int, around: int, tile: Tile, parts: int, processors: int,
+              copied: tuple[int, int] = (COPIED_ACROSS, COPIED)) -> float:
+    """About how many cycles tiles of a size take, with K in so many parts: all groups of the processor that has most,
+    as many of them at once as fit; and what adds up the parts. `copied` is what elements of both factors take."""
+    groups = parts * around * -(-m // tile.height) * -(-n // tile.width)
+    rounds, left = divmod(-(-groups // processors), RESIDENT // tile.threads)
+    results = tile.rows * tile.columns
+    copies = (copied[0] * tile.height + copied[1] * tile.width) / tile.threads
+    step = results / EFFICIENCY[tile[:2]] * GROUP_SIZES[tile.threads] + copies
+
+    def cycles(at_once: int) -> float:
+        share = at_once * tile.threads / RESIDENT
+        return share ** (1 - FEWER_THREADS) * RESIDENT / LANES * -(-k // parts) * step + TILE_ENDS * results / at_once
     join = JOIN_BEGINS + parts * around * m * n * JOIN_PARTS if parts > 1 else 0.0
-    return -(-groups // processors) * -(-k // parts) * tile[0] * tile[1] / EFFICIENCY[tile] * alone + join
+    return rounds * cycles(RESIDENT // tile.threads) + (cycles(left) if left else 0.0) + join
 
 
 def part_counts(m: int, n: int, k: int, around: int, tile: Tile, processors: int) -> list[int]:
-    """Into how many parts K may be cut: one, or as many as fill one round of groups, or several."""
-    height, width = tile_size(tile)
-    groups = around * -(-m // height) * -(-n // width)
-    most = max(k // PART, min(k // SMALL_PART, MOST_PARTS) if FEW_GROUPS * groups <= processors else 0)
-    return sorted({max(1, min(rounds * processors // groups, most)) for rounds in (0, 1, 2, 4)})
+    """Into how many parts K may be cut: few, or as many as give each processor the groups that fit it, or fewer."""
+    groups = around * -(-m // tile.height) * -(-n // tile.width)
+    at_once = RESIDENT // tile.threads * processors
+    return sorted({max(1, min(parts, k // PART)) for parts in (*FEW_PARTS, at_once // groups, 2 * at_once // groups)})
 
 
 # -- a matrix unit of a group ------------------------------------------------------------------------------------------
@@ -89,7 +127,8 @@ STEP_REGISTERS = 40      # that it needs besides, where copies bring all factors
 NARROW_STEP = 64         # columns up to which steps keep memory of the group as busy as the unit, for their left factor
 HELD_WORK = 2048         # steps of a task's sums from which it pays to read a left factor into registers first
 MOST_STAGES = 8          # of copies that are on their way
-STAGE_BYTES = 1024       # that stages begin at multiples of: eight lines, which are permuted together
+STAGE_BYTES = 1024       # that stages begin at multiples of: so many lines, which are permuted together
+PERMUTED = 8
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
 MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stores
@@ -98,13 +137,15 @@ CACHE_LINE = 128         # bytes
 CACHE_BYTES = 32 << 20   # of the cache that all processors share: what is read there may be read in any order
 SECTOR = 64              # bytes of it that are brought at once
 COPY_AXES = 5            # of a copied box
-PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
+PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores: fewer rows, where these are
+PACK_GROUPS = 132                        # fewer groups than this
 # Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
 UNIT_RATES = {(192, 256, 1): 1.0, (128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9,
               (128, 64, 1): 0.72, (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 128, 4): 0.65,
               (64, 64, 1): 0.48, (64, 64, 2): 0.47}
-# steps of K that are worth a part; parts at least; the share of all possible ones that will do, if they come out even
-UNIT_PART, UNIT_PARTS, EVEN_PARTS = 16, 4, 0.7
+# steps of K that are worth a part; parts at least, and at most; the share of all possible ones that will do, if they
+# come out even
+UNIT_PART, UNIT_PARTS, MOST_PARTS, EVEN_PARTS = 12, 4, 128, 0.7
 # Tiles of a unit that multiplies out of registers, with the part of its rate that is supposed.
 WARP_TILES = {(128, 128): 1.0, (128, 64): 0.8, (64, 128): 0.7, (64, 64): 0.6}
 WARP_STEP = 32           # of K that are copied at once

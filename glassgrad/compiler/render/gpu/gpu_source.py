@@ -112,7 +112,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         scratch = self._scratch_lines(in_global)
         body = [f"{self.counts_in} {self.thread} = {d.thread};", *scratch, *self.beside.begin(), *self.pointers,
                 *declared, *head, *lines, *foot, *self.beside.end()]
-        at_once = AT_ONCE if self.group_bytes <= gpu.SHARED_BYTES // AT_ONCE and self.fits_registers(AT_ONCE) else 1
+        at_once = AT_ONCE if self.sums() or self.threads > gpu.RESIDENT // AT_ONCE else gpu.RESIDENT // self.threads
+        at_once = min(at_once, gpu.SHARED_BYTES // max(self.group_bytes, 1)) if self.fits_registers(at_once) else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         if self.beside.cluster > 1:
             declaration += f" __cluster_dims__({self.beside.cluster}, 1, 1)"
@@ -205,7 +206,9 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         if range_ in self.handed_on or len(steps) > 1 or steps and self.matrix_registers(1) > gpu.REGISTERS:
             return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
-        times = UNIT_STEPS if steps else SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
+        stages = self.beside.stages                  # five of them: five steps, so that each has a stage of its own
+        unit_steps = stages if stages > UNIT_STEPS and stages % UNIT_STEPS else UNIT_STEPS
+        times = unit_steps if steps else SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
         return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------

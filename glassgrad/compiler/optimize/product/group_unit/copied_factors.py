@@ -64,6 +64,8 @@ class Factor:
         outer = [(Axis(r.arg.size, stride), padded.get(r, r)) for r, stride in self.outer]
         at_once = math.gcd(size, self.own[0].size) if len(self.own) > 1 else size
         at_once = at_once if self.along_k else line
+        if self.along_k and len(self.own) == 1:                   # none for rows of a tile past the only ones there are
+            size = at_once = min(size, -(-self.axis.size // gpu.PERMUTED) * gpu.PERMUTED)
         found = []
         for i in range(0, size, at_once):
             own, sums = _along(self.own, add(position, index(i))), _along(self.sum, k)
@@ -172,10 +174,12 @@ def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: 
     """The loops that store lines: a thread stores a piece of each of several, a group several short ones at once."""
     lines, inner = size
     per_line = min(gpu.PACK_LANES, -(-inner // piece))            # threads
+    while rows_at_once > 1 and count(used) * lines * inner < gpu.PACK_GROUPS * gpu.PACK_LANES * piece * rows_at_once:
+        rows_at_once //= 2                                        # more groups, whose threads wait for fewer loads
     at_once = rows_at_once * (gpu.PACK_LANES // per_line)
     some, block = counter("p", -(-lines // at_once)), counter("pb", -(-inner // (per_line * piece)))
     rows, each, lane = counter("pr", rows_at_once), counter("pe", piece), counter("l", gpu.PACK_LANES)
-    in_group = add(multiply(divide(lane, per_line), rows_at_once), rows)
+    in_group = add(multiply(divide(lane, per_line), rows_at_once), one(rows))
     at_line = add(multiply(one(some), at_once), in_group)
     begin = multiply(add(multiply(one(block), per_line), modulo(lane, per_line)), piece)
     gate = both(moves.below(at_line, lines), moves.below(begin, inner))
