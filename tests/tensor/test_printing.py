@@ -57,6 +57,14 @@ def test_showing_never_raises() -> None:
         f"shape=(10000000, 10000000), dtype=float32, device={x.device})"
 
 
+def test_an_error_without_a_text_is_shown_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(x: object) -> str:
+        raise MemoryError
+    monkeypatch.setattr("glassgrad.tensor.printing._values", fail)
+    x = Tensor.ones(2)
+    assert repr(x) == f"Tensor(<cannot be computed: MemoryError>, shape=(2,), dtype=float32, device={x.device})"
+
+
 # -- the layout of numbers ------------------------------------------------------------------------------------------
 NEW = tuple(int(n) for n in np.__version__.split(".")[:2]) >= (2, 3)       # since when a type's digits count
 
