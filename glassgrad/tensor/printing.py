@@ -35,7 +35,7 @@ def as_text(x: Any) -> str:
     except JitError:                    # a value that is read inside a jitted function is refused, shown ones too
         raise
     except Exception as problem:        # whatever else is wrong, a debugger can go on
-        body = f"<cannot be computed: {str(problem).splitlines()[0]}>, shape={x.shape}"
+        body = f"<cannot be computed: {(str(problem) or type(problem).__name__).splitlines()[0]}>, shape={x.shape}"
     return f"Tensor({body}, dtype={x.dtype.name}, device={x.device})"
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 from pathlib import Path
 
 from glassgrad.conformance.check_groups import GROUPS
 from glassgrad.runtime.devices import RECORDS
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "devices"
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "docs" / "devices"
 
 
 def rows() -> dict[str, list[str]]:
@@ -50,3 +53,32 @@ def test_the_conformance_report_has_no_failures_and_says_when_it_was_made() -> N
         assert all(failed == "0" for *_, failed, _ in graded), section
         assert f"Grade {len(GROUPS)} of {len(GROUPS)}" in section, section
         assert re.search(r"Run \d{4}-\d\d-\d\d at (commit|version) \S+, with Python 3", section)
+
+
+def lines_of_devices() -> dict[str, tuple[int, int, int]]:
+    """Lines of code of the GPUs other than CUDA: entry among the dialects, driver, renderer of its own."""
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "tools" / "figures.py")
+    assert spec and spec.loader
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    dialects = ROOT / "glassgrad/compiler/render/gpu/dialects.py"
+    entries = {node.targets[0].id: (node.end_lineno or 0) - node.lineno + 1
+               for node in ast.parse(dialects.read_text()).body
+               if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}
+    drivers = {"AMD": "hip", "OPENCL": "opencl", "METAL": "metal", "WEBGPU": "webgpu"}
+    folder = ROOT / "glassgrad/runtime/gpu"
+    driver_lines = {name: figures.code_lines(folder / f"{file}.py") for name, file in drivers.items()}
+    renderers = {"WEBGPU": sum(map(figures.code_lines, (ROOT / "glassgrad/compiler/render/wgsl").glob("*.py")))}
+    return {name: (entries.get({"AMD": "HIP"}.get(name, name), 0), driver_lines[name], renderers.get(name, 0))
+            for name in drivers}
+
+
+def test_a_gpu_takes_at_most_350_lines_and_the_page_has_the_count() -> None:
+    table = (ROOT / "docs" / "extending" / "backend.md").read_text()
+    for name, (dialect, driver, renderer) in lines_of_devices().items():
+        together = dialect + driver + renderer
+        assert together <= 350, f"{name}: {together} lines"
+        [row] = re.findall(rf"^\| `{name}` \|(.*)\|$", table, re.M)
+        shown = [int(re.sub(r"\D", "", cell) or 0) for cell in row.split("|")]
+        counted = [dialect, driver, renderer, together]
+        assert all(abs(a - b) <= 10 for a, b in zip(shown, counted)), f"{name}: {counted}, the page has {shown}"

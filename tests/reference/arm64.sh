@@ -7,7 +7,7 @@
 #
 # The first run fills .venv/arm64 (0.4 GB; no root needed, nothing of the system is changed). It needs Debian, with
 #   apt install qemu-user-static                  the emulator
-#   apt install gcc-aarch64-linux-gnu             optional: a C compiler for the device CLANG, which runs unemulated
+#   apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross      optional: a C compiler for CLANG, which runs unemulated
 set -eu
 CDPATH='' cd -- "$(dirname -- "$0")/../.."
 python=${python:-python3}

@@ -4,7 +4,7 @@ Python and LLVM run on this machine, as fast as ever: LLVM writes machine code f
 qemu-user (shims/arm64_runner.c) shares a file of memory with this process and executes the code, task after task.
 So the whole suite can run on NEON code; `./dev arm64` emulates everything instead, loading and threads included.
 
-    DEVICE=ARM64_SHIM ./dev test tests/tensor        needs apt install qemu-user-static gcc-aarch64-linux-gnu
+    DEVICE=ARM64_SHIM ./dev test tests/tensor        needs what INSTALL says
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from glassgrad.runtime.kernel_source import build, kernel_of
 from glassgrad.runtime.wasm.linear_memory import FIRST, FIRST_BYTES, LIMIT, LinearMemory
 
 RUNNER = Path(__file__).resolve().parent / "shims" / "arm64_runner.c"
-INSTALL = "apt install qemu-user-static gcc-aarch64-linux-gnu"
+INSTALL = "apt install qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 TRIPLE = "aarch64-unknown-linux-gnu"
 NEOVERSE_N1 = Target("aarch64", 16, 32, frozenset({"neon", "lse", "dotprod", "fullfp16"}), 64 << 10, 1 << 20)
 BASE = 0x20_0000_0000            # where the emulated program has the file; addresses of blocks are distances from it

@@ -35,7 +35,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected, no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock
 
 SHIMS = Path(__file__).resolve().parent / "shims"
@@ -79,10 +79,12 @@ def _built(text: str, flags: Sequence[str]) -> Path:
     library = CACHE / f"{name}.so"
     if not library.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        source, unfinished = CACHE / f"{name}.cpp", CACHE / f"{name}.{os.getpid()}.{threading.get_ident()}"
+        unfinished = CACHE / f"{name}.{os.getpid()}.{threading.get_ident()}"
+        source = unfinished.with_suffix(unfinished.suffix + ".cpp")     # of this thread: others may compile the same
         source.write_text(text)
         done = subprocess.run([compiler() or "", *flags, "-x", "c++", str(source), "-o", str(unfinished), "-lgcc"],
                               capture_output=True, text=True)
+        source.replace(CACHE / f"{name}.cpp")
         if done.returncode:
             raise Rejected(done.stderr)
         unfinished.replace(library)
@@ -150,7 +152,10 @@ class ShimMemory:
         self.blocks: dict[int, tuple[Any, int]] = {}
 
     def allocate(self, nbytes: int) -> MemoryBlock:
-        memory = ctypes.create_string_buffer(nbytes + PLACE)
+        try:
+            memory = ctypes.create_string_buffer(nbytes + PLACE)
+        except MemoryError:
+            raise no_memory_left(nbytes) from None
         address = -(-ctypes.addressof(memory) // PLACE) * PLACE
         ctypes.memset(address, 0xff, nbytes)                         # nothing is there: floats are not numbers
         bisect.insort(self.starts, address)
@@ -199,7 +204,7 @@ class ShimDevice(GpuDevice):
         library = CACHE / f"{hashlib.sha256(compiled).hexdigest()[:32]}.load.so"
         if not library.exists():
             CACHE.mkdir(parents=True, exist_ok=True)
-            unfinished = library.with_suffix(f".{os.getpid()}")
+            unfinished = library.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
             unfinished.write_bytes(compiled)
             unfinished.replace(library)
         loaded = ctypes.CDLL(str(library))

@@ -50,11 +50,19 @@ def test_only_the_ends_of_a_product_are_computed() -> None:
 
 def test_showing_never_raises() -> None:
     x = Tensor.ones(10**7, 10**7).contiguous().sort(0)[0]
-    on_gpu, bound = "the GPU has no memory left", "a kernel's argument is larger than WebGPU binds here"
-    why = {"CUDA": on_gpu, "AMD": on_gpu, "WEBGPU": bound, "OPENCL": "OPENCL has no block as large as this tensor"}.get(
-        x.device, "there is not enough memory for this tensor")
+    on_gpu, block = "the GPU has no memory left", f"{x.device} has no block as large as this tensor"
+    why = {"CUDA": on_gpu, "AMD": on_gpu, "HIP_SHIM": on_gpu, "METAL_SHIM": on_gpu, "WEBGPU": block,
+           "OPENCL": block}.get(x.device, "there is not enough memory for this tensor")
     assert repr(x) == f"Tensor(<cannot be computed: {why}>, " \
         f"shape=(10000000, 10000000), dtype=float32, device={x.device})"
+
+
+def test_an_error_without_a_text_is_shown_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(x: object) -> str:
+        raise MemoryError
+    monkeypatch.setattr("glassgrad.tensor.printing._values", fail)
+    x = Tensor.ones(2)
+    assert repr(x) == f"Tensor(<cannot be computed: MemoryError>, shape=(2,), dtype=float32, device={x.device})"
 
 
 # -- the layout of numbers ------------------------------------------------------------------------------------------

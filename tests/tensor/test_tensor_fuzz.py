@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch, the reference of gradients
 
 from tensor_fuzzer import check  # noqa: E402
 
-from glassgrad import Context, Tensor  # noqa: E402
+from glassgrad import Context, Device, Tensor  # noqa: E402
 
 SECONDS = 25
 
@@ -23,7 +23,7 @@ def test_random_programs(seed: int) -> None:
     done = 0
     while done < 10 or time.monotonic() < stop and done < 300:
         report = check(seed + done)
-        assert not report, report
+        assert not report or " has no float64\n" in report and not Device[Device.DEFAULT].has_float64, report
         done += 1
 
 

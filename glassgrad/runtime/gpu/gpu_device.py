@@ -7,6 +7,7 @@ once, kept on disk, and launched in order. A subclass adds its memory, its compi
 from __future__ import annotations
 
 import json
+import math
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from glassgrad.runtime.host_memory import readable
 from glassgrad.runtime.kernel_key import cache_key, cost
 from glassgrad.runtime.search.searched_kernels import SearchedKernels
 
-__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "driver_failure",
+__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "block_too_large", "driver_failure",
            "no_memory_left"]
 
 USER_THREADS = 256        # of each group, where a kernel is the user's own
@@ -77,6 +78,7 @@ class GpuDevice(SearchedKernels, Backend):
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
     target: Target = GPU      # what kernels are written for
+    largest_block = 1 << 62   # bytes that an argument of a kernel may have
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
@@ -162,6 +164,9 @@ class GpuDevice(SearchedKernels, Backend):
                               expected=f"at most {most}",
                               fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
+        size = max((math.prod(p.arg.shape) * p.dtype.itemsize for p in params), default=0)
+        if size > self.largest_block:
+            raise block_too_large(self.name, size, self.largest_block)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
                            [p.arg.scalar for p in params], launch.maps, kernel.moves]).encode()
         return head, built.source, lines_of(ast)
@@ -249,6 +254,13 @@ def driver_failure(name: str, doing: str, given: str) -> DeviceError:
     """What is said when a driver fails at something that has nothing to do with what is computed."""
     return DeviceError(f"{name} failed to {doing}", given=given, expected="a device that answers",
                        fix="start the program anew; if it happens again, see the driver's messages, or use DEV=CPU")
+
+
+def block_too_large(name: str, size: int, largest: int) -> MemoryLimitError:
+    """What is said when no block of a device can have so many bytes."""
+    return MemoryLimitError(f"{name} has no block as large as this tensor", given=f"a request of {readable(size)}",
+                            expected=f"at most {readable(largest)}, which the driver allows",
+                            fix="use smaller tensors or batches")
 
 
 def no_memory_left(size: int) -> MemoryLimitError:

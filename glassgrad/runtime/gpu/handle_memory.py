@@ -14,10 +14,10 @@ import threading
 import weakref
 from typing import Any
 
-from glassgrad.base.errors import Bug, DeviceError, MemoryLimitError
+from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.runtime.gpu.gpu_device import no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock, readable, rounded
+from glassgrad.runtime.gpu.gpu_device import block_too_large, no_memory_left
+from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
 __all__ = ["MemoryByHandle"]
 
@@ -87,10 +87,7 @@ class MemoryByHandle:
 
     def _new(self, size: int) -> int:
         if size > self.largest:
-            raise MemoryLimitError(f"{self.device_name} has no block as large as this tensor",
-                                   given=f"a request of {readable(size)}",
-                                   expected=f"at most {readable(self.largest)}, which the driver allows",
-                                   fix="use smaller tensors or batches")
+            raise block_too_large(self.device_name, size, self.largest)
         handle = self.new_handle(size)
         if handle is None:
             self.empty_cache()

@@ -118,6 +118,7 @@ class WebgpuDevice(GpuDevice):
         self.queue, self.errors = self.device.queue, DriverErrors(self)
         self.collected: list[tuple[Any, Any, tuple[int, int]]] = []      # pipelines, arguments, groups
         super().__init__(name, WebgpuMemory(self, name))
+        self.largest_block = self.memory.largest
         self.missing_types = tuple([name for feature in TYPES if feature not in features for name in TYPES[feature]])
         threads = min(GPU.vector_bytes, self.limits["max-compute-invocations-per-workgroup"],
                       self.limits["max-compute-workgroup-size-x"])
