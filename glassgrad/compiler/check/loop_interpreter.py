@@ -20,7 +20,7 @@ import numpy as np
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check import loop_analysis as facts
 from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poisoned
-from glassgrad.compiler.check.graph_interpreter import array_type, evaluate, philox
+from glassgrad.compiler.check.graph_interpreter import array_type, evaluate
 from glassgrad.compiler.check.in_flight import InFlight
 from glassgrad.compiler.check.named_arrays import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
 from glassgrad.compiler.graph import ops as o, toposort
@@ -359,10 +359,6 @@ class _PhaseRun:
             return self._folded(node, mask)
         if op is o.PARAM and node in self.scalars:
             return self.scalars[node]
-        if op is o.PHILOX:
-            (seed, stream, element), axes = self.axes.align(sources)
-            first, second = philox(element, stream, seed)
-            return Wide(np.asarray(first | second << np.uint64(32)), axes)
         raise Bug(f"{self.title} cannot compute {node}")
 
     def _apply(self, node: UOp, sources: list[Wide]) -> Wide:
