@@ -6,7 +6,6 @@ that look at values are in elementwise.py.
 
 from __future__ import annotations
 
-
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes_through_views import runs
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
