@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 11_730, "check": 925, "engine and runtime": 5_545, "tensor": 8_810, "nn": 5_735, "jit": 1_985,
-         "package": 37_515, "new capabilities": 11_090, "package with them": 48_600}
+LINES = {"compiler": 11_715, "check": 925, "engine and runtime": 5_545, "tensor": 8_810, "nn": 5_735, "jit": 1_985,
+         "package": 37_500, "new capabilities": 11_090, "package with them": 48_585}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
