@@ -155,16 +155,16 @@ def write_gradients(work: GraphWork) -> None:
     work.sinks = without_detach(written_out(work.sinks))
 
 
-@compiler_pass(GRAPH, "graph/rules/algebra.py", OPTIMIZING)
-def fold(work: GraphWork) -> None:
-    """Rewrite by the rules of algebra until none applies: constants, identities, views of views."""
-    work.sinks = rewrite(work.sinks, ALGEBRA)
-
-
 @compiler_pass(GRAPH, "graph/rules/invariant_axes.py", OPTIMIZING)
 def invariant_axes(work: GraphWork) -> None:
     """Reduce no axis along which the source is constant."""
     work.sinks = reduce_fewer_axes(work.sinks)
+
+
+@compiler_pass(GRAPH, "graph/rules/algebra.py", OPTIMIZING)
+def fold(work: GraphWork) -> None:
+    """Rewrite by the rules of algebra until none applies: constants, identities, views of views."""
+    work.sinks = rewrite(work.sinks, ALGEBRA)
 
 
 @compiler_pass(GRAPH, "graph/rules/nested_sums.py", OPTIMIZING, FOLDED)

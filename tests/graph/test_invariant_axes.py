@@ -11,8 +11,10 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Param
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.graph.uop import UOp, full
 
 
 def leaf(slot: int, *shape: int) -> UOp:
@@ -31,6 +33,16 @@ GRAPHS = {
     "nothing to narrow": (X * ROW.expand((5, 7))).sum([1]),
     "padding changes along its axis": ROW.expand((5, 7)).pad(((1, 2), (0, 0))).sum([1]),
 }
+
+
+@pytest.mark.parametrize("graph, expected", [
+    (full((2, 3), 1).sum((0, 1)), full((1, 1), 6)), (full((2, 3), 2.0).reduce(o.AMAX, [1]), full((2, 1), 2.0)),
+    (ROW.expand((5, 7)).sum([0]), ROW * 5.0),
+    (ROW.cast(dtypes.int8).expand((5, 7)).sum([0]), ROW.cast(dtypes.int8) * 5)])
+def test_what_is_left_is_folded(graph: UOp, expected: UOp) -> None:
+    [found] = rewrite(reduce_fewer_axes([graph]), ALGEBRA)
+    [wanted] = rewrite([expected], ALGEBRA)
+    assert found is wanted
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -18,6 +18,7 @@ from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
                                             Statement, Store, counter, fold, load, local, register)
+from glassgrad.compiler.lower.philox import philox
 
 FLOAT, INT = dtypes.float32, dtypes.int32
 
@@ -318,7 +319,7 @@ def test_narrow_floats_are_bits_in_memory(rng, dtype):
 def test_scalars_and_random_bits():
     out, i = param(0, 5, dtypes.uint64), counter("i", 5)
     seed, stream = (UOp(o.PARAM, dtypes.uint32, (), Param(slot, (), scalar=True)) for slot in (1, 2))
-    bits = UOp(o.PHILOX, dtypes.uint64, (seed, stream, i))
+    bits = philox(seed, stream, i)
     result = np.zeros(5, np.uint64)
     run_kernel(kernel([out, seed, stream], [For(i, TASK, [Store(out, i, bits)])]), [result, 7, 9])
     first, second = philox_by_numpy(np.arange(5, dtype=np.uint64), np.uint64(9), np.uint64(7))

@@ -16,8 +16,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.op_arguments import Param, Range
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.philox import philox
-from glassgrad.compiler.lower.sine import _pi, magnitude
-from glassgrad.compiler.lower.transcendental import expand
+from glassgrad.compiler.lower.transcendental import _pi, expand, magnitude
 
 FLOATS = {dtypes.float32: np.float32, dtypes.float64: np.float64}
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 5e-324, 1e-38, 1.2e-38,

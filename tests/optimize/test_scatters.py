@@ -50,6 +50,14 @@ def test_rows_are_added_to_in_the_order_of_their_indices(rows: int, columns: Sha
     check([sink], values, tree)
 
 
+def test_what_all_goes_to_one_row_is_no_work_for_several_groups(rng: np.random.Generator) -> None:
+    values = Inputs()
+    base = Tensor(values.leaf(rng.standard_normal(300).astype(np.float32)))
+    given = Tensor(values.leaf(rng.standard_normal(500).astype(np.float32)))
+    made = base.scatter_reduce(0, Tensor.zeros(500, dtype=dtypes.int32), given, "sum")
+    check(rewrite([made.uop], ALGEBRA), values, tree)
+
+
 def test_small_floats_are_added_one_by_one(rng: np.random.Generator) -> None:
     """What is stored reads the row that it is added to: it cannot be read ahead."""
     values = Inputs()

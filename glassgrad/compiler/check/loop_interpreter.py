@@ -20,7 +20,7 @@ import numpy as np
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check import loop_analysis as facts
 from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poisoned
-from glassgrad.compiler.check.graph_interpreter import array_type, evaluate, philox
+from glassgrad.compiler.check.graph_interpreter import array_type, evaluate
 from glassgrad.compiler.check.in_flight import InFlight
 from glassgrad.compiler.check.named_arrays import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
 from glassgrad.compiler.graph import ops as o, toposort
@@ -32,6 +32,7 @@ from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, AwaitCopies,
                                             AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Phase, Statement,
                                             Store, expressions, ranges_of, shared_locals, task_loops, walk)
+from glassgrad.compiler.render.unroll_and_jam import is_step
 
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
@@ -83,6 +84,7 @@ class _PhaseRun:
         body = self.body
         loops = [s for s in walk(body) if isinstance(s, For)]
         self.kinds = {s.range: s.kind for kind in (LOOP, TASK, TILE, LANE, UNIT) for s in loops if s.kind == kind}
+        self.units = {r for r, kind in self.kinds.items() if kind == UNIT}
         self.stepped = {s.range for s in loops if s.kind not in WIDE}      # counters that are not always a whole axis
         self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, (Store, CopyBoxes))
                                           and s.memory.op is o.LOCAL and s.memory.arg.scope == "worker"))
@@ -193,7 +195,7 @@ class _PhaseRun:
 
     def _assign(self, s: Assign, mask: Wide | None) -> None:
         register, value = s.register, self._typed(s.register, s.value, mask)
-        if self.waits and any(self.kinds.get(r) == UNIT for r in register.src):
+        if self.waits and not self.units.isdisjoint(register.src):
             self.in_flight.assign(register.arg)
         extra = [r for r in self._spread_over(s.value) if r not in self._own(register)]
         if extra:
@@ -254,14 +256,8 @@ class _PhaseRun:
         self.in_flight.step(s.register.arg, [(n.src[0], np.unique(self._value(n.src[1], mask).array)) for n in loads],
                             held)
 
-    def _is_step(self, s: Accumulate) -> bool:
-        """Whether a unit adds products to a matrix: what is combined along a row is no step."""
-        own = {r for r in s.register.src if self.kinds.get(r) == UNIT}
-        return len(own) == 2 and s.value.op is o.MUL and \
-            any(self.kinds.get(r) == UNIT and r not in own for r in ranges_of(s.value))
-
     def _accumulate(self, s: Accumulate, mask: Wide | None) -> None:
-        self.in_step = bool(self.waits) and self._is_step(s)
+        self.in_step = bool(self.waits) and is_step(s, self.units)
         if self.in_step:
             self._start_step(s, mask)
         if s.register not in self.registers:
@@ -359,10 +355,6 @@ class _PhaseRun:
             return self._folded(node, mask)
         if op is o.PARAM and node in self.scalars:
             return self.scalars[node]
-        if op is o.PHILOX:
-            (seed, stream, element), axes = self.axes.align(sources)
-            first, second = philox(element, stream, seed)
-            return Wide(np.asarray(first | second << np.uint64(32)), axes)
         raise Bug(f"{self.title} cannot compute {node}")
 
     def _apply(self, node: UOp, sources: list[Wide]) -> Wide:
@@ -392,7 +384,7 @@ class _PhaseRun:
         return value if gate is None else self.axes.select(gate, value, Wide(value.array.dtype.type(0)))
 
     def _register(self, node: UOp) -> Wide:
-        if self.waits and any(self.kinds.get(r) == UNIT for r in node.src):
+        if self.waits and not self.units.isdisjoint(node.src):
             self.in_flight.read_sums(node.arg)
         if node not in self.registers:
             raise Bug(f"{self.title} reads register {node.arg} before anything is assigned to it")

@@ -6,13 +6,15 @@ way to one element are few, however large the tensors are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from glassgrad.compiler.check.graph_interpreter import evaluate
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import coordinates
+from glassgrad.compiler.graph.index_algebra import add, bounds, index
+from glassgrad.compiler.lower.access_bounds import numbers_at
+from glassgrad.compiler.lower.loops import counter
+from glassgrad.compiler.lower.movement import Index, source_index
 
 Array = Any    # numpy.ndarray; NumPy is loaded when a function here first runs
 Box = tuple[tuple[int, int], ...]
@@ -29,7 +31,7 @@ def one_element(index: tuple[int, ...]) -> Box:
 
 
 def needed(node: UOp, box: Box) -> list[Box]:
-    """Of each source, the smallest box that has everything which a box of the node is made of.
+    """Of each source, a box that has everything which a box of the node is made of.
 
     >>> from glassgrad.compiler.graph.uop import full
     >>> x = full((4, 6), 1.0)
@@ -44,56 +46,24 @@ def needed(node: UOp, box: Box) -> list[Box]:
     shape = node.src[0].shape
     if op in o.REDUCE:
         return [tuple((0, n) if a in arg.axes else ends for a, (n, ends) in enumerate(zip(shape, box)))]
-    if op is o.RESHAPE:
-        return [_reshaped(box, node.shape, shape)]
-    if op is o.PERMUTE:
-        return [tuple(box[arg.order.index(a)] for a in range(len(shape)))]
-    if op is o.EXPAND and len(shape) == len(box):
-        return [tuple((0, 1) if n == 1 else ends for n, ends in zip(shape, box))]
-    if op is o.PAD:
-        return [tuple(_clipped(start - before, stop - before, n)
-                      for (start, stop), (before, _), n in zip(box, arg.padding, shape))]
-    if op is o.SHRINK:
-        return [tuple((start + first, stop + first) for (start, stop), (first, _) in zip(box, arg.bounds))]
-    if op is o.FLIP:
-        return [tuple((n - stop, n - start) if a in arg.axes else (start, stop)
-                      for a, (n, (start, stop)) in enumerate(zip(shape, box)))]
-    if op is o.WINDOW:
-        (first, last), (tap, taps) = box[arg.axis], box[-1]
-        ends = first * arg.stride + tap * arg.dilation, (last - 1) * arg.stride + (taps - 1) * arg.dilation + 1
-        return [(*box[:arg.axis], ends, *box[arg.axis + 1:-1])]
-    if op is o.UNWINDOW:
-        (first, last), (tap, taps) = box[arg.axis], box[-1]
-        ends = _clipped(-(-(first - (taps - 1) * arg.dilation) // arg.stride),
-                        (last - 1 - tap * arg.dilation) // arg.stride + 1, shape[arg.axis])
-        return [(*box[:arg.axis], ends, *box[arg.axis + 1:])]
+    if op in o.MOVEMENT:
+        if any(start == stop for start, stop in box):
+            return [((0, 0),) * len(shape)]
+        _, places, _ = _places(node, box)
+        return [tuple(_clipped(*bounds(place), n) for place, n in zip(places, shape))]
     return [whole(s.shape) for s in node.src]
 
 
-def _clipped(start: int, stop: int, n: int) -> tuple[int, int]:
-    start = min(max(start, 0), n)
-    return start, max(min(stop, n), start)
+def _places(node: UOp, box: Box) -> tuple[list[UOp], Index, UOp | None]:
+    """Counters that go along a box of a movement node; the index into its source at these, and the gate where that is
+    real (lower/movement.py)."""
+    counters = [counter(f"i{axis}", stop - start) for axis, (start, stop) in enumerate(box)]
+    return counters, *source_index(node, tuple([add(c, index(start)) for c, (start, _) in zip(counters, box)]))
 
 
-def _reshaped(box: Box, shape: tuple[int, ...], source: tuple[int, ...]) -> Box:
-    """A box around the elements from the first to the last of another one, in the order of memory."""
-    if any(start == stop for start, stop in box):
-        return tuple((0, 0) for _ in source)
-    first = coordinates(_position([start for start, _ in box], shape), source)
-    last = coordinates(_position([stop - 1 for _, stop in box], shape), source)
-    found: list[tuple[int, int]] = []
-    for a, n in enumerate(source):
-        same = all(first[b] == last[b] for b in range(a))
-        found.append((first[a], last[a] + 1) if same else (0, n))
-    return tuple(found)
-
-
-def _position(index: list[int], shape: tuple[int, ...]) -> int:
-    """An element's number in the order of memory."""
-    position = 0
-    for i, n in zip(index, shape):
-        position = position * n + i
-    return position
+def _clipped(first: int, last: int, n: int) -> tuple[int, int]:
+    start = min(max(first, 0), n)
+    return start, max(min(last + 1, n), start)
 
 
 class BoxValues:
@@ -132,10 +102,8 @@ class BoxValues:
         if node.op in o.ELEMENTWISE or node.op in o.REDUCE or node.op in _SAME:
             found = evaluate(np, node, sources)
             return np.broadcast_to(found, [stop - start for start, stop in box])
-        if node.op in o.MOVEMENT and len(node.src[0].shape) == len(parts[0]):
-            moved = _moved(np, node, box, parts[0], sources[0])
-            if moved is not None:
-                return moved
+        if node.op in o.MOVEMENT:
+            return _moved(np, node, box, parts[0], sources[0])
         return self._cut(whole(node.shape), evaluate(np, node, sources), box)
 
 
@@ -148,41 +116,14 @@ def _around(known: Box | None, box: Box) -> Box:
     return tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(known, box))
 
 
-def _moved(np: Any, node: UOp, box: Box, part: Box, x: Array) -> Array | None:
+def _moved(np: Any, node: UOp, box: Box, part: Box, x: Array) -> Array:
     """A box of a movement op from the part of its source that it needs."""
-    op, arg = node.op, node.arg
     sizes = [stop - start for start, stop in box]
-    if op is o.RESHAPE:
-        if not math.prod(sizes):
-            return np.zeros(sizes, x.dtype)
-        position = np.zeros(sizes, np.int64)
-        for (start, stop), n, axis in zip(box, node.shape, range(len(box))):
-            position = position * n + np.arange(start, stop).reshape([-1 if a == axis else 1 for a in range(len(box))])
-        source = node.src[0].shape
-        where = np.unravel_index(position, source) if source else ()
-        return x[tuple(w - start for w, (start, _) in zip(where, part))].reshape(sizes)
-    if op is o.PERMUTE:
-        return x.transpose(arg.order)
-    if op is o.EXPAND:
-        return np.broadcast_to(x, sizes) if len(part) == len(box) else None
-    if op is o.SHRINK:
-        return x
-    if op is o.FLIP:
-        return np.flip(x, arg.axes)
-    if op is o.PAD:
-        out = np.zeros(sizes, x.dtype)
-        begin = [first + before - start for (first, _), (before, _), (start, _) in zip(part, arg.padding, box)]
-        out[tuple(slice(b, b + n) if n else slice(0, 0) for b, n in zip(begin, x.shape))] = x
-        return out
-    steps, taps = np.arange(*box[arg.axis])[:, None], np.arange(*box[-1])[None, :]
-    if op is o.WINDOW:
-        found = np.take(x, steps * arg.stride + taps * arg.dilation - part[arg.axis][0], axis=arg.axis)
-        return np.moveaxis(found, arg.axis + 1, -1)
-    ahead = steps - taps * arg.dilation                  # UNWINDOW
-    first, last = part[arg.axis]
-    there = (ahead % arg.stride == 0) & (ahead // arg.stride >= first) & (ahead // arg.stride < last)
-    if first == last:
+    if not x.size:
         return np.zeros(sizes, x.dtype)
-    rows = np.moveaxis(x, arg.axis, -2)
-    found = rows[..., np.where(there, ahead // arg.stride - first, 0), taps - box[-1][0]]
-    return np.moveaxis(np.where(there, found, np.zeros((), x.dtype)), -2, arg.axis)
+    counters, places, gate = _places(node, box)
+    given = {c: np.arange(n).reshape([-1 if c is other else 1 for other in counters]) for c, n in zip(counters, sizes)}
+    where = [np.clip(numbers_at(np, place, given) - first, 0, last - first - 1)
+             for place, (first, last) in zip(places, part)]
+    found = np.broadcast_to(x[tuple(where)], sizes)
+    return found if gate is None else np.where(numbers_at(np, gate, given), found, np.zeros((), x.dtype))

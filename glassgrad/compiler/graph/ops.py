@@ -243,4 +243,3 @@ LOAD = declare("LOAD", Kind.KERNEL)       # (memory, index[, gate]): an element,
 REGISTER = declare("REGISTER", Kind.KERNEL)   # arg: name; src: wide axes that index it; a mutable scalar or tile
 FOLD = declare("FOLD", Kind.KERNEL)       # (value, *wide axes) with arg.combine: a tile or vector to one value
 CALL = declare("CALL", Kind.KERNEL)       # arg: UserCall; (memory, ...): a user's function, launched as a kernel is
-PHILOX = declare("PHILOX", Kind.KERNEL)   # (seed, stream, element index): RANDOM at one element

@@ -86,14 +86,14 @@ def _outside(access: Access, conditions: Sequence[UOp], tried: set[UOp]) -> str 
     low = high = np.asarray(constant)
     for atom, factor in terms.items():
         if _is_index(atom) and ranges_of(atom) <= given.keys():
-            exact = _numbers(np, atom, given) * factor
+            exact = numbers_at(np, atom, given) * factor
             low, high = low + exact, high + exact
         else:
             ends = sorted(end * factor for end in bounds(atom))
             low, high = low + ends[0], high + ends[1]
     active = np.asarray(True)
     for condition in conditions:
-        active = active & _numbers(np, condition, given)
+        active = active & numbers_at(np, condition, given)
     outside = active & ((low < 0) | (high >= access.size))
     if not outside.any():
         return None
@@ -107,7 +107,7 @@ def _is_index(node: UOp) -> bool:
                for n in toposort([node]))
 
 
-def _numbers(np: Any, node: UOp, given: dict[UOp, Any]) -> Any:
+def numbers_at(np: Any, node: UOp, given: dict[UOp, Any]) -> Any:
     """An index expression's value for all combinations of counters."""
     done = dict(given)
     for n in toposort([node]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, toposort
 from glassgrad.compiler.lower.expression_text import memory_text, statement_text, text
-from glassgrad.compiler.lower.loops import (AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Prefetch,
-                                            Statement, Store, expressions, walk)
+from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For,
+                                            If, Kernel, Prefetch, Statement, Store, expressions, walk)
 
 
 def show(kernel: Kernel) -> str:
@@ -87,26 +87,23 @@ def linear(kernel: Kernel) -> str:
                 lines.append(f"{len(lines):4d} {top.op.name:<9} {top.dtype.name:<9} {sources} {arg}")
         return number[node]
 
+    def say(what: str, of: str, more: object = "") -> None:
+        lines.append(f"{len(lines):4d} {what:<9} {of:<9} {more}".rstrip())
+
     def walk_body(body: list[Statement]) -> None:
         for s in body:
             uses = [emit(e) for e in expressions(s)]
+            name = type(s).__name__.upper()
             if isinstance(s, For):
-                lines.append(f"{len(lines):4d} FOR       {s.kind:<9} {s.range.arg.name} < {s.range.arg.size}")
+                say("FOR", s.kind, f"{s.range.arg.name} < {s.range.arg.size}")
                 number[s.range] = len(lines) - 1
-                walk_body(s.body)
-                lines.append(f"{len(lines):4d} END       {s.kind:<9} {s.range.arg.name}")
-            elif isinstance(s, If):
-                lines.append(f"{len(lines):4d} IF        {'':<9} {uses}")
-                walk_body(s.body)
-                lines.append(f"{len(lines):4d} END       if")
-            elif isinstance(s, Prefetch):
-                lines.append(f"{len(lines):4d} PREFETCH  {memory_text(s.memory):<9} {uses}")
-            elif isinstance(s, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)):
-                lines.append(f"{len(lines):4d} {type(s).__name__.upper():<9} {'':<9} {uses}")
-            elif isinstance(s, Store):
-                lines.append(f"{len(lines):4d} STORE     {memory_text(s.memory):<9} {uses}")
+            elif isinstance(s, (Prefetch, Store)):
+                say(name, memory_text(s.memory), uses)
             else:
-                lines.append(f"{len(lines):4d} {type(s).__name__.upper():<9} {text(s.register):<9} {uses}")
+                say(name, text(s.register) if isinstance(s, (Assign, Accumulate)) else "", uses)
+            if isinstance(s, (For, If)):
+                walk_body(s.body)
+                say("END", *((s.kind, s.range.arg.name) if isinstance(s, For) else ("if",)))
 
     for phase in kernel.phases:
         walk_body(phase.body)

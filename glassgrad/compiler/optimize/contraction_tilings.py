@@ -87,7 +87,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
-    product = recognize(_nest([For(f.range, TASK, []) for f in loops], inner)) if ends else None
+    product = recognize(moves.around([For(f.range, TASK, []) for f in loops], inner)) if ends else None
     if product is None or not product.n:
         return [body]
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
@@ -107,7 +107,7 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
     assert stop is not None
     block, inside = counter(name + "b", n // BLOCK), counter(name, BLOCK)
     around = [For(inside, TASK, []) if f is loop else f for f in loops]
-    return _nest([For(block, TASK, [], divide(stop, BLOCK)), *around],
+    return moves.around([For(block, TASK, [], divide(stop, BLOCK)), *around],
                  moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
 
 
@@ -140,7 +140,7 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], siz
     too_short = add(index(1), multiply(enough, -1))
     short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f
              for f in loops]
-    return [_nest([*blocks, *around], cut), _nest(short, inner)]
+    return [moves.around([*blocks, *around], cut), moves.around(short, inner)]
 
 
 def few_tasks(phase: list[Statement]) -> list[Statement]:
@@ -152,13 +152,6 @@ def few_tasks(phase: list[Statement]) -> list[Statement]:
     ends = [f for f in loops if f.stop is not None]
     if len(ends) < 2:
         return phase
-    for f in reversed(ends[1:]):
-        body = [For(f.range, LOOP, body, f.stop)]
+    body = moves.around([For(f.range, LOOP, [], f.stop) for f in ends[1:]], body)
     body = [moves.tasks(For(ends[0].range, LOOP, body, ends[0].stop), MOST_ENDS)]
-    return _nest([f for f in loops if f.stop is None], body)
-
-
-def _nest(loops: list[For], inner: list[Statement]) -> list[Statement]:
-    for f in reversed(loops):
-        inner = [For(f.range, f.kind, inner, f.stop)]
-    return inner
+    return moves.around([f for f in loops if f.stop is None], body)

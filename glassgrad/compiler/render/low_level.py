@@ -272,15 +272,6 @@ class LowLevelWalker(Walker):
 
     def pointer(self, memory: UOp, terms: ix.Terms) -> Value:
         """The address of memory[terms]: one step per loop level."""
-        short = ("at", memory, id(terms))     # `index_parts` keeps the terms: equal ids, equal terms
-        here = self.scopes[-1]
-        found = here.values.get(short)
-        if found is None:
-            found = self._step(memory, terms)
-            self.keep(here, short, NOTHING.union(*[self.reads[a] for a in terms]), found)
-        return found
-
-    def _step(self, memory: UOp, terms: ix.Terms) -> Value:
         pointer = self.base(memory)
         levels: dict[int, ix.Terms] = {}
         for atom, k in terms.items():

@@ -6,21 +6,16 @@
 A statement inside TILE loops is written out once for each combination of the tile values it depends on, all of them
 before the next statement. Bound tile values fold into the index arithmetic, so addresses end up as base + constant,
 and gates that the value decides disappear. Loops of one iteration are tiles too. Folds over tiles become trees.
-
-To bind an expression is what substitute_index(root, binding) does; `bind` does it faster, for the time that compiling
-takes. A tile of 6 x 2 binds the same expression 12 times, so the steps are found once (`_plan`), and each node is bound
-once for the tile values that it depends on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import rebuild
+from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import FoldOver
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
@@ -65,8 +60,7 @@ class _Jam:
         self.lanes = {r for r in lanes if r.arg.size > 1}
         self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
-        self.plans: dict[tuple[UOp, tuple[UOp, ...]], list[_Step]] = {}
-        self.bound: dict[tuple[UOp | tuple[UOp, ...], ...], UOp] = {}   # (node, its ranges, their values) -> bound
+        self.bound: dict[tuple[tuple[UOp, UOp], ...], dict[UOp, UOp]] = {}     # tile ranges with their values -> memo
 
     # -- statements ----------------------------------------------------------------------------------------------
     def write(self, body: Iterable[Statement], binding: Binding, out: list[Statement]) -> None:
@@ -177,33 +171,8 @@ class _Jam:
     def bind(self, root: UOp, binding: Binding) -> UOp:
         """The expression with tile ranges replaced by their values and simplified again."""
         wide = ranges_of(root)
-        if not binding or wide.isdisjoint(binding):
-            return root
-        places = tuple([r for r in binding if r in wide])
-        plan = self.plans.get((root, places))
-        if plan is None:
-            plan = self.plans[root, places] = _plan(root, places)
-        bound = self.bound
-        key: tuple[UOp | tuple[UOp, ...], ...] = ()
-        for step in plan:
-            key = (step.node, step.places, *[binding[r] for r in step.places])
-            if key not in bound:
-                bound[key] = self._bind(step, binding)
-        return bound[key]
-
-    def _bind(self, step: _Step, binding: Binding) -> UOp:
-        if step.rest is not None:
-            constant = step.constant + sum([k * binding[r].arg for r, k in step.tiles])
-            if not step.terms:
-                return ix.index(constant)
-            if not constant:
-                return step.rest
-            node = UOp(o.ADD, dtypes.index, (step.rest, ix.index(constant)))
-            node.linear = (constant, step.terms)
-            return node
-        bound = self.bound
-        return rebuild(step.node, tuple([bound[(s, places, *[binding[r] for r in places])] if places else s
-                                         for s, places in step.sources]))
+        values = tuple([(r, value) for r, value in binding.items() if r in wide])
+        return ix.substitute_index(root, dict(values), self.bound.setdefault(values, {})) if values else root
 
     def prepare(self, root: UOp) -> UOp:
         """The expression with its folds over tiles written out, and in terms the target has."""
@@ -245,44 +214,6 @@ def tree(combine: Op, values: list[UOp]) -> UOp:
         pairs = [UOp(combine, values[0].dtype, (a, b)) for a, b in zip(values[::2], values[1::2])]
         values = pairs + values[len(pairs) * 2:]
     return values[0]
-
-
-@dataclass
-class _Step:
-    """How to bind one node: as a sum in which tile ranges are plain terms (`rest`), or over bound `sources`."""
-    node: UOp
-    places: tuple[UOp, ...]                                 # the tile ranges under it
-    sources: list[tuple[UOp, tuple[UOp, ...]]]
-    rest: UOp | None = None                                 # the sum without its constant and the tile ranges
-    terms: ix.Terms = field(default_factory=dict)           # and its canonical form
-    tiles: list[tuple[UOp, int]] = field(default_factory=list)
-    constant: int = 0
-
-
-def _plan(root: UOp, places: tuple[UOp, ...]) -> list[_Step]:
-    """The steps that bind an expression, sources first."""
-    steps: dict[UOp, _Step] = {}
-
-    def sources(node: UOp) -> list[UOp]:
-        step = steps[node] = _step(node, places)
-        return [s for s, inside in step.sources if inside]
-
-    return [steps[node] for node in toposort((root,), sources)]
-
-
-def _step(node: UOp, places: tuple[UOp, ...]) -> _Step:
-    """How to bind a node. Sums are bound as a whole: their tile values are constants."""
-    constant, terms = ix.linear(node) if node.dtype is dtypes.index else (0, {node: 1})
-    if node.op is not o.RANGE and (node in terms or not all(a.op is o.RANGE or ranges_of(a).isdisjoint(places)
-                                                            for a in terms)):
-        return _Step(node, _within(node, places), [(s, _within(s, places)) for s in node.src])
-    tiles, rest = [(a, k) for a, k in terms.items() if a in places], {a: k for a, k in terms.items() if a not in places}
-    return _Step(node, _within(node, places), [], ix.build(0, rest), rest, tiles, constant)
-
-
-def _within(node: UOp, places: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    found = ranges_of(node)
-    return tuple([r for r in places if r in found])
 
 
 def _changes(node: UOp) -> bool:

@@ -68,7 +68,6 @@ class Walker:
         self.open.update(dict.fromkeys((*jammed.tasks, *jammed.units), 0))
         self.changing: dict[Any, int] = {}                # register, memory or READS -> depth of its innermost change
         self.scope = self.scopes[0]                       # where lines go now
-        self._parts: dict[int, tuple[Terms, Terms, UOp | None, int | None]] = {}     # by the id of the first terms
 
     def sides_of_less(self, node: UOp) -> tuple[UOp, UOp] | None:
         """x < y between indices as two others: what differs between lanes on the left, one scalar limit on the right;
@@ -246,19 +245,15 @@ class Walker:
     def index_parts(self, index: UOp) -> tuple[int, Terms, UOp | None, int | None]:
         """An index as (constant, scalar terms, what lanes add, the step from lane to lane; None: they have none)."""
         constant, terms = linear(index)
-        known = self._parts.get(id(terms))    # indices that differ by a constant share their terms
-        if known is None:
-            same = {a: k for a, k in terms.items() if not self.widths[a]}
-            wide = {a: k for a, k in terms.items() if a not in same}
-            if not wide:
-                known = (terms, same, None, 0)
-            elif len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
-                known = (terms, same, lane, wide[lane])
-            else:
-                known = (terms, same, build(0, wide), None)
-                self.note((known[2],))
-            self._parts[id(terms)] = known
-        return constant, *known[1:]
+        same = {a: k for a, k in terms.items() if not self.widths[a]}
+        wide = {a: k for a, k in terms.items() if a not in same}
+        if not wide:
+            return constant, same, None, 0
+        if len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
+            return constant, same, lane, wide[lane]
+        apart = build(0, wide)
+        self.note((apart,))
+        return constant, same, apart, None
 
     def evaluate(self, root: UOp) -> None:
         """Computes a node and everything under it that is not there yet."""

@@ -4,6 +4,7 @@ A value repeated along an axis (a bias, a gradient of ones) need not be reduced 
     sum over k of x[k, *]  ==  the same for every *, so it is computed once and repeated        (an axis that stays)
     sum over n equal values == n times the value; their maximum is the value                    (an axis that goes)
 Which axes a value changes along is known from the graph (`axes.varies`), through any views and elementwise ops between.
+The rules of algebra come after it, and merge the views that it leaves.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def _over_fewer_axes(node: UOp, still: frozenset[int]) -> UOp | None:
     """A reduction of a source that stays the same along some axes."""
     source, axes = node.src[0], frozenset(node.arg.axes)
     gone = still & axes
-    if gone and (node.op is o.PROD or (node.op is o.SUM and not node.dtype.is_float)):
-        still, gone = still - gone, frozenset()      # powers, and integer sums that wrap, are left as they are
+    if gone and node.op is o.PROD:
+        still, gone = still - gone, frozenset()      # powers are left as they are
         if not still:
             return None
     one = source.shrink([(0, 1) if a in still else (0, n) for a, n in enumerate(source.shape)])

@@ -6,15 +6,12 @@ that look at values are in elementwise.py.
 
 from __future__ import annotations
 
-import math
-
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes_through_views import runs
-from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 from glassgrad.compiler.graph.rules.elementwise import is_wide, negative
 from glassgrad.compiler.graph.rules.rewrite import Inexact, Rule, holes, node, some
-from glassgrad.compiler.graph.symbolic import Length, lengths_in
+from glassgrad.compiler.graph.symbolic import lengths_in
 from glassgrad.compiler.graph.uop import UOp, const, identity
 
 x, = holes("x")
@@ -169,28 +166,6 @@ def _reduce_reduce(root: UOp, inner: UOp, x: UOp) -> UOp:
     return x.reduce(root.op, {*root.arg.axes, *inner.arg.axes})
 
 
-def _repeated(root: UOp) -> list[int]:
-    """Axes that are reduced, and only repeat one element."""
-    inner = root.src[0]
-    return [a for a in root.arg.axes if inner.src[0].shape[a] == 1 and not isinstance(inner.shape[a], Length)
-            and inner.shape[a] > 1]
-
-
-def _less_repeated(root: UOp, axes: list[int]) -> UOp:
-    """The reduction with these axes not repeated."""
-    inner = root.src[0]
-    shape = [1 if a in axes else size for a, size in enumerate(inner.shape)]
-    return inner.src[0].expand(shape).reduce(root.op, (a for a in root.arg.axes if a not in axes))
-
-
-def _sum_expand(root: UOp) -> UOp | None:
-    axes = _repeated(root)
-    count = math.prod(root.src[0].shape[a] for a in axes)
-    if not axes or convert(count, root.dtype) != count and root.dtype.kind == "f":
-        return None
-    return _less_repeated(root, axes) * count
-
-
 def _sum_pad(root: UOp, x: UOp) -> UOp | None:
     padding = root.src[0].arg.padding
     kept = [(0, 0) if a in root.arg.axes else pad for a, pad in enumerate(padding)]
@@ -210,11 +185,6 @@ REDUCTIONS = [
          why="one fold over both axes, in any order; but a matrix product is best summed after"),
     Rule("product-product", node(o.PROD, node(o.PROD, x, name="inner")), _reduce_reduce, inexact=_REORDERED,
          when=lambda x: x.dtype.kind != "f" or is_wide(x), why="one fold over both axes"),
-    Rule("extreme-expand", node((o.AMAX, o.AMIN), node(o.EXPAND, x)),
-         lambda root: _less_repeated(root, _repeated(root)), when=lambda root: bool(_repeated(root)),
-         why="the greatest of equal elements"),
-    Rule("sum-expand", node(o.SUM, node(o.EXPAND, x)), _sum_expand, why="n equal elements sum to n times one",
-         inexact=_REORDERED),
     Rule("sum-pad", node(o.SUM, node(o.PAD, x)), _sum_pad, why="zeros do not count", inexact=_REORDERED),
 ]
 

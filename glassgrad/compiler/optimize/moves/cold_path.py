@@ -10,7 +10,7 @@ from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import substitute_index
 from glassgrad.compiler.lower.loops import (LANE, WIDE, Assign, For, If, Statement, expressions, fold, ranges_of,
                                             register, with_body)
-from glassgrad.compiler.lower.polynomial_helpers import RARELY
+from glassgrad.compiler.lower.transcendental import RARELY
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
 

@@ -44,12 +44,13 @@ def residues(body: list[Statement]) -> list[list[Statement]]:
 def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
     """for i: S0[2i]; for i: S1[2i + 1]  ->  for i: S0[2i]; S1[2i + 1]      (neighbours are read and stored together)
     refuses: loops of different lengths; statements other than sums, then stores; what reads memory that is stored to"""
-    around = [[(f.range, f.kind, f.stop) for f in task_loops(nest)[0]] for nest in nests]
+    loops = [task_loops(nest)[0] for nest in nests]
+    heads = [[(f.range, f.kind, f.stop) for f in around] for around in loops]
     inner = [task_loops(nest)[1] for nest in nests]
     every = [s for body in inner for s in walk(body)]
     stored = {s.memory for s in every if isinstance(s, Store)}
     read = {n.src[0] for n in toposort([e for s in every for e in expressions(s)]) if n.op is o.LOAD}
-    if len(nests) < 2 or any(other != around[0] for other in around) or not stored.isdisjoint(read) or \
+    if len(nests) < 2 or any(other != heads[0] for other in heads) or not stored.isdisjoint(read) or \
             not all(isinstance(s, (For, Assign, Accumulate, Store)) for s in every):
         return nests
     sums: list[Statement] = []
@@ -70,10 +71,7 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
         else:
             sums += moves.rebuild([*begins, *steps], own)
             stores += moves.rebuild(ends, own)
-    body = [*sums, *stores]
-    for r, kind, stop in reversed(around[0]):
-        body = [For(r, kind, body, stop)]
-    return [body]
+    return [moves.around(loops[0], [*sums, *stores])]
 
 
 @move(lambda nests, lanes: None)

@@ -89,6 +89,13 @@ def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP)
     return body
 
 
+def around(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
+    """S  ->  for a: for b: S, by loops of the kind and with the end that these have"""
+    for f in reversed(loops):
+        body = [For(f.range, f.kind, body, f.stop)]
+    return body
+
+
 def serial(body: Iterable[Statement]) -> list[Statement]:
     """TASK i: S  ->  for i: S"""
     return [For(s.range, LOOP if s.kind == TASK else s.kind, serial(s.body), s.stop) if isinstance(s, For) else

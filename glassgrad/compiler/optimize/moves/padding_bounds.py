@@ -166,18 +166,9 @@ class Edges:
         if found is None:
             m = self.bound[k]
             assert m is not None
-            found = self._inside[k] = [self._interval(k, place) for place in range(m.arg.size)]
+            ends = [self.interval(k, index(place)) for place in range(m.arg.size)]
+            found = self._inside[k] = [(low.arg, max(low.arg, high.arg)) for low, high in ends]
         return found
-
-    def _interval(self, k: UOp, place: int) -> tuple[int, int]:
-        """`interval` at a position that is known."""
-        low, high = 0, k.arg.size
-        for h in self.halves:
-            if h.k is k:
-                left = h.limit - h.m_step * place
-                low, high = (low, min(high, -(-left // h.k_step))) if h.k_step > 0 else \
-                    (max(low, -left // -h.k_step + 1), high)
-        return low, max(low, high)
 
 
 def between(low: UOp, at: UOp, high: UOp) -> UOp | None:

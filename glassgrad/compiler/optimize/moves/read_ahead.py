@@ -13,7 +13,7 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, expressions, load,
                                             ranges_of, register)
-from glassgrad.compiler.optimize.moves.loop_moves import rebuild
+from glassgrad.compiler.optimize.moves.loop_moves import around, rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 PIECES = 4
@@ -42,9 +42,7 @@ def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_REA
     axes = (piece, *[f.range for f in wide])
     held: dict[UOp, UOp] = {n: register(f"ahead{i}", n.dtype, axes) for i, n in enumerate(reads)}
     out: list[Statement] = [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)]
-    for f in reversed(wide):
-        out = [For(f.range, f.kind, out)]
-    return [For(outer, LOOP, [For(piece, TILE, out)]), *body[1:]]
+    return [For(outer, LOOP, [For(piece, TILE, around(wide, out))]), *body[1:]]
 
 
 @move(lambda body, *_: body)
@@ -68,9 +66,7 @@ def read_next(body: list[Statement], most: int) -> list[Statement]:
     moving = [n for n in reads if at in ranges_of(n)]
     steps = [*[Assign(later[n], _read_after(n, at)) for n in moving], *rebuild(inner, {**held}),
              *[Assign(held[n], later[n]) for n in moving]]
-    for f in reversed(wide):
-        begin, steps = [For(f.range, f.kind, begin)], [For(f.range, f.kind, steps)]
-    return [*begin, For(at, LOOP, steps), *body[1:]]
+    return [*around(wide, begin), For(at, LOOP, around(wide, steps)), *body[1:]]
 
 
 def _read_after(read: UOp, at: UOp) -> UOp:
@@ -108,9 +104,7 @@ def read_first(body: list[Statement], most: int = MOST_FIRST) -> list[Statement]
             continue
         held: dict[UOp, UOp] = {n: register(f"first{i}", n.dtype, [f.range for f in wide]) for i, n in enumerate(reads)}
         made: list[Statement] = [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)]
-        for f in reversed(wide):
-            made = [For(f.range, f.kind, made)]
-        out += made
+        out += around(wide, made)
     return out
 
 

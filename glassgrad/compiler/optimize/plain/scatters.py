@@ -34,7 +34,7 @@ READ_AHEAD = 4         # of those that are listed
 def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: int) -> list[Statement] | None:
     """for j: for s: y[row[s], j] += ..  ->  TASK b: for blocks of s: list those of b's rows; for each: for j: y[..] +=
 
-    refuses (None): a loop of another form, few steps, or rows that depend on the outer loops
+    refuses (None): a loop of another form, few steps, few rows, or rows that depend on the outer loops
     """
     [loop] = inner if len(inner) == 1 else [None]
     if not isinstance(loop, For) or loop.kind != LOOP or len(loop.body) != 1 or \
@@ -54,7 +54,8 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
     block, part = counter("b", -(-rows // size)), counter(loop.range.arg.name + "p", -(-loop.range.arg.size // LISTED))
     owned = both(less(index(-1), add(row, multiply(one(block), -size))),
                  less(row, multiply(add(one(block), index(1)), size)))
-    assert owned is not None
+    if owned is None:                                            # all rows are one group's
+        return None
     around = [f.range for f in loops[:-1]]
     if not loops:
         return loops_around([block], _listed(loop, store, owned, part, row, lambda stores: stores), TASK)

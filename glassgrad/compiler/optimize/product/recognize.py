@@ -342,7 +342,8 @@ def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
     pitch = steps[0]
     if pitch is None or not columns.arg.size <= pitch <= 2 * columns.arg.size:
         return None
-    if 2 * footprint(p.right, p.k + p.n) > count(p.k + p.n):
+    image = [*p.k, rows, columns]                    # of one: groups of channels lie between those of a batch
+    if 2 * footprint(p.right, image) > count(image):
         return None
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
 

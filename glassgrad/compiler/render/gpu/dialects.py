@@ -7,7 +7,7 @@ the rest of a kernel is written by gpu_source.py and c_source.py, alike for ever
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.render.c.c_ops import Spelling, literal_ends
@@ -75,43 +75,11 @@ def _pair_of(letters: str) -> tuple[str, ...]:
     return "unsigned r;", f'asm("cvt.rn.{letters}x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));', "return r;"
 
 
-CUDA = Dialect(
-    name="cuda",
-    spelling=Spelling("{name}{end}", ("__int_as_float(0x7fc00000)", "__longlong_as_double(0x7ff8000000000000ll)"),
-                      ("__int_as_float(0x7f800000)", "__longlong_as_double(0x7ff0000000000000ll)")),
-    kernel='extern "C" __global__ void __launch_bounds__({threads}, {at_once})',
-    helper="static __device__ __forceinline__",
-    pointer="",
-    group_space="",
-    thread="threadIdx.x",
-    group="blockIdx.x",
-    groups="gridDim.x",
-    wait="__syncthreads();",
-    types=(("bool", "bool"),),
-    warp=32,
-    shuffle="__shfl_down_sync(0xffffffffu, x, step)",
-    exchange="__shfl_xor_sync(0xffffffffu, x, step)",
-    wide_access=True,
-    wide_store="__stwb(({words} *)p, all);",
-    power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
-    reciprocal=("f32 r;", 'asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
-    ordinary_reciprocal=("f32 r;", 'asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
-    quotient=("f32 r;", 'asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
-    extreme=("f32 r;", 'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
-    small_floats={
-        dtypes.float16: Conversion(("f32 r;", 'asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));', "return r;"),
-                                   ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;"),
-                                   _pair_of("f16")),
-        dtypes.bfloat16: Conversion(("return __uint_as_float((unsigned)x << 16);",),     # the upper half of a float32
-                                    ("u16 r;", 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;"),
-                                    _pair_of("bf16")),
-    },
-)
-
 # AMD's waves are 64 threads (gfx9) or 32 (gfx10 and later). A shuffle of width 32 is the same in both.
 HIP = Dialect(
     name="hip",
-    spelling=CUDA.spelling,
+    spelling=Spelling("{name}{end}", ("__int_as_float(0x7fc00000)", "__longlong_as_double(0x7ff8000000000000ll)"),
+                      ("__int_as_float(0x7f800000)", "__longlong_as_double(0x7ff0000000000000ll)")),
     kernel='extern "C" __global__ void __launch_bounds__({threads})',
     helper="static __device__ __forceinline__",
     pointer="",
@@ -128,6 +96,28 @@ HIP = Dialect(
     small_floats={dtypes.float16: Conversion(
         ("union { u16 bits; _Float16 value; } both = {x};", "return (f32)both.value;"),
         ("union { _Float16 value; u16 bits; } both;", "both.value = (_Float16)x;", "return both.bits;"))},
+)
+
+CUDA = replace(
+    HIP,
+    name="cuda",
+    kernel='extern "C" __global__ void __launch_bounds__({threads}, {at_once})',
+    shuffle="__shfl_down_sync(0xffffffffu, x, step)",
+    exchange="__shfl_xor_sync(0xffffffffu, x, step)",
+    wide_store="__stwb(({words} *)p, all);",
+    power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
+    reciprocal=("f32 r;", 'asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
+    ordinary_reciprocal=("f32 r;", 'asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
+    quotient=("f32 r;", 'asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
+    extreme=("f32 r;", 'asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));', "return r;"),
+    small_floats={
+        dtypes.float16: Conversion(("f32 r;", 'asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));', "return r;"),
+                                   ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;"),
+                                   _pair_of("f16")),
+        dtypes.bfloat16: Conversion(("return __uint_as_float((unsigned)x << 16);",),     # the upper half of a float32
+                                    ("u16 r;", 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;"),
+                                    _pair_of("bf16")),
+    },
 )
 
 OPENCL = Dialect(

@@ -8,7 +8,6 @@ first: runtime/cpu/processor.py.)
 from __future__ import annotations
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import index_algebra as ix
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, Statement, Store, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
@@ -24,7 +23,6 @@ class Matrices:
 
     def __init__(self, function: LlvmMemory):
         self.f = function
-        self.terms: dict[tuple[tuple[UOp, int], ...], ix.Terms] = {}    # equal terms are one: addresses are kept by it
 
     def assign(self, statement: Assign) -> None:
         """A matrix cleared, or taken from memory."""
@@ -94,8 +92,7 @@ class Matrices:
 
     def _place(self, rows: Rows) -> tuple[LlvmValue, int]:
         """A matrix's first element, and the bytes from row to row."""
-        terms = self.terms.setdefault(tuple(rows.terms.items()), rows.terms)
-        return self.f.address(rows.memory, rows.constant, terms), rows.step * rows.memory.dtype.itemsize
+        return self.f.address(rows.memory, rows.constant, rows.terms), rows.step * rows.memory.dtype.itemsize
 
 
 def _deep(unit: MatrixUnit) -> int:
