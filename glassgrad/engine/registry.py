@@ -59,7 +59,7 @@ class Registry:
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
         row = self.leaves.rows.get(id(node))
-        return row is not None and any(r() is tensor for r in row[1])
+        return row is not None and any([r() is tensor for r in row[1]])
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:

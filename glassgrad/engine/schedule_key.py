@@ -32,10 +32,6 @@ class NormalizedGraph:
     symbols: list[Symbol]        # variables in shapes
     constants: list[UOp]         # CONST nodes of float type
 
-    def constant_bits(self) -> bytes:
-        """The constants' values, exactly."""
-        return struct.pack(f"{len(self.constants)}d", *[c.arg for c in self.constants]) if self.constants else b""
-
 
 _SLICING = frozenset((o.SHRINK, o.RESHAPE))
 _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))

@@ -101,7 +101,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             taken = wants and id(node) in registry.leaves.rows and any(other is not t for other in holders((node,)))
             t.uop = distinct(node) if taken else node
             hold(t)
-            if wants and t.uop is not earlier and registry.is_leaf(t, earlier):
+            if wants and t.uop is not earlier and id(earlier) in registry.leaves.rows and registry.is_leaf(t, earlier):
                 still_a_leaf(t, earlier)         # it is the same value
         for view, owner in views:
             view.uop = applied(view._steps, owner.uop)

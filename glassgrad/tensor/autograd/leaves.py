@@ -91,7 +91,7 @@ def holders(nodes: Collection[UOp]) -> list[Any]:
 
 
 def _alive(references: Tensors | None) -> list[Any]:
-    return [] if references is None else [t for t in (r() for r in references) if t is not None]
+    return [] if references is None else [t for r in references if (t := r()) is not None]
 
 
 def _add(table: NodeTable[Tensors], node: UOp, tensor: Any) -> None:
