@@ -9,6 +9,7 @@ Does not know gradients, schedules or kernels.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o, toposort
@@ -33,7 +34,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.values: NodeTable[UOp] = known_values     # where a node's value is: a BUFFER, or a part of one
-        self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for the node
+        self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for it; a BUFFER's are in its buffer
         self.former: NodeTable[Tensors] = NodeTable()       # that stood for it and have the same value at another node
         self.replaced: NodeTable[Tensors] = NodeTable()     # that stood for it and were given another value
         self.jitted: NodeTable[bool] = NodeTable()          # made by a jitted call: no gradient passes
@@ -45,21 +46,44 @@ class Registry:
     def hold(self, tensor: Any) -> None:
         """This tensor is a leaf, and the value of its node's memory, if it has some."""
         node, reference = tensor.uop, weakref.ref(tensor)
-        row = self.leaves.rows.get(id(node))
-        if row is None:
-            self.leaves.set(node, [reference])
-        else:
-            row[1][:] = [*[r for r in row[1] if r() is not None and r() is not tensor], reference]
+        if node.op is not o.BUFFER:
+            _add_leaf(self.leaves_at(node), tensor, reference)
+            return
+        buffer = node.arg
+        if not buffer.leaves:
+            buffer.leaves = [reference]
+        elif buffer.leaves[0] is not reference or len(buffer.leaves) > 1:
+            _add_leaf(buffer.leaves, tensor, reference)
+        readers = buffer.readers
+        if not readers or readers[-1] is not reference:     # it may be held again and again
+            buffer.add_reader(reference)
+
+    def leaves_at(self, node: UOp) -> Tensors:
+        """The list of weak references to the tensors that are leaves at a node, which may be changed."""
         if node.op is o.BUFFER:
-            buffer = node.arg
-            buffer.held = True
-            if not buffer.readers or buffer.readers[-1] is not reference:     # it may be held again and again
-                buffer.add_reader(reference)
+            found = node.arg.leaves
+            if found is None:
+                found = node.arg.leaves = []
+        else:
+            found = self.leaves.get(node)
+            if found is None:
+                found = []
+                self.leaves.set(node, found)
+        return found  # type: ignore[no-any-return]
+
+    def leaves_of(self, node: UOp) -> Tensors | None:
+        """The same, to be read."""
+        return node.arg.leaves if node.op is o.BUFFER else self.leaves.get(node)
+
+    def leaves_among(self, nodes: Collection[UOp]) -> list[tuple[UOp, Tensors]]:
+        """Those of some nodes that have leaves, each with the list: BUFFERs first, each kind in the nodes' order."""
+        buffer = o.BUFFER
+        return [(n, n.arg.leaves) for n in nodes if n.op is buffer and n.arg.leaves] + self.leaves.among(nodes)
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        row = self.leaves.rows.get(id(node))
-        return row is not None and any([r() is tensor for r in row[1]])
+        row = node.arg.leaves if node.op is o.BUFFER else self.leaves.get(node)
+        return bool(row) and any([r() is tensor for r in row])
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:
@@ -82,6 +106,11 @@ class Registry:
     def reads_foreign(self, node: UOp) -> bool:
         """Whether a value depends on memory that others may write to."""
         return any(n in self.foreign for n in toposort([node]) if n.op is o.BUFFER)
+
+
+def _add_leaf(row: Tensors, tensor: Any, reference: weakref.ref[Any]) -> None:
+    """One more tensor in a row, which has each once."""
+    row[:] = [*[r for r in row if r() is not None and r() is not tensor], reference]
 
 
 registry = Registry()

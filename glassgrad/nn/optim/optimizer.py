@@ -249,10 +249,11 @@ class Optimizer:
         for group in self.param_groups:
             for i in group.indices:
                 p = self.params[i]
-                if p.grad is None:
+                grad = p.grad
+                if grad is None:
                     continue
-                _in_order(p.grad)
-                gradient = computed_from(p.grad, p.grad.uop.cast(p.dtype.accumulator))
+                _in_order(grad)
+                gradient = computed_from(grad, grad.uop.cast(p.dtype.accumulator))
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
                 master = self.master[i]
                 if master is not None:
