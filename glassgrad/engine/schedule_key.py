@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.symbolic import Symbol, replaced
 from glassgrad.runtime.schedule_cache import schedule_name
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class NormalizedGraph:
     """Structure and what was lifted out of it."""
     key: tuple[Any, ...]
