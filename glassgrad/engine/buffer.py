@@ -53,7 +53,7 @@ class Buffer:
         self.place = place or user_place()
         self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)
         self.version = 0                 # raised by each write in place: what was found out about the contents is old
-        self.leaves: list[Any] | None = None      # tensors that are leaves here (registry.py), weakly; None: none ever was
+        self.leaves: list[Any] | None = None      # weak references to tensors that are leaves here; None: never any
         self._most = _FEW
         memory = Device[device].memory
         block = memory.allocate(nbytes)

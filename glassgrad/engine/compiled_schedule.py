@@ -214,7 +214,7 @@ class CompiledSchedule:
         """A stopwatch for each segment."""
         return [segment.plan.stopwatch() for segment in self.segments]
 
-    def _prepared(self, state: State) -> list[tuple[Callable[[list[int]], None], Callable[[], Any]]]:
+    def _prepared(self, state: State) -> Sequence[tuple[Callable[[Sequence[int]], None], Callable[[], Any]]]:
         """What binds each segment to addresses and what launches it, under these settings."""
         self._state, self._calls = state, [(segment.plan.bind, segment.plan.runner()) for segment in self.segments]
         return self._calls

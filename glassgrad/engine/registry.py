@@ -34,7 +34,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.values: NodeTable[UOp] = known_values     # where a node's value is: a BUFFER, or a part of one
-        self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for it; a BUFFER's are in its buffer
+        self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for it, if it is no BUFFER
         self.former: NodeTable[Tensors] = NodeTable()       # that stood for it and have the same value at another node
         self.replaced: NodeTable[Tensors] = NodeTable()     # that stood for it and were given another value
         self.jitted: NodeTable[bool] = NodeTable()          # made by a jitted call: no gradient passes
@@ -82,8 +82,8 @@ class Registry:
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        row = node.arg.leaves if node.op is o.BUFFER else self.leaves.get(node)
-        return bool(row) and any([r() is tensor for r in row])
+        row = self.leaves_of(node)
+        return row is not None and any([r() is tensor for r in row])
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:

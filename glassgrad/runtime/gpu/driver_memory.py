@@ -25,7 +25,7 @@ __all__ = ["DriverMemory"]
 
 _OUT_OF_MEMORY = 2                       # the same number in both drivers
 _SLAB = 2 << 20                          # small blocks are cut from pieces of this size
-_SMALL = 256 << 10
+_SMALL, _LEAST = 256 << 10, 256
 _PIECE, _PIECES = 1 << 20, 16            # of pinned memory: bytes of each, and how many
 _AHEAD = 3                               # pieces on their way to the host while one is read
 _FEW_BYTES = 64 << 10                    # less is copied in on the kernels' stream: two streams would cost more
@@ -87,17 +87,18 @@ class DriverMemory:
 
     # -- blocks ----------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> MemoryBlock:
-        size = rounded(max(nbytes, 256))
+        size = _LEAST if nbytes <= _LEAST else rounded(nbytes)
         with self.lock:
             kept = self.kept.get(size)
             address = kept.pop() if kept else self._cut(size) if size <= _SMALL else self._new(size)
             self._newest = address, self._released.pop(address, 0), self.driver.launched
             self._live += size
-            self._peak = max(self._peak, self._live)
-            return MemoryBlock(address, nbytes, size)
+            if self._live > self._peak:
+                self._peak = self._live
+        return MemoryBlock(address, nbytes, size)
 
     def _cut(self, size: int) -> int:
-        step = -(-size // 256) * 256
+        step = -(-size // _LEAST) * _LEAST
         if self.left < step:
             self.slab, self.left = self._new(_SLAB), _SLAB
         address = self.slab
