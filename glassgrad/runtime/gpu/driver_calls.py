@@ -22,6 +22,7 @@ class DriverNames(NamedTuple):
     allocate_host: str           # memory of the host that the GPU copies from and to by itself (pinned)
     copy_in: str                 # these two start a copy on a stream, and do not wait for it
     copy_out: str
+    read: str                    # copies to the host behind the kernels, and waits for it
     load: str
     function: str
     launch: str

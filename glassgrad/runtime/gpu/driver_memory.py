@@ -6,7 +6,8 @@ writes while Python goes on:
 
     copy_in     the bytes are put into pinned memory, and a stream of its own copies them beside the kernels. Kernels
                 launched later wait for the copy; the copy waits for kernels that may still use its memory
-    copy_out    behind the kernels, in pieces: one is on its way while the one before is read
+    copy_out    behind the kernels, in pieces: one is on its way while the one before is read. Few bytes are read by one
+                call of the driver, which waits
 """
 
 from __future__ import annotations
@@ -178,6 +179,10 @@ class DriverMemory:
         """The bytes at an address, once all kernels are done; or once an event among them is reached, beside others."""
         out = _not_cleared(nbytes)
         driver, names, waiting = self.driver, self.driver.names, deque[tuple[PinnedPiece, int, int]]()
+        if 0 < nbytes < _FEW_BYTES and written is None:
+            driver.call(names.read, (ctypes.c_char * nbytes).from_buffer(out), ctypes.c_uint64(address),
+                        ctypes.c_size_t(nbytes))
+            return out
 
         def read() -> None:
             piece, at, size = waiting.popleft()
