@@ -82,7 +82,7 @@ class Registry:
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        row = self.leaves_of(node)
+        row: Tensors | None = node.arg.leaves if node.op is o.BUFFER else self.leaves.get(node)
         return row is not None and any([r() is tensor for r in row])
 
     # -- values ----------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def holders(nodes: Collection[UOp]) -> list[Any]:
 
 def others_at(node: UOp, tensor: Any) -> bool:
     """Whether another live tensor is a leaf at a node."""
-    known = registry.leaves_of(node)
+    known = node.arg.leaves if node.op is o.BUFFER else registry.leaves.get(node)
     return bool(known) and any([t is not tensor and t.uop is node for t in _alive(known)])
 
 
@@ -178,8 +178,6 @@ def assigned(tensor: Any) -> None:
 
 def assigned_within(nodes: Sequence[UOp]) -> list[UOp]:
     """The values of assigned tensors that computing these nodes computes on the way, and that are not known yet."""
-    if not registry.assigned:
-        return []
     wanted = set(map(_computed, nodes))
     waiting: dict[UOp, None] = {}
     for key, reference in list(registry.assigned.items()):
