@@ -2,7 +2,8 @@
 
 Nodes are values and never change. What changes is outside of them, and is all here: which tensors a gradient can be
 asked for at a node (its leaves), which value a node was computed to have, which leaf got another value since, and which
-memory belongs to another library, whose writes are not seen here. Nothing here keeps a node or a tensor alive.
+memory belongs to another library, whose writes are not seen here. Nothing here keeps a node or a tensor alive. The
+leaves of a BUFFER, of which there is one for each value in memory, are listed by its buffer: that costs no table.
 Does not know gradients, schedules or kernels.
 """
 
@@ -46,33 +47,16 @@ class Registry:
     def hold(self, tensor: Any) -> None:
         """This tensor is a leaf, and the value of its node's memory, if it has some."""
         node, reference = tensor.uop, weakref.ref(tensor)
-        if node.op is not o.BUFFER:
-            _add_leaf(self.leaves_at(node), tensor, reference)
-            return
-        buffer = node.arg
-        if not buffer.leaves:
-            buffer.leaves = [reference]
-        elif buffer.leaves[0] is not reference or len(buffer.leaves) > 1:
-            _add_leaf(buffer.leaves, tensor, reference)
-        readers = buffer.readers
-        if not readers or readers[-1] is not reference:     # it may be held again and again
-            buffer.add_reader(reference)
-
-    def leaves_at(self, node: UOp) -> Tensors:
-        """The list of weak references to the tensors that are leaves at a node, which may be changed."""
-        if node.op is o.BUFFER:
-            found = node.arg.leaves
-            if found is None:
-                found = node.arg.leaves = []
+        row = self.leaves_of(node)
+        if row is not None:
+            row[:] = [*[r for r in row if r() is not None and r() is not tensor], reference]
         else:
-            found = self.leaves.get(node)
-            if found is None:
-                found = []
-                self.leaves.set(node, found)
-        return found  # type: ignore[no-any-return]
+            self.leaves.set(node, [reference])
+        if node.op is o.BUFFER and (not node.arg.readers or node.arg.readers[-1] is not reference):
+            node.arg.add_reader(reference)                  # it may be held again and again
 
     def leaves_of(self, node: UOp) -> Tensors | None:
-        """The same, to be read."""
+        """The list of weak references to the tensors that are leaves at a node, if there were any."""
         return node.arg.leaves if node.op is o.BUFFER else self.leaves.get(node)
 
     def leaves_among(self, nodes: Collection[UOp]) -> list[tuple[UOp, Tensors]]:
@@ -82,8 +66,7 @@ class Registry:
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        row: Tensors | None = node.arg.leaves if node.op is o.BUFFER else self.leaves.get(node)
-        return row is not None and any([r() is tensor for r in row])
+        return any([r() is tensor for r in self.leaves_of(node) or ()])
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:
@@ -106,11 +89,6 @@ class Registry:
     def reads_foreign(self, node: UOp) -> bool:
         """Whether a value depends on memory that others may write to."""
         return any(n in self.foreign for n in toposort([node]) if n.op is o.BUFFER)
-
-
-def _add_leaf(row: Tensors, tensor: Any, reference: weakref.ref[Any]) -> None:
-    """One more tensor in a row, which has each once."""
-    row[:] = [*[r for r in row if r() is not None and r() is not tensor], reference]
 
 
 registry = Registry()

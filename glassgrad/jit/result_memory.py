@@ -16,7 +16,6 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.op_arguments import Reshape
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.registry import registry
 from glassgrad.engine.replay import PartialUpdate, Replay, Write
 from glassgrad.jit.plain_values import SymbolNames
 from glassgrad.jit.trace import BufferSource, Outcome
@@ -115,7 +114,7 @@ class Result:
         memory, self._other = self._other, self.memory
         if memory is None or memory.node is self.symbol or not self._is_free(memory):
             node = _new_buffer(self.symbol, self.shape)
-            memory = ResultMemory(node, registry.leaves_at(node) if self._has_leaf else [],
+            memory = ResultMemory(node, node.arg.leaves if self._has_leaf else [],
                              self._replay.writes(self.symbol, node.arg.address))
             if self._is_cut_off:
                 cut_off(node)

@@ -17,7 +17,6 @@ from glassgrad.compiler.graph.gradient import GRADIENTS, gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 
-_DETACH, _GRADIENT = o.DETACH, o.GRADIENT
 
 def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp]) -> list[UOp | None]:
     """The same as one GRADIENT for each target: the compiler writes it out, once for all graphs of one structure. It is
@@ -29,10 +28,10 @@ def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp])
     for node in reversed(order):
         if node in reached:
             op = node.op
-            if op is _GRADIENT or op is _DETACH and len(node.src) > 1 and not node.arg.name:
+            if op is o.GRADIENT or op is o.DETACH and len(node.src) > 1 and not node.arg.name:
                 return at_once(root, seed, targets, order)
             if op in GRADIENTS and node.dtype.kind == "f":
-                reached.update(node.src if op is not _DETACH else node.src[1:])
+                reached.update(node.src if op is not o.DETACH else node.src[1:])
     place = user_place()
     return [UOp(o.GRADIENT, t.dtype, (t, root, seed), None, place) if t in reached and t.dtype.kind == "f" else None
             for t in targets]

@@ -70,8 +70,7 @@ class UOp(Node, Operators["UOp"]):
 
     # -- reductions ------------------------------------------------------------------------------------------
     def reduce(self, op: Op, axes: Iterable[int]) -> UOp:
-        shape = self.shape
-        axes = tuple(sorted([a for a in axes if shape[a] != 1]))
+        axes = tuple(sorted([a for a in axes if self.shape[a] != 1]))
         return UOp(op, self.dtype, (self,), Axes(axes)) if axes else self
 
     def sum(self, axes: Iterable[int]) -> UOp: return self.reduce(o.SUM, axes)
@@ -126,8 +125,7 @@ class UOp(Node, Operators["UOp"]):
         """This node at `shape`, by the usual rule: align right, repeat axes of size 1."""
         if self.shape == shape:
             return self
-        missing = len(shape) - len(self.shape)
-        return (self.reshape((1,) * missing + self.shape) if missing else self).expand(shape)
+        return self.reshape((1,) * (len(shape) - len(self.shape)) + self.shape).expand(shape)
 
     # -- memory ----------------------------------------------------------------------------------------------
     def contiguous(self) -> UOp:
@@ -199,14 +197,10 @@ def broadcast_together(*nodes: UOp) -> tuple[UOp, ...]:
     shapes = {node.shape for node in nodes if node.shape}
     if len(shapes) < 2:
         return nodes
-    sizes: list[Dimension] = []                                  # from the last axis to the first
-    for shape in shapes:
-        sizes += [1] * (len(shape) - len(sizes))
-        for i, n in enumerate(reversed(shape)):
-            if sizes[i] == 1:
-                sizes[i] = n
-    common = tuple(sizes[::-1])
-    return tuple([node.broadcast(common) if node.shape else node for node in nodes])
+    rank = max(map(len, shapes))
+    rows = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    shape = tuple([next((n for n in sizes if n != 1), 1) for sizes in zip(*rows)])
+    return tuple([node.broadcast(shape) if node.shape else node for node in nodes])
 
 
 known_values: NodeTable[UOp] = NodeTable()      # values of nodes that were computed; engine/registry.py keeps it

@@ -82,7 +82,7 @@ def holders(nodes: Collection[UOp]) -> list[Any]:
 
 def others_at(node: UOp, tensor: Any) -> bool:
     """Whether another live tensor is a leaf at a node."""
-    known = node.arg.leaves if node.op is o.BUFFER else registry.leaves.get(node)
+    known = registry.leaves_of(node)
     return bool(known) and any([t is not tensor and t.uop is node for t in _alive(known)])
 
 
