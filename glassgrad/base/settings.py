@@ -72,14 +72,15 @@ class State:
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
-        self.kernel_mode: tuple[Any, ...] | None = None      # these are set when they are first read
-        self.debug = self.check = self.sanitize = -1
+        now = {name: getattr(settings, name) for name in SETTINGS}     # all: none is wrong that was not read so far
+        self.kernel_mode = tuple([now[name] for name in KERNEL_SETTINGS])
+        self.debug, self.check, self.sanitize = now["DEBUG"], now["CHECK"], now["SANITIZE"]      # which every run reads
 
 
 class _Overrides(threading.local):
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
-        self.states: list[State] = [State({}, {})]     # the latest first
+        self.states: list[State] = []                  # the latest first
 
 
 _overrides = _Overrides()
@@ -144,52 +145,34 @@ def current_state() -> State:
     need not be read again.
 
     >>> before = current_state()
-    >>> with Context(NOOPT=1): current_state() is before
-    False
+    >>> with Context(NOOPT=1, DEBUG=2): current_state() is before, current_state().debug
+    (False, 2)
     >>> current_state() is before
     True
     """
     mine = _overrides
     values, states = mine.values, mine.states
     variables = os.environ.copy() if _raw is None else _raw
-    latest = states[0]
-    if latest.overrides is values and latest.variables == variables:
+    if states and (latest := states[0]).overrides is values and latest.variables == variables:
         return latest
     for number, known in enumerate(states):
         if known.overrides == values and known.variables == variables:
             known.overrides = values               # never changed in place: `Context` puts a new one there
             states.insert(0, states.pop(number))
             return known
-    for name in SETTINGS:       # so that no program goes on with a value that a kernel happened not to read
-        getattr(settings, name)
     made = State(values, dict(variables))
     states.insert(0, made)
     del states[_MOST_STATES:]
     return made
 
 
-def kernel_mode(state: State | None = None) -> tuple[Any, ...]:
-    """The values of `KERNEL_SETTINGS`, now or in a state that is at hand.
+def kernel_mode() -> tuple[Any, ...]:
+    """The values of `KERNEL_SETTINGS` now.
 
     >>> with Context(NOOPT=1): kernel_mode() != Context(NOOPT=0)(kernel_mode)()
     True
     """
-    state = state or current_state()
-    if state.kernel_mode is None:
-        state.kernel_mode = tuple(getattr(settings, name) for name in KERNEL_SETTINGS)
-    return state.kernel_mode
-
-
-def launch_state() -> State:
-    """The current state with `debug`, `check` and `sanitize`, which every run reads: one look at all settings.
-
-    >>> with Context(DEBUG=2): launch_state().debug
-    2
-    """
-    state = current_state()
-    if state.debug < 0:
-        state.debug, state.check, state.sanitize = settings.DEBUG, settings.CHECK, settings.SANITIZE
-    return state
+    return current_state().kernel_mode
 
 
 class Context:

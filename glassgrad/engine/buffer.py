@@ -43,7 +43,7 @@ class Buffer:
     >>> b.is_free()
     True
     """
-    __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "readers", "version", "held",
+    __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "readers", "version", "leaves",
                  "_most", "_memory", "_block", "__weakref__")
 
     def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
@@ -53,7 +53,7 @@ class Buffer:
         self.place = place or user_place()
         self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)
         self.version = 0                 # raised by each write in place: what was found out about the contents is old
-        self.held = False                # whether a tensor was ever a leaf here: no other memory is written in place
+        self.leaves: list[Any] = []      # weak references to tensors that are leaves here
         self._most = _FEW
         memory = Device[device].memory
         block = memory.allocate(nbytes)
@@ -70,7 +70,7 @@ class Buffer:
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         self.owner, self.address, self.place = owner, address, user_place()
-        self.readers, self.version, self.held, self._most = [], 0, False, _FEW
+        self.readers, self.version, self.leaves, self._most = [], 0, [], _FEW
         self._memory = self._block = None
         if isinstance(owner, Buffer):
             owner.add_reader(weakref.ref(self))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ class CompiledSchedule:
         items = [item for item in planned.items if planned.runs(item)]
         self.items = items
         self._checked = False                      # whether CHECK compared the graph before and after its passes
+        self._state: State | None = None           # the settings that `_calls` are for
         self.segments: list[Segment] = []          # runs of kernels on one device; copies stand between
         outputs = set(planned.sinks)
         slots = len(planned.slots)
@@ -175,7 +176,14 @@ class CompiledSchedule:
                         addresses[slot] = block.address + offset
             for slot, whole, offset in self.pieces:
                 addresses[slot] = addresses[whole] + offset
-            self._launch(addresses, normal, values, state)
+            if state.debug or state.check or observing():
+                self._launch_watched(addresses, normal, values, state)
+            else:
+                start = perf_counter()
+                for bind, launch in self._calls if state is self._state else self._prepared(state):
+                    bind(addresses)
+                    launch()
+                GlobalCounters.count_run(len(self.items), self.operations, self.bytes, perf_counter() - start)
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -206,18 +214,14 @@ class CompiledSchedule:
         """A stopwatch for each segment."""
         return [segment.plan.stopwatch() for segment in self.segments]
 
-    def _launch(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...], state: State) -> None:
-        if observing() or state.debug or state.check:
-            self._launch_watched(addresses, normal, values, state)
-            return
-        start = perf_counter()
-        for segment in self.segments:
-            segment.run(addresses, state)
-        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, perf_counter() - start)
+    def _prepared(self, state: State) -> Sequence[tuple[Callable[[Sequence[int]], None], Callable[[], Any]]]:
+        """What binds each segment to addresses and what launches it, under these settings."""
+        self._state, self._calls = state, [(segment.plan.bind, segment.plan.runner()) for segment in self.segments]
+        return self._calls
 
     def _launch_watched(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...],
                         state: State) -> None:
-        """The same, shown, checked or timed."""
+        """Launch every kernel, shown, checked or timed."""
         observers, debug, check = observing(), state.debug, state.check
         if check and not self._checked:
             self._checked = True
@@ -231,7 +235,7 @@ class CompiledSchedule:
             if one_by_one:
                 times += self._run_reported(segment, addresses, values, state, len(times))
             elif not observers:
-                segment.run(addresses, state)
+                segment.plan.runner()()
         if observers and times:
             tell_ran(self, (int(start * 1e9), perf_counter_ns()), lambda: times)
         elif observers:
@@ -261,7 +265,6 @@ class Segment:
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
         self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
         self.shared: list[tuple[int, tuple[int, ...]]] = []
-        self._state: State | None = None           # the settings that `_run` is for
         self.programs: Sequence[Any]
         self.plan: DevicePlan
         op = items[0].ast.op
@@ -281,13 +284,6 @@ class Segment:
             if own:
                 self.shared.append((number, program.info.shared))
         self.plan = opened.plan(self.programs, uses)
-
-    def run(self, addresses: list[int], state: State) -> None:
-        """Every kernel, in order, with the slots at these addresses, under these settings."""
-        self.plan.bind(addresses)
-        if state is not self._state:
-            self._state, self._run = state, self.plan.runner()
-        self._run()
 
     def contents(self, item: Item, addresses: list[int], exact: Mapping[int, int]) -> list[bytes]:
         """What is in the memory of a kernel's parameters now, its results first; `exact` are the bytes of slots whose

@@ -41,7 +41,7 @@ def free_sources(sinks: Sequence[UOp]) -> set[UOp]:
 
 def _may_write(buffer: Buffer) -> bool:
     """Whether a buffer is a tensor's memory, of ours, that kernels can write a piece of."""
-    return buffer.held and buffer.owns_memory and Device[buffer.device].memory.in_parts and not settings.CHECK
+    return bool(buffer.leaves) and buffer.owns_memory and Device[buffer.device].memory.in_parts and not settings.CHECK
 
 
 def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:

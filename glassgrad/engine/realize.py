@@ -19,7 +19,7 @@ from typing import Any
 
 from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.base.settings import State, kernel_mode, launch_state, settings
+from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
@@ -66,7 +66,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         sinks = [s for s in sinks if s not in stored]
         order = toposort(sinks)
     if sinks:
-        normal, state = normalize(sinks, order), state or launch_state()
+        normal, state = normalize(sinks, order), state or current_state()
         compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         with _running:
             results = compiled.run(normal, state, free, values=values)
@@ -84,7 +84,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
     for sink in sinks:
         piece = piece_of(sink)
         if piece is not None:
-            normal, state = normalize([piece[0]]), launch_state()
+            normal, state = normalize([piece[0]]), current_state()
             compiled, values = _find_schedule(normal, device, True, state)
             with _running:
                 compiled.run(normal, state, into=piece[1], values=values)
@@ -106,7 +106,7 @@ def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
-    return _find_schedule(normalize(sinks), device, False, launch_state())[0].memory
+    return _find_schedule(normalize(sinks), device, False, current_state())[0].memory
 
 
 def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
@@ -115,7 +115,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     for node in nodes:
         while node.op in _VIEWS:
             node = node.src[0]
-        if node.base.op is not o.BUFFER:
+        if node.op is not o.BUFFER and (node.op not in o.MOVEMENT or node.base.op is not o.BUFFER):
             found[node] = None
     return list(found)
 
@@ -162,7 +162,7 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
     key = (*[(o.BUFFER, *size) for size in sizes[:len(inputs)]], (o.CALL, call, *results))
     normal = NormalizedGraph(key, [*inputs, node], [node] * len(results), list(inputs),
                              [n.arg.address for n in inputs], [], [], [])
-    found = compiled.run(normal, launch_state())
+    found = compiled.run(normal, current_state())
     trace = recording()
     if trace is not None:
         trace.records.append(Record(compiled, normal, found))
@@ -174,8 +174,7 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
 class _ScheduleVariants:
     """The schedules of one structure: for the constants it was first seen with, and one that takes those that were seen
     to change as arguments."""
-    constants: list[float]
-    bits: bytes                  # the same, exactly
+    constants: list[UOp]         # equal numbers are one node, to the bit
     first: CompiledSchedule
     varying: tuple[int, ...] = ()
     general: CompiledSchedule | None = None
@@ -183,7 +182,7 @@ class _ScheduleVariants:
     def with_arguments(self, normal: NormalizedGraph, device: str) -> CompiledSchedule:
         """The schedule for the same graph with other numbers."""
         changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, self.constants))
-                        if i in self.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was, c.dtype))
+                        if i in self.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was.arg, c.dtype))
         if self.general is None or changed != self.varying:
             self.varying, self.general = changed, _compile(normal, changed, device)
         return self.general
@@ -212,7 +211,7 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
     """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
     With `any_size`, it may be one that serves graphs of other sizes too. `state` are the settings."""
     # what the names of devices mean is a part: a plan runs on the device it was made for
-    mode, values = (kernel_mode(state), device, Device.registered), tuple([s.value for s in normal.symbols])
+    mode = (state.kernel_mode, device, Device.registered)
     known = _known.get((mode, normal.key))
     if known is None:
         found = _find_general(normal, mode) if any_size and settings.DYNAMIC and not normal.symbols else None
@@ -220,10 +219,9 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
             return found
         if len(_known) >= _MOST_SCHEDULES:
             _known.pop(next(iter(_known)))
-        known = _known[mode, normal.key] = _ScheduleVariants(
-            [c.arg for c in normal.constants], normal.constant_bits(), _compile(normal, (), device))
-    compiled = known.first if normal.constant_bits() == known.bits else known.with_arguments(normal, device)
-    return compiled, values  # type: ignore[return-value]
+        known = _known[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
+    compiled = known.first if normal.constants == known.constants else known.with_arguments(normal, device)
+    return compiled, tuple([s.value for s in normal.symbols]) if normal.symbols else ()  # type: ignore[misc]
 
 
 def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:

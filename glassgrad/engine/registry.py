@@ -2,13 +2,15 @@
 
 Nodes are values and never change. What changes is outside of them, and is all here: which tensors a gradient can be
 asked for at a node (its leaves), which value a node was computed to have, which leaf got another value since, and which
-memory belongs to another library, whose writes are not seen here. Nothing here keeps a node or a tensor alive.
+memory belongs to another library, whose writes are not seen here. Nothing here keeps a node or a tensor alive. The
+leaves of a BUFFER, of which there is one for each value in memory, are listed by its buffer: that costs no table.
 Does not know gradients, schedules or kernels.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o, toposort
@@ -33,7 +35,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.values: NodeTable[UOp] = known_values     # where a node's value is: a BUFFER, or a part of one
-        self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for the node
+        self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for it, if it is no BUFFER
         self.former: NodeTable[Tensors] = NodeTable()       # that stood for it and have the same value at another node
         self.replaced: NodeTable[Tensors] = NodeTable()     # that stood for it and were given another value
         self.jitted: NodeTable[bool] = NodeTable()          # made by a jitted call: no gradient passes
@@ -45,21 +47,26 @@ class Registry:
     def hold(self, tensor: Any) -> None:
         """This tensor is a leaf, and the value of its node's memory, if it has some."""
         node, reference = tensor.uop, weakref.ref(tensor)
-        row = self.leaves.rows.get(id(node))
-        if row is None:
-            self.leaves.set(node, [reference])
+        row = self.leaves_of(node)
+        if row is not None:
+            row[:] = [*[r for r in row if r() is not None and r() is not tensor], reference]
         else:
-            row[1][:] = [*[r for r in row[1] if r() is not None and r() is not tensor], reference]
-        if node.op is o.BUFFER:
-            buffer = node.arg
-            buffer.held = True
-            if not buffer.readers or buffer.readers[-1] is not reference:     # it may be held again and again
-                buffer.add_reader(reference)
+            self.leaves.set(node, [reference])
+        if node.op is o.BUFFER and (not node.arg.readers or node.arg.readers[-1] is not reference):
+            node.arg.add_reader(reference)                  # it may be held again and again
+
+    def leaves_of(self, node: UOp) -> Tensors | None:
+        """The list of weak references to the tensors that are leaves at a node, if there were any."""
+        return node.arg.leaves if node.op is o.BUFFER else self.leaves.get(node)
+
+    def leaves_among(self, nodes: Collection[UOp]) -> list[tuple[UOp, Tensors]]:
+        """Those of some nodes that have leaves, each with the list: BUFFERs first, each kind in the nodes' order."""
+        buffer = o.BUFFER
+        return [(n, n.arg.leaves) for n in nodes if n.op is buffer and n.arg.leaves] + self.leaves.among(nodes)
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        row = self.leaves.rows.get(id(node))
-        return row is not None and any(r() is tensor for r in row[1])
+        return any([r() is tensor for r in self.leaves_of(node) or ()])
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:

@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.symbolic import Symbol, replaced
 from glassgrad.runtime.schedule_cache import schedule_name
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class NormalizedGraph:
     """Structure and what was lifted out of it."""
     key: tuple[Any, ...]
@@ -32,11 +32,8 @@ class NormalizedGraph:
     symbols: list[Symbol]        # variables in shapes
     constants: list[UOp]         # CONST nodes of float type
 
-    def constant_bits(self) -> bytes:
-        """The constants' values, exactly."""
-        return struct.pack(f"{len(self.constants)}d", *[c.arg for c in self.constants]) if self.constants else b""
 
-
+_BUFFER, _SHRINK, _DETACH, _SCALAR = o.BUFFER, o.SHRINK, o.DETACH, o.SCALAR
 _SLICING = frozenset((o.SHRINK, o.RESHAPE))
 _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
 
@@ -52,7 +49,7 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
     targets: set[UOp] | None = None          # of gradients: they go to the whole, not to a piece of it
     for n in order:
         op = n.op
-        if op in _SLICING and (op is o.SHRINK or pieces):
+        if op in _SLICING and (pieces or op is _SHRINK):
             targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
             begin = _piece(n, pieces) if n.src[0] not in targets else None
             if begin is not None:
@@ -71,14 +68,14 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
                 rows.append((op, n.dtype, arg, place[src[0]]))
             else:
                 rows.append((op, n.dtype, arg, *[place[s] for s in src]))
-        elif op is o.BUFFER:
+        elif op is _BUFFER:
             buffers.append(n)
             addresses.append(n.arg.address)
             rows.append((op, n.dtype, n.shape, n.device))
-        elif op is o.DETACH:                 # of its argument (a token, a gradient) only a formula's name is structure
+        elif op is _DETACH:                 # of its argument (a token, a gradient) only a formula's name is structure
             named = n.arg.name if len(n.src) > 1 else ""
             rows.append((op, n.dtype, named, *[place[s] for s in (n.src if named else n.src[:1])]))
-        elif op is o.SCALAR:
+        elif op is _SCALAR:
             cells.append(n)
             rows.append((op, n.dtype))
         elif n.dtype.kind == "f" and n.dtype.bits >= 32:         # a cell holds no narrower float

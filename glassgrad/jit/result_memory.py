@@ -19,7 +19,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import PartialUpdate, Replay, Write
 from glassgrad.jit.plain_values import SymbolNames
 from glassgrad.jit.trace import BufferSource, Outcome
-from glassgrad.tensor.autograd.leaves import UnreadGradient, cut_off, leaf_row
+from glassgrad.tensor.autograd.leaves import UnreadGradient, cut_off
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared
 from glassgrad.tensor.tensor import Tensor
@@ -114,7 +114,7 @@ class Result:
         memory, self._other = self._other, self.memory
         if memory is None or memory.node is self.symbol or not self._is_free(memory):
             node = _new_buffer(self.symbol, self.shape)
-            memory = ResultMemory(node, leaf_row(node) if self._has_leaf else [],
+            memory = ResultMemory(node, node.arg.leaves if self._has_leaf else [],
                              self._replay.writes(self.symbol, node.arg.address))
             if self._is_cut_off:
                 cut_off(node)

@@ -45,8 +45,12 @@ class GuardedMemory(HostMemory):
             self._peak = max(self._peak, self._live)
         return MemoryBlock(start + PAGE + inner - size, nbytes, size)
 
-    def _put_back(self, address: int, size: int) -> None:
+    def release(self, block: MemoryBlock) -> None:
         """Forbids a block; it is given back to the system much later."""
+        if not block.address or not block.size:
+            super().release(block)                 # which refuses it, or has nothing to do
+            return
+        address, size, block.address = block.address, block.size, 0
         inner = round_up(size, PAGE)
         start = address + size - inner - PAGE
         forbid_access(start, inner + 2 * PAGE)

@@ -128,10 +128,8 @@ class HostMemory:
         if not address:
             raise Bug("a block of memory was released twice")
         block.address = 0
-        if size:
-            self._put_back(address, size)
-
-    def _put_back(self, address: int, size: int) -> None:
+        if not size:
+            return
         with self._lock:
             self._live -= size
             self._pooled += size

@@ -65,7 +65,7 @@ def number(value: Any, dtype: DType, op: o.Op = o.ADD) -> UOp:
     if value is True or value is False:
         return const(value, dtype)
     if kind == "f":
-        return const(_as_float(value), dtype)
+        return const(value if type(value) is float else _as_float(value), dtype)
     if isinstance(value, float):
         return const(value, dtypes.default_float)
     if kind == "b":

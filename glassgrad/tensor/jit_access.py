@@ -32,9 +32,9 @@ def assign_node(tensor: Tensor, node: UOp) -> None:
     tensor._rebound(node)
 
 
-def computed_from(tensor: Tensor, node: UOp) -> Tensor:
-    """A tensor computed from another: of its class, and on its device."""
-    return tensor._with(node)
+def computed_from(tensor: Tensor, node: UOp, *others: Tensor | None) -> Tensor:
+    """A tensor computed from another, and from others on its device: of its class, or of a subclass among them."""
+    return tensor._with(node, *others)
 
 
 def result_maker(kind: type[Tensor]) -> Callable[[UOp, list[Any]], Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import launch_state
+from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType
@@ -84,8 +84,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     computed on the way is remembered. Beside them, checks compute a number each: whether an index is in range and,
     under SANITIZE=1, whether a result is finite."""
     checks: list[Any] = index_range_check.sinks(nodes)
-    waiting = assigned_within(nodes)
-    state = launch_state()
+    waiting = assigned_within(nodes) if registry.assigned else []
+    state = current_state()
     if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
         checks += finite_checks(written_out(with_known_values([*nodes, *waiting], device)))

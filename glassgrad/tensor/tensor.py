@@ -22,7 +22,7 @@ from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_only_leaf, leaves_among,
+from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, is_only_leaf, leaves_among, others_at,
                                               refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
@@ -98,8 +98,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
                     leave(t)                     # a view of what is gone: it has a value of its own
             wants = t._requires_grad is not False
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-            taken = wants and id(node) in registry.leaves.rows and any(other is not t for other in holders((node,)))
-            t.uop = distinct(node) if taken else node
+            t.uop = distinct(node) if wants and others_at(node, t) else node
             hold(t)
             if wants and t.uop is not earlier and registry.is_leaf(t, earlier):
                 still_a_leaf(t, earlier)         # it is the same value

@@ -202,6 +202,10 @@ class FakeDriver:
         assert self.is_pinned(to.value, size.value), "the driver would not return before the copy is made"
         return self.put(stream, partial(_moved, to.value, source.value, size.value))
 
+    def do_read(self, to: Any, source: Any, size: Any) -> int:
+        self.put(None, partial(_moved, ctypes.addressof(to), source.value, size.value))
+        return self.finish(lambda: not self.streams[0])
+
     # -- kernels -----------------------------------------------------------------------------------------------------
     def do_load(self, module: Any, code: bytes) -> int:
         self.modules.append(code)

@@ -22,7 +22,7 @@ def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp])
     """The same as one GRADIENT for each target: the compiler writes it out, once for all graphs of one structure. It is
     written out now for a gradient that has a function of the user's, for variables and for several devices. `order` are
     the nodes under the root."""
-    if root.symbolic or any(target.device != root.device for target in targets):
+    if root.symbolic or any([target.device != root.device for target in targets]):
         return at_once(root, seed, targets, order)
     reached = {root}
     for node in reversed(order):

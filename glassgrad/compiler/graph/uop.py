@@ -70,7 +70,7 @@ class UOp(Node, Operators["UOp"]):
 
     # -- reductions ------------------------------------------------------------------------------------------
     def reduce(self, op: Op, axes: Iterable[int]) -> UOp:
-        axes = tuple(sorted(a for a in axes if self.shape[a] != 1))
+        axes = tuple(sorted([a for a in axes if self.shape[a] != 1]))
         return UOp(op, self.dtype, (self,), Axes(axes)) if axes else self
 
     def sum(self, axes: Iterable[int]) -> UOp: return self.reduce(o.SUM, axes)

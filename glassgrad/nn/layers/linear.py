@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.layers import bilinear
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform, uniform_within
+from glassgrad.tensor.formulas.linalg.products import linear
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
@@ -31,8 +33,10 @@ class Linear(Layer):
             self._refuse(f"an input of shape {x.shape}", f"a last axis of {self.in_features} (in_features)",
                          "flatten or transpose the input, or make the layer with in_features="
                          f"{x.shape[-1] if x.shape else 1}")
-        weight = computed_from(self.weight, self.weight.uop.permute((1, 0)))      # a value: no write is to reach it
-        return x.linear(weight, self.bias)
+        weight, bias = self.weight, self.bias
+        with one_place():
+            node = linear(x.uop, weight.uop, None if bias is None else bias.uop, by_rows=True)
+        return computed_from(x, node, weight, bias)
 
 
 class Bilinear(Layer):

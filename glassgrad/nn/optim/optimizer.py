@@ -230,7 +230,7 @@ class Optimizer:
         if all(p.grad is None for p in self.params):
             raise GradientError("there are no gradients to step along", given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient", fix="call loss.backward() first")
-        old = {id(t): t.uop for t in self._state()}
+        old = {id(t): t.uop for t in self._state()} if only_if is not None else {}
         is_ours = type(self).__module__.startswith("glassgrad.")         # else its formula has lines of its own
         with one_place() if is_ours else nullcontext():
             self._update_all()
@@ -240,7 +240,7 @@ class Optimizer:
                 before = old.get(id(t))
                 if before is not None and before is not t.uop:
                     t.replace(only_if.reshape(()).where(t, Tensor(before)))
-        gradients = [p.grad for p in self.params if p.grad is not None]
+        gradients = [grad for p in self.params if (grad := p.grad) is not None]
         losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
         return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
 
@@ -249,10 +249,11 @@ class Optimizer:
         for group in self.param_groups:
             for i in group.indices:
                 p = self.params[i]
-                if p.grad is None:
+                grad = p.grad
+                if grad is None:
                     continue
-                _in_order(p.grad)
-                gradient = computed_from(p.grad, p.grad.uop.cast(p.dtype.accumulator))
+                _in_order(grad)
+                gradient = computed_from(grad, grad.uop.cast(p.dtype.accumulator))
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
                 master = self.master[i]
                 if master is not None:

@@ -71,7 +71,7 @@ class Group(MutableMapping[str, Any]):
 
     # -- as a dictionary -------------------------------------------------------------------------------------------
     def __getitem__(self, key: str) -> Any:
-        held = self._held.get((key, itself))
+        held = self._held.get((key, itself)) if key in self._moving else None
         if held is not None and held.tensor.uop is not held.node:       # the tensor has the last word
             held.value, held.node = held.tensor.item(), held.tensor.uop
             self._values[key] = held.value

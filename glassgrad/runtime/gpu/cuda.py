@@ -54,9 +54,10 @@ class CudaDevice(DriverDevice):
     dialect, kernel_record = CUDA, CudaKernel
     names = DriverNames(
         allocate="cuMemAlloc_v2", free="cuMemFree_v2", allocate_host="cuMemHostAlloc", copy_in="cuMemcpyHtoDAsync_v2",
-        copy_out="cuMemcpyDtoHAsync_v2", load="cuModuleLoadData", function="cuModuleGetFunction",
-        launch="cuLaunchKernel", make_stream="cuStreamCreate", make_event="cuEventCreate", record="cuEventRecord",
-        await_event="cuEventSynchronize", stream_awaits="cuStreamWaitEvent", elapsed="cuEventElapsedTime",
+        copy_out="cuMemcpyDtoHAsync_v2", read="cuMemcpyDtoH_v2", load="cuModuleLoadData",
+        function="cuModuleGetFunction", launch="cuLaunchKernel", make_stream="cuStreamCreate",
+        make_event="cuEventCreate", record="cuEventRecord", await_event="cuEventSynchronize",
+        stream_awaits="cuStreamWaitEvent", elapsed="cuEventElapsedTime",
         synchronize="cuCtxSynchronize", make_graph="cuGraphCreate", add_kernel="cuGraphAddKernelNode_v2",
         instantiate="cuGraphInstantiateWithFlags", set_kernel="cuGraphExecKernelNodeSetParams_v2",
         launch_graph="cuGraphLaunch", destroy_graph="cuGraphDestroy", destroy_instance="cuGraphExecDestroy")

@@ -22,6 +22,7 @@ class DriverNames(NamedTuple):
     allocate_host: str           # memory of the host that the GPU copies from and to by itself (pinned)
     copy_in: str                 # these two start a copy on a stream, and do not wait for it
     copy_out: str
+    read: str                    # copies to the host behind the kernels, and waits for it
     load: str
     function: str
     launch: str
@@ -41,13 +42,17 @@ class DriverNames(NamedTuple):
     destroy_instance: str
 
 
+class _Entered(threading.local):
+    done = False                 # whether the device is this thread's
+
+
 class DriverCalls:
     """A driver that is called from several threads. A subclass provides the names, `make_current` and `reason`."""
     names: DriverNames
     kernel_record: type[ctypes.Structure]      # what `add_kernel` takes: function, groups, threads, memory, arguments
 
     def __init__(self, library: ctypes.CDLL):
-        self.library, self._entered = library, threading.local()
+        self.library, self._entered = library, _Entered()
         self.launched = 0                      # raised after each launch: orders launches, releases and copies
 
     def make_current(self) -> None:
@@ -60,7 +65,7 @@ class DriverCalls:
 
     def enter(self) -> None:
         """Make the device this thread's, once."""
-        if not getattr(self._entered, "done", False):
+        if not self._entered.done:
             self.make_current()
             self._entered.done = True
 

@@ -66,16 +66,17 @@ class DriverPlan(GpuPlan):
         self.calls = [launch.call for launch in self.flat]
 
     def run(self) -> None:
-        self.driver.enter()
         self.start(self.calls)
 
     def start(self, calls: Sequence[Callable[[], int]]) -> None:
         """Start these in order."""
+        driver = self.driver
+        driver.enter()
         for call in calls:
             result = call()
             if result:
-                self.driver.check(self.driver.names.launch, result)
-        self.driver.launched += 1
+                driver.check(driver.names.launch, result)
+        driver.launched += 1
 
 
 class TrackedArguments:

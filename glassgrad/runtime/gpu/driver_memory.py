@@ -6,7 +6,8 @@ writes while Python goes on:
 
     copy_in     the bytes are put into pinned memory, and a stream of its own copies them beside the kernels. Kernels
                 launched later wait for the copy; the copy waits for kernels that may still use its memory
-    copy_out    behind the kernels, in pieces: one is on its way while the one before is read
+    copy_out    behind the kernels, in pieces: one is on its way while the one before is read. Few bytes are read by one
+                call of the driver, which waits
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["DriverMemory"]
 
 _OUT_OF_MEMORY = 2                       # the same number in both drivers
 _SLAB = 2 << 20                          # small blocks are cut from pieces of this size
-_SMALL = 256 << 10
+_SMALL, _LEAST = 256 << 10, 256
 _PIECE, _PIECES = 1 << 20, 16            # of pinned memory: bytes of each, and how many
 _AHEAD = 3                               # pieces on their way to the host while one is read
 _FEW_BYTES = 64 << 10                    # less is copied in on the kernels' stream: two streams would cost more
@@ -87,17 +88,18 @@ class DriverMemory:
 
     # -- blocks ----------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> MemoryBlock:
-        size = rounded(max(nbytes, 256))
+        size = _LEAST if nbytes <= _LEAST else rounded(nbytes)
         with self.lock:
             kept = self.kept.get(size)
             address = kept.pop() if kept else self._cut(size) if size <= _SMALL else self._new(size)
             self._newest = address, self._released.pop(address, 0), self.driver.launched
             self._live += size
-            self._peak = max(self._peak, self._live)
-            return MemoryBlock(address, nbytes, size)
+            if self._live > self._peak:
+                self._peak = self._live
+        return MemoryBlock(address, nbytes, size)
 
     def _cut(self, size: int) -> int:
-        step = -(-size // 256) * 256
+        step = -(-size // _LEAST) * _LEAST
         if self.left < step:
             self.slab, self.left = self._new(_SLAB), _SLAB
         address = self.slab
@@ -177,6 +179,10 @@ class DriverMemory:
         """The bytes at an address, once all kernels are done; or once an event among them is reached, beside others."""
         out = _not_cleared(nbytes)
         driver, names, waiting = self.driver, self.driver.names, deque[tuple[PinnedPiece, int, int]]()
+        if 0 < nbytes < _FEW_BYTES and written is None:
+            driver.call(names.read, (ctypes.c_char * nbytes).from_buffer(out), ctypes.c_uint64(address),
+                        ctypes.c_size_t(nbytes))
+            return out
 
         def read() -> None:
             piece, at, size = waiting.popleft()

@@ -76,7 +76,7 @@ class HipDevice(DriverDevice):
     dialect, kernel_record = HIP, HipKernel
     names = DriverNames(
         allocate="hipMalloc", free="hipFree", allocate_host="hipHostMalloc", copy_in="hipMemcpyHtoDAsync",
-        copy_out="hipMemcpyDtoHAsync", load="hipModuleLoadData", function="hipModuleGetFunction",
+        copy_out="hipMemcpyDtoHAsync", read="hipMemcpyDtoH", load="hipModuleLoadData", function="hipModuleGetFunction",
         launch="hipModuleLaunchKernel", make_stream="hipStreamCreateWithFlags", make_event="hipEventCreateWithFlags",
         record="hipEventRecord", await_event="hipEventSynchronize", stream_awaits="hipStreamWaitEvent",
         elapsed="hipEventElapsedTime", synchronize="hipDeviceSynchronize", make_graph="hipGraphCreate",

@@ -60,17 +60,6 @@ def hold(tensor: Any) -> None:
     registry.hold(tensor)
 
 
-def leaf_row(node: UOp) -> Tensors:
-    """The list of a node's leaves, for code that returns the node again and again: it replaces the list's content."""
-    row = registry.leaves.get(node)
-    if row is None:
-        row = []
-        registry.leaves.set(node, row)
-    if node.op is o.BUFFER:
-        node.arg.held = True
-    return row
-
-
 def is_held(tensor: Any) -> bool:
     """Whether this tensor is a leaf."""
     return registry.is_leaf(tensor, tensor.uop)
@@ -81,17 +70,24 @@ def is_only_leaf(tensor: Any) -> bool:
     becomes of tensors: to hold it again would change nothing."""
     if tensor._storage is not None or no_grad.open_blocks:
         return False
-    known = registry.leaves.get(tensor.uop)
+    known = registry.leaves_of(tensor.uop)
     return known is not None and len(known) == 1 and known[0]() is tensor
 
 
 def holders(nodes: Collection[UOp]) -> list[Any]:
-    """The live leaf tensors among these nodes, in the nodes' order."""
-    return [t for node, known in registry.leaves.among(nodes) for t in _alive(known) if t.uop is node]
+    """The live leaf tensors among these nodes."""
+    return [t for node, known in registry.leaves_among(nodes) for r in known
+            if (t := r()) is not None and t.uop is node]
+
+
+def others_at(node: UOp, tensor: Any) -> bool:
+    """Whether another live tensor is a leaf at a node."""
+    known = registry.leaves_of(node)
+    return bool(known) and any([t is not tensor and t.uop is node for t in _alive(known)])
 
 
 def _alive(references: Tensors | None) -> list[Any]:
-    return [] if references is None else [t for t in (r() for r in references) if t is not None]
+    return [] if references is None else [t for r in references if (t := r()) is not None]
 
 
 def _add(table: NodeTable[Tensors], node: UOp, tensor: Any) -> None:
@@ -110,7 +106,7 @@ def has_another_value(tensor: Any, earlier: UOp) -> None:
     """The tensor was given a new value: what was computed from the earlier one has no leaf there any more."""
     note_written(tensor, earlier)
     if tensor.requires_grad is True and tensor.uop is not earlier and any(
-            t is tensor for t in _alive(registry.leaves.get(earlier))):
+            t is tensor for t in _alive(registry.leaves_of(earlier))):
         _add(registry.replaced, earlier, tensor)
 
 
@@ -182,8 +178,6 @@ def assigned(tensor: Any) -> None:
 
 def assigned_within(nodes: Sequence[UOp]) -> list[UOp]:
     """The values of assigned tensors that computing these nodes computes on the way, and that are not known yet."""
-    if not registry.assigned:
-        return []
     wanted = set(map(_computed, nodes))
     waiting: dict[UOp, None] = {}
     for key, reference in list(registry.assigned.items()):

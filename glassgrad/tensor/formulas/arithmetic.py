@@ -66,7 +66,7 @@ def binary(op: o.Op, x: Any, y: Any) -> UOp:
     """One op of two operands, at least one of which is a node."""
     if isinstance(x, UOp):
         if isinstance(y, UOp):
-            if x.shape != y.shape or x.dtype is not y.dtype:
+            if x.dtype is not y.dtype or x.shape != y.shape and x.shape and y.shape:
                 x, y = broadcast_pair(x, y, op)
         else:
             y = number(y, x.dtype, op)

@@ -20,6 +20,7 @@ from glassgrad.tensor.formulas.arithmetic import as_node, binary
 from glassgrad.tensor.methods import REQUIRED, VERBS, Self, TensorBase, of_kind, plain_number, spelled
 
 _bool = dtypes.bool
+_NUMBERS = (float, int, bool)
 _QUOTIENTS = (arithmetic.floor_divide, arithmetic.truncated_divide, arithmetic.remainder,
               arithmetic.truncated_remainder)
 
@@ -40,7 +41,7 @@ class ArithmeticMixin(TensorBase):
             made = (self if other.__class__ is self.__class__ else self._kin(other))._with(node)
             made._device = place
             return made
-        y = self._operand(other, f"beside a tensor in {VERBS[op][1]}")
+        y = other if type(other) in _NUMBERS else self._operand(other, f"beside a tensor in {VERBS[op][1]}")
         y = y if isinstance(y, UOp) else self._number(y, x.dtype, op)
         return self._with(binary(op, y, x) if swapped else binary(op, x, y))
 

@@ -16,7 +16,7 @@ from weakref import ref
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders, is_held
+from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, is_held, others_at
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
@@ -67,26 +67,28 @@ class AssignmentMixin(TensorBase):
         >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
         ([3, 4], [10, 20])
         """
-        value, = spelled("assign", spelling, value=value)
+        if spelling or value is REQUIRED:
+            value, = spelled("assign", spelling, value=value)
         new: Self = value if isinstance(value, TensorBase) else \
             self.__class__(value, device=None if on_disk(self.uop.device) else self.device,
                            dtype=self.dtype)  # type: ignore[assignment]
-        if new.shape != self.shape:
+        node = self.uop
+        if new.uop.shape != node.shape:
             extra = self.ndim - new.ndim
             if extra < 0 or any(n not in (1, m) for n, m in zip(new.shape, self.shape[extra:])):
                 raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
                                  expected=f"shape {self.shape}, or one that broadcasts to it",
                                  fix="reshape the value first")
             new = new._with(new.uop.broadcast(self.shape))
-        if new.dtype is not self.dtype:
+        if new.uop.dtype is not node.dtype:
             if promote(new.dtype, self.dtype) is not self.dtype:
                 raise DTypeError("cannot assign a value of another type",
                                  given=f"{new.dtype.name} to {self.dtype.name}",
                                  expected=f"values that widen to {self.dtype.name}",
                                  fix=f"cast the value first: value.cast({self.dtype!r})")
             new = new.cast(self.dtype)
-        if on_disk(self.uop.device):
-            write(self.uop, running.bytes_of(new.uop, new.device))
+        if on_disk(node.device):
+            write(node, running.bytes_of(new.uop, new.device))
             return self
         self._shared_device(new)
         self._write(new, leaf=True)
@@ -114,7 +116,7 @@ class AssignmentMixin(TensorBase):
         self.uop, self._device = node, new._device
         if leaf or held:
             # equal values share one node; two leaves do not
-            if any(other is not self for other in holders((node,))):
+            if others_at(node, self):
                 self.uop = distinct(node)
             hold(self)
             assigned(self)

@@ -14,8 +14,9 @@ from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import add, matrix_transpose, mul, roll, sub, sum_dtype, total
 
 
-def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
-    """x (.., M, K) @ y (.., K, N); a vector counts as one row or column, and loses its axis again.
+def matmul(x: UOp, y: UOp, dtype: DType | None = None, by_rows: bool = False) -> UOp:
+    """x (.., M, K) @ y (.., K, N); a vector counts as one row or column, and loses its axis again. With `by_rows`, y is
+    (.., N, K).
 
     Floats of 16 bits are multiplied and summed in float32, then rounded. They are converted before they are repeated,
     so that the gradients, which are sums of products too, are also rounded once.
@@ -24,7 +25,7 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
     if not x.shape or not y.shape:
         raise ShapeError("cannot multiply a matrix by a single number with @", given=f"{x.shape} @ {y.shape}",
                          expected="at least 1 axis on each side", fix="use * to scale")
-    inner = y.shape[-2] if len(y.shape) > 1 else y.shape[0]
+    inner = y.shape[-2] if len(y.shape) > 1 and not by_rows else y.shape[-1]
     if x.shape[-1] != inner:
         raise ShapeError("cannot multiply these matrices", given=f"{x.shape} @ {y.shape}",
                          expected=f"columns of the left ({x.shape[-1]}) == rows of the right ({inner})",
@@ -33,9 +34,9 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
     x, y = x.cast(out.accumulator), y.cast(out.accumulator)
     vector_left, vector_right = len(x.shape) == 1, len(y.shape) == 1
     k = x.shape[-1]
-    m, n = 1 if vector_left else x.shape[-2], 1 if vector_right else y.shape[-1]
-    if not vector_right:
+    if not vector_right and not by_rows:
         y = matrix_transpose(y)                                     # (.., N, K)
+    m, n = 1 if vector_left else x.shape[-2], 1 if vector_right else y.shape[-2]
     lead = broadcast_shape(x.shape[:-2], y.shape[:-2])
     x = x.reshape(x.shape[:-2] + (m, 1, k)).broadcast(lead + (m, n, k))
     y = y.reshape(y.shape[:-2] + (1, n, k)).broadcast(lead + (m, n, k))
@@ -43,9 +44,9 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
     return product.reshape(lead + (() if vector_left else (m,)) + (() if vector_right else (n,)))
 
 
-def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None) -> UOp:
-    """x @ weight + bias; a weight with one axis multiplies element by element."""
-    x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype)
+def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None, by_rows: bool = False) -> UOp:
+    """x @ weight + bias, or x @ weight.T + bias `by_rows`; a weight with one axis multiplies element by element."""
+    x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype, by_rows)
     return x if bias is None else add(x, in_autocast_dtype(bias))
 
 
