@@ -5,7 +5,7 @@ from __future__ import annotations
 from glassgrad.compiler.graph import UOp, toposort
 from glassgrad.compiler.lower.expression_text import memory_text, statement_text, text
 from glassgrad.compiler.lower.loops import (AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Prefetch,
-                                            Statement, Store, expressions, walk)
+                                            Statement, Store, Turn, expressions, walk)
 
 
 def show(kernel: Kernel) -> str:
@@ -64,6 +64,8 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
             lines.append(f"{pad}await steps, all but {s.pending}")
         elif isinstance(s, Barrier):
             lines.append(f"{pad}barrier" + ", for copies too" * s.copies)
+        elif isinstance(s, Turn):
+            lines.append(f"{pad}{'end' if s.ends else 'await'} a turn")
         else:
             lines.append(pad + statement_text(s))
 
@@ -101,7 +103,7 @@ def linear(kernel: Kernel) -> str:
                 lines.append(f"{len(lines):4d} END       if")
             elif isinstance(s, Prefetch):
                 lines.append(f"{len(lines):4d} PREFETCH  {memory_text(s.memory):<9} {uses}")
-            elif isinstance(s, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)):
+            elif isinstance(s, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier, Turn)):
                 lines.append(f"{len(lines):4d} {type(s).__name__.upper():<9} {'':<9} {uses}")
             elif isinstance(s, Store):
                 lines.append(f"{len(lines):4d} STORE     {memory_text(s.memory):<9} {uses}")
