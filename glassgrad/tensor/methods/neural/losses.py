@@ -14,7 +14,7 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, maximum, mean, mul, norm, square, sub,
                                        take, total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
-from glassgrad.tensor.formulas.neural.activations import relu, softplus
+from glassgrad.tensor.formulas.neural.activations import log_softmax, relu, softplus
 from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.methods import (REQUIRED, Operand, Self, TensorBase, arguments, computed, of_kind, resolve_axis,
                                       two_axes)
@@ -157,7 +157,8 @@ class LossesMixin(TensorBase):
                              fix="check the batch sizes")
         smooth = self._smoothing(what, label_smoothing)
         with one_place():
-            node = losses.sparse_cross_entropy(self.uop, target.uop, ignored, smooth, reduction)
+            logs, axis = log_softmax(self.uop, -1), self.ndim - 1
+            node = losses.of_classes(self.uop, logs, target.uop, axis, None, ignored, smooth, reduction)
         return self._with(node, target)
 
     @staticmethod
