@@ -140,13 +140,13 @@ def of_kind(kind: str, what: str, /, **given: Any) -> Any:
     return found
 
 
-def choice(what: str, problem: str, fix: str, *, among: Sequence[Any], **given: Any) -> None:
+def choice(problem: str, fix: str, *, among: Sequence[Any], error: type[InputError] = InputError, **given: Any) -> None:
     """An argument that must be one of a few."""
     (name, value), = given.items()
     if not isinstance(value, (str, type(None))) or value not in among:
         words = [f'"{option}"' if isinstance(option, str) else str(option) for option in among]
-        raise InputError(problem, given=f"{name}={_shown(value)}",
-                         expected=", ".join(words[:-1]) + " or " + words[-1], fix=fix)
+        raise error(problem, given=f"{name}={_shown(value)}", expected=", ".join(words[:-1]) + " or " + words[-1],
+                    fix=fix)
 
 
 def readable(what: str, **given: Any) -> None:

@@ -174,8 +174,8 @@ class SortingMixin(TensorBase):
     def _quantile(self, what: str, q: Any, dim: int | None, keepdim: bool, interpolation: str,
                   spelling: dict[str, Any]) -> Self:
         dim, keepdim = arguments(what, spelling, dim=dim, keepdim=keepdim)
-        choice("quantile", "there is no such interpolation", "check the spelling", interpolation=interpolation,
-                      among=("linear", "lower", "higher", "midpoint", "nearest"))
+        choice("there is no such interpolation", "check the spelling", interpolation=interpolation,
+               among=("linear", "lower", "higher", "midpoint", "nearest"))
         if isinstance(q, (int, float)) and not 0 <= q <= 1:
             raise InputError("quantile needs shares", given=f"q={q}", expected="a number from 0 to 1",
                              fix="write 0.5 for half")

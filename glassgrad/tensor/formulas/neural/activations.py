@@ -14,8 +14,8 @@ from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import (above_diagonal, add, any_true, as_float, binary, count, divide, elementary,
-                                       in_accumulator, largest, matrix_transpose, maximum, mean, mean_square, mul, norm,
-                                       total, where)
+                                       in_accumulator, largest, matrix_transpose, maximum, mean, mul, norm, total,
+                                       where)
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.random_numbers import uniform
 
@@ -106,7 +106,7 @@ class NormGradient:
 
     def scale(self, c: UOp) -> UOp:
         """What it is scaled by."""
-        return elementary.rsqrt(mean_square(c, self.axes) + self.eps)
+        return elementary.rsqrt(mean(c * c, self.axes, keepdim=True) + self.eps)
 
 
 @dataclass(frozen=True)

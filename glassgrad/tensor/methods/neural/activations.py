@@ -91,8 +91,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0, 100.0]).gelu().tolist()
         [0.0, 100.0]
         """
-        choice("gelu", "there is no such gelu", 'write x.gelu() or x.gelu("tanh")', approximate=approximate,
-                      among=("none", "tanh"))
+        choice("there is no such gelu", 'write x.gelu() or x.gelu("tanh")', approximate=approximate,
+               among=("none", "tanh"))
         return self._formula(elementary.gelu if approximate == "none" else elementary.gelu_by_tanh)
 
     def quick_gelu(self) -> Self:
@@ -277,7 +277,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([2.0, -2.0]).rms_norm(eps=0).tolist()
         [1.0, -1.0]
         """
-        return computed(self, lambda *given: activations.layer_norm(*given, centred=False), "rms_norm", spelling,
+        return computed(self, lambda x, axis, eps: activations.layer_norm(x, axis, eps, False), "rms_norm", spelling,
                         axis=axis, eps=eps)
 
     def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
