@@ -149,6 +149,19 @@ def choice(problem: str, fix: str, *, among: Sequence[Any], error: type[InputErr
                     fix=fix)
 
 
+def share(what: str, problem: str, fix: str, **given: Any) -> float:
+    """A probability, or another number from 0 to 1.
+
+    >>> share("dropout", "dropout needs a probability", "write x.dropout(0.5)", p=0.25)
+    0.25
+    """
+    (name, _), = given.items()
+    found = of_kind("float", what, **given)
+    if not 0 <= found <= 1:
+        raise InputError(problem, given=f"{name}={found}", expected="a number from 0 to 1", fix=fix)
+    return float(found)
+
+
 def readable(what: str, **given: Any) -> None:
     """What a file is read from: a path, bytes, an open file or a tensor of bytes."""
     (name, value), = given.items()

@@ -16,8 +16,8 @@ from glassgrad.tensor.formulas import (absolute, add, as_float, divide, elementa
                                        mul, pad_axis, power, repeat_interleave, square, sub, where)
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.formulas.neural.activations import attention, dropout
-from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, of_kind, resolve_axes,
-                                      spelled, working_axis)
+from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, resolve_axes, share, spelled,
+                                      working_axis)
 
 
 class ActivationsMixin(TensorBase):
@@ -326,17 +326,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([1.0, 2.0]).dropout(0.9).tolist()
         [1.0, 2.0]
         """
-        p = self._probability("dropout", p=p)
+        p = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=p)
         return self._with(dropout(self.uop, p)) if settings.TRAINING and p else self
-
-    @staticmethod
-    def _probability(what: str, **given: Any) -> float:
-        (name, _), = given.items()
-        p = of_kind("float", what, **given)
-        if not 0 <= p <= 1:
-            raise InputError(f"{what} needs a probability", given=f"{name}={p}", expected="a number from 0 to 1",
-                             fix="write x.dropout(0.5), for example")
-        return float(p)
 
     def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
                                      dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
@@ -348,7 +339,7 @@ class ActivationsMixin(TensorBase):
         >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()
         [[5.0, 6.0]]
         """
-        dropped = self._probability("dropout", p=dropout_p)
+        dropped = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=dropout_p)
         key, value, attn_mask, is_causal, enable_gqa, scale = arguments(
             "scaled_dot_product_attention", key=key, value=value, attn_mask=attn_mask, is_causal=is_causal,
             enable_gqa=enable_gqa, scale=scale)
