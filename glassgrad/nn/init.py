@@ -137,7 +137,9 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_inputs_and_outputs(tensor))))
 
 
-def _kaiming_deviation(tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
+def _kaiming_deviation(what: str, tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
+    a = checks.of_kind("float", what, a=a)
+    checks.of_kind("str", what, mode=mode, nonlinearity=nonlinearity)
     if mode not in ("fan_in", "fan_out"):
         raise InputError("a weight is scaled by its inputs or its outputs", given=f"mode={mode!r}",
                          expected="'fan_in' or 'fan_out'", fix="leave mode out: it is 'fan_in'")
@@ -151,17 +153,13 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
     >>> kaiming_uniform_(Tensor.zeros(4, 6), nonlinearity="relu").abs().max().item() <= 1
     True
     """
-    a = checks.of_kind("float", "kaiming_uniform_", a=a)
-    checks.of_kind("str", "kaiming_uniform_", mode=mode, nonlinearity=nonlinearity)
-    bound = math.sqrt(3) * _kaiming_deviation(tensor, a, mode, nonlinearity)
+    bound = math.sqrt(3) * _kaiming_deviation("kaiming_uniform_", tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     """The same, normally distributed."""
-    a = checks.of_kind("float", "kaiming_normal_", a=a)
-    checks.of_kind("str", "kaiming_normal_", mode=mode, nonlinearity=nonlinearity)
-    return normal_(tensor, 0.0, _kaiming_deviation(tensor, a, mode, nonlinearity))
+    return normal_(tensor, 0.0, _kaiming_deviation("kaiming_normal_", tensor, a, mode, nonlinearity))
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:

@@ -140,13 +140,26 @@ def of_kind(kind: str, what: str, /, **given: Any) -> Any:
     return found
 
 
-def choice(what: str, problem: str, fix: str, *, among: Sequence[Any], **given: Any) -> None:
+def choice(problem: str, fix: str, *, among: Sequence[Any], error: type[InputError] = InputError, **given: Any) -> None:
     """An argument that must be one of a few."""
     (name, value), = given.items()
     if not isinstance(value, (str, type(None))) or value not in among:
         words = [f'"{option}"' if isinstance(option, str) else str(option) for option in among]
-        raise InputError(problem, given=f"{name}={_shown(value)}",
-                         expected=", ".join(words[:-1]) + " or " + words[-1], fix=fix)
+        raise error(problem, given=f"{name}={_shown(value)}", expected=", ".join(words[:-1]) + " or " + words[-1],
+                    fix=fix)
+
+
+def share(what: str, problem: str, fix: str, **given: Any) -> float:
+    """A probability, or another number from 0 to 1.
+
+    >>> share("dropout", "dropout needs a probability", "write x.dropout(0.5)", p=0.25)
+    0.25
+    """
+    (name, _), = given.items()
+    found = of_kind("float", what, **given)
+    if not 0 <= found <= 1:
+        raise InputError(problem, given=f"{name}={found}", expected="a number from 0 to 1", fix=fix)
+    return float(found)
 
 
 def readable(what: str, **given: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DTypeError
+from glassgrad.compiler.check.graph_interpreter import from_storage
 from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes, promote
 from glassgrad.tensor.memory.python_values import TORCH_TYPES
 
@@ -50,16 +51,7 @@ def fp8_to_float(x: int, dtype: DType) -> float:
     >>> fp8_to_float(0x7E, dtypes.fp8e4m3), fp8_to_float(0x7C, dtypes.fp8e5m2)
     (448.0, inf)
     """
-    sign, code = (-1.0 if x & 0x80 else 1.0), x & 0x7F
-    exponent, fraction = code >> dtype.mantissa, code & ((1 << dtype.mantissa) - 1)
-    lowest = 1 << dtype.mantissa                                       # one, in units of the last place
-    bias = (1 << (dtype.exponent - 1)) - 1
-    if dtype is dtypes.fp8e4m3 and code == 0x7F:
-        return math.nan
-    if dtype is dtypes.fp8e5m2 and exponent == 0x1F:
-        return math.nan if fraction else sign * math.inf
-    scaled = (fraction if exponent == 0 else fraction + lowest) * 2.0 ** (max(exponent, 1) - bias - dtype.mantissa)
-    return sign * scaled
+    return float(from_storage(bytes([x & 0xFF]), dtype)[0])
 
 
 def float_to_fp8(x: float, dtype: DType) -> int:
@@ -75,12 +67,8 @@ def float_to_fp8(x: float, dtype: DType) -> int:
         return sign | (0x7F if dtype is dtypes.fp8e4m3 else 0x7E)
     if math.isinf(x):
         return sign | (greatest + 1)
-    # positive codes are in the order of their values, so the nearest is one of the two around it
-    size = abs(x)
-    above = next((code for code in range(greatest + 1) if fp8_to_float(code, dtype) >= size), greatest)
-    below = max(above - 1, 0)
-    near = min((above, below), key=lambda code: (abs(fp8_to_float(code, dtype) - size), code & 1))
-    return sign | near
+    sizes = from_storage(bytes(range(greatest + 1)), dtype).tolist()
+    return sign | min(range(greatest + 1), key=lambda code: (abs(sizes[code] - abs(x)), code & 1))
 
 
 def from_storage_scalar(x: Any, dtype: DType) -> Any:

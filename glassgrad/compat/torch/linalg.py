@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 from glassgrad.compat.torch.functions import as_tensor
 from glassgrad.tensor.tensor import Tensor
@@ -13,26 +14,10 @@ __all__ = ["cholesky", "cross", "det", "inv", "lstsq", "matmul", "matrix_norm", 
 
 cholesky, det, inv, matmul, matrix_power = Tensor.cholesky, Tensor.det, Tensor.inv, Tensor.matmul, Tensor.matrix_power
 pinv, solve, eigh, eigvalsh = Tensor.pinv, Tensor.solve, Tensor.eigh, Tensor.eigvalsh
-
-
-class QR(NamedTuple):
-    Q: Tensor
-    R: Tensor
-
-
-class SVD(NamedTuple):
-    U: Tensor
-    S: Tensor
-    Vh: Tensor
-
-
-class SlogDet(NamedTuple):
-    sign: Tensor
-    logabsdet: Tensor
-
-
-class LeastSquares(NamedTuple):
-    solution: Tensor
+QR = namedtuple("QR", "Q R")
+SVD = namedtuple("SVD", "U S Vh")
+SlogDet = namedtuple("SlogDet", "sign logabsdet")
+LeastSquares = namedtuple("LeastSquares", "solution")
 
 
 def qr(A: Tensor, mode: str = "reduced") -> QR: return QR(*A.qr(mode))

@@ -67,8 +67,7 @@ class PReLU(Layer):
         if self.num_parameters > 1 and (x.ndim < 2 or x.shape[1] != self.num_parameters):
             self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_parameters}, ...)",
                          "check num_parameters")
-        weight = self.weight.reshape((1, -1) + (1,) * (x.ndim - 2)) if x.ndim > 1 else self.weight
-        return (x > 0).where(x, x * weight)
+        return x.prelu(self.weight)
 
 
 class ELU(FunctionLayer, function=F.elu):

@@ -66,8 +66,8 @@ class _Convolution(_ChannelWindows, Layer):
         self._set_sizes(in_channels, out_channels, kernel_size, stride, dilation, groups)
         self.padding, self.padding_mode = padding, padding_mode
         self.pads = self._pads(padding)
-        checks.choice("Conv2d", "there is no such way to pad", "check the spelling",
-                      among=("zeros", "reflect", "replicate", "circular"), padding_mode=padding_mode)
+        checks.choice("there is no such way to pad", "check the spelling", padding_mode=padding_mode,
+                      among=("zeros", "reflect", "replicate", "circular"))
         self._set_parameters(out_channels, in_channels // groups, bias)
 
     def _pads(self, padding: Sizes | str) -> tuple[int, ...]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
 from glassgrad.nn.functional import activations as F
 from glassgrad.nn.modules.layer import Layer
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -21,9 +21,7 @@ class _Dropout(Layer):
     least_axes, instead = 0, ""                     # what an input needs, and the layer for inputs with fewer axes
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
-        if not 0 <= p <= 1:
-            raise InputError("dropout needs a probability", given=f"p={p}", expected="a number from 0 to 1",
-                             fix="write Dropout(0.5), for example")
+        checks.share("Dropout", "dropout needs a probability", "write Dropout(0.5), for example", p=p)
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

@@ -204,27 +204,9 @@ class GroupNorm(Layer):
         return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
-class InstanceNorm(Layer):
-    """Each channel of an example normalized by its own mean and variance over space. PyTorch's layers with a number in
-    their name also take one example without a batch.
-
-    >>> InstanceNorm(3)(Tensor.randn(2, 3, 4, 5)).shape
-    (2, 3, 4, 5)
-    """
-    shows: tuple[str, ...] = ("num_features", "eps", "affine")
-
-    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
-        self.num_features, self.eps, self.affine = num_features, eps, affine
-        self.weight, self.bias = scale_and_shift(bool(affine), bias, num_features)
-
-    def forward(self, x: Tensor) -> Tensor:
-        _check_channels(self, x)
-        return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
-
-
 class _TrackedInstanceNorm(Layer):
     """`InstanceNorm` with PyTorch's settings, over `rank` axes of space."""
-    shows = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    shows: tuple[str, ...] = ("num_features", "eps", "momentum", "affine", "track_running_stats")
     buffer_names = ("running_mean", "running_var", "num_batches_tracked")
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
@@ -237,9 +219,11 @@ class _TrackedInstanceNorm(Layer):
             self.num_batches_tracked = buffer(0, dtype=dtypes.int64)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim == self.rank + 1 and x.shape[0] == self.num_features:
+        if self.rank and x.ndim == self.rank + 1 and x.shape[0] == self.num_features:
             return self.forward(x.unsqueeze(0)).squeeze(0)
-        _check_channels(self, x)
+        if x.ndim < 3 or x.shape[1] != self.num_features:
+            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_features}, ...space)",
+                         "check the layer before it; channels are axis 1, and space follows")
         if not self.track_running_stats:
             return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
         out = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, bool(settings.TRAINING),
@@ -247,6 +231,19 @@ class _TrackedInstanceNorm(Layer):
         if settings.TRAINING:
             pending.remember(self.running_mean, self.running_var)
         return out
+
+
+class InstanceNorm(_TrackedInstanceNorm):
+    """Each channel of an example normalized by its own mean and variance over space. PyTorch's layers with a number in
+    their name also take one example without a batch.
+
+    >>> InstanceNorm(3)(Tensor.randn(2, 3, 4, 5)).shape
+    (2, 3, 4, 5)
+    """
+    shows = ("num_features", "eps", "affine")
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
+        super().__init__(num_features, eps, affine=affine, bias=bias)
 
 
 class InstanceNorm2d(_TrackedInstanceNorm, rank=2):
@@ -280,9 +277,3 @@ class LocalResponseNorm(FunctionLayer, function=F.local_response_norm):
     >>> LocalResponseNorm(3)(Tensor.ones(1, 4, 2, 2)).shape
     (1, 4, 2, 2)
     """
-
-
-def _check_channels(layer: Any, x: Tensor) -> None:
-    if x.ndim < 3 or x.shape[1] != layer.num_features:
-        layer._refuse(f"an input of shape {x.shape}", f"(batch, {layer.num_features}, ...space)",
-                      "check the layer before it; channels are axis 1, and space follows")

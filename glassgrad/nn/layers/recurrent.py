@@ -27,7 +27,7 @@ def nonlinearity_of(name: str) -> Any:
     >>> nonlinearity_of("relu")(Tensor([-1.0])).tolist()
     [0.0]
     """
-    checks.choice("RNN", "a recurrent network has one of two nonlinearities", 'write nonlinearity="tanh"',
+    checks.choice("a recurrent network has one of two nonlinearities", 'write nonlinearity="tanh"',
                   among=("tanh", "relu"), nonlinearity=name)
     return Tensor.tanh if name == "tanh" else Tensor.relu
 

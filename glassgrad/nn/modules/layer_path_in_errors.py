@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
-from types import FrameType, FunctionType, ModuleType
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from glassgrad.base.source_lines import PACKAGE, library_folders
+from glassgrad.nn.modules.object_tree import OPAQUE, parts_of
 from glassgrad.tensor.tensor import Tensor
 
 _MOST_OBJECTS = 5000     # looked at per running function
-_PLAIN = (str, bytes, int, float, type(None), type, ModuleType, FunctionType, Tensor)
 
 
 def path_of(layer: object) -> str | None:
@@ -71,15 +71,7 @@ def _search(start: str, value: object, layer: object) -> str | None:
         path, holder = waiting.popleft()
         if holder is layer:
             return path
-        if id(holder) in seen or isinstance(holder, _PLAIN):
-            continue
-        seen.add(id(holder))
-        inside: Any = ()
-        if isinstance(holder, (list, tuple)):
-            inside = enumerate(holder)
-        elif isinstance(holder, Mapping):
-            inside = holder.items()
-        elif hasattr(holder, "__dict__"):
-            inside = vars(holder).items()
-        waiting.extend((f"{path}.{name}", part) for name, part in inside)
+        if id(holder) not in seen and not isinstance(holder, OPAQUE):
+            seen.add(id(holder))
+            waiting.extend((f"{path}.{name}", part) for name, part in parts_of(holder))
     return None

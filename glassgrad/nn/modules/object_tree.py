@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import DType, UOp
 from glassgrad.tensor.base import TensorBase
 
 # never looked into: they hold no part of a model, or very much that is none
-_OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,
+OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,
            BuiltinFunctionType, MethodType, TensorBase, UOp, DType)
 
 
@@ -42,11 +42,11 @@ def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[Obje
             inside.discard(place)
         elif wanted(place.value):
             yield place._replace(name=place.name.strip("."))
-        elif not isinstance(place.value, _OPAQUE) and id(place.value) not in inside and not _wraps(place.value):
+        elif not isinstance(place.value, OPAQUE) and id(place.value) not in inside and not _wraps(place.value):
             holder, before = place.value, place.name
             inside.add(id(holder))
             waiting.append(id(holder))
-            parts = [ObjectPart(f"{before}{key}.", value, holder, key) for key, value in _parts(holder)]
+            parts = [ObjectPart(f"{before}{key}.", value, holder, key) for key, value in parts_of(holder)]
             waiting.extend(reversed(parts))
 
 
@@ -55,7 +55,8 @@ def _wraps(thing: Any) -> bool:
     return "__wrapped__" in getattr(thing, "__dict__", ())
 
 
-def _parts(holder: Any) -> Iterator[tuple[Any, Any]]:
+def parts_of(holder: Any) -> Iterator[tuple[Any, Any]]:
+    """What an object holds: its attributes, or the items of a list or a mapping, by name or number."""
     if isinstance(holder, tuple) and hasattr(holder, "_fields"):
         yield from zip(holder._fields, holder)
     elif isinstance(holder, (list, tuple, deque)):

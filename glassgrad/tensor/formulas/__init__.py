@@ -15,5 +15,5 @@ from glassgrad.tensor.formulas.movement import (above_diagonal, along, at, cat, 
                                                 every, eye, flatten, halves, joined, matrix_transpose, movedim,
                                                 pad_axis, pad_constant, part, repeat_interleave, roll, squeeze, stack,
                                                 tril, triu, unsqueeze)
-from glassgrad.tensor.formulas.reductions import (all_true, any_true, arg_extreme, count, largest, mean, mean_square,
-                                                  norm, product, running, smallest, sum_dtype, total)
+from glassgrad.tensor.formulas.reductions import (all_true, any_true, arg_extreme, count, largest, mean, norm, product,
+                                                  running, smallest, sum_dtype, total)

@@ -358,7 +358,3 @@ def _smaller_backward(g: UOp, y: UOp, x: UOp, limit: UOp) -> tuple[UOp, None]:
 
 def _between_backward(g: UOp, y: UOp, x: UOp, low: UOp, high: UOp) -> tuple[UOp, None, None]:
     return (low.le(x) & x.le(high)).where(g, 0.0), None, None
-
-
-def log10(x: UOp) -> UOp:
-    return x.log2() * math.log10(2.0)

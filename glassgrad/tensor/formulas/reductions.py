@@ -173,11 +173,6 @@ def running_extreme(op: o.Op, x: UOp, axis: int) -> tuple[UOp, UOp]:
     return found, running(o.MAX, reached.where(along(x.shape[at], at, x.shape), 0), at)
 
 
-def mean_square(x: UOp, axis: Axis, keepdim: bool = True) -> UOp:
-    """The mean of the squares."""
-    return mean(x * x, axis, keepdim)
-
-
 # -- skipping NaN --------------------------------------------------------------------------------------------
 def nan_sum(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
     """The sum of all that is not NaN."""

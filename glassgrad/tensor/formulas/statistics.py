@@ -11,7 +11,7 @@ from typing import Any
 from glassgrad.compiler.graph import UOp, const, dtypes, full, ops as o
 from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extreme, as_float, at_most, ceil, clamp,
                                        counting, diagonal, divide, flatten, floor, gather_known, is_nan, lerp, less,
-                                       matrix_transpose, maximum, mean, minimum, movedim, mul, norm, pad_axis, part,
+                                       matrix_transpose, maximum, mean, minimum, movedim, mul, pad_axis, part,
                                        round_half_even, rows_of, running, sort, take, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.special import differences
@@ -51,12 +51,6 @@ def trapezoids(y: UOp, x: UOp | None, dx: float, axis: int) -> UOp:
     if len(apart.shape) == 1 and len(y.shape) > 1:
         apart = apart.reshape(tuple(apart.shape[0] if a == axis else 1 for a in range(len(y.shape))))
     return mul(middle, apart)
-
-
-def renorm(x: UOp, p: float, axis: int, limit: float) -> UOp:
-    """Every slice along an axis whose p-norm is above a limit, scaled to it."""
-    sizes = norm(x, p, tuple(a for a in range(len(x.shape)) if a != axis), keepdim=True)
-    return (sizes > limit).where(x * (limit / (sizes + 1e-7)), x)
 
 
 def covariance(x: UOp, correction: int = 1) -> UOp:

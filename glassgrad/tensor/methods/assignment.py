@@ -24,35 +24,35 @@ from glassgrad.tensor.memory.disk import on_disk, write
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
 from glassgrad.tensor.methods import REQUIRED, Self, TensorBase, arguments, broadcast_to, of_kind, spelled, working_axis
 
-# methods that have an in-place form, each with arguments for its example
-_ONE_TENSOR = """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil cos
-    cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logical_not logit
-    nan_to_num neg negative rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh
-    trunc""".split()
-_TWO_TENSORS = """add arctan2 atan2 copysign div divide eq floor_divide fmod ge greater greater_equal gt heaviside hypot
-    ldexp le less less_equal logical_and logical_or logical_xor lt mul multiply ne not_equal pow remainder sub subtract
-    true_divide xlogy""".split()
-_KEEPING_SHAPE = {
-    **dict.fromkeys(_ONE_TENSOR, ""), **dict.fromkeys(_TWO_TENSORS, "Tensor([2.0])"),
-    "clamp": "0, 1", "clip": "0, 1", "clamp_min": "0", "clamp_max": "0", "cumprod": "0", "cumsum": "0",
-    "renorm": "2, 0, 1.0", "lerp": "Tensor([2.0]), 0.5", "addcmul": "Tensor([2.0]), Tensor([2.0])",
-    "addcdiv": "Tensor([2.0]), Tensor([2.0])",
-    "masked_fill": "Tensor([True]), 0", "masked_scatter": "Tensor([True]), Tensor([5.0])",
-    "index_add": "0, Tensor([0]), Tensor([5.0])",
-    "index_copy": "0, Tensor([0]), Tensor([5.0])", "index_fill": "0, Tensor([0]), 5",
-    "index_put": "(Tensor([0]),), Tensor([5.0])", "put": "Tensor([0]), Tensor([5.0])",
-    "scatter": "0, Tensor([0]), Tensor([5.0])", "scatter_add": "0, Tensor([0]), Tensor([5.0])",
-    "scatter_reduce": "0, Tensor([0]), Tensor([5.0]), 'sum'",
-}
-# on integers, and on matrices
-_OF_INTEGERS = "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm".split()
-_INTEGERS = {**dict.fromkeys(_OF_INTEGERS, "Tensor([2])"), "bitwise_not": ""}
-_MATRIX = {"addbmm": "Tensor([[[2.0]]]), Tensor([[[2.0]]])", "addmm": "Tensor([[2.0]]), Tensor([[2.0]])",
-           "addr": "Tensor([2.0]), Tensor([2.0])", "tril": "", "triu": ""}
-_OTHERS = {"addmv": ("Tensor([1.0])", "Tensor([[2.0]]), Tensor([2.0])"),
-           "baddbmm": ("Tensor([[[1.0]]])", "Tensor([[[2.0]]]), Tensor([[[2.0]]])")}
-_CHANGING_SHAPE = {"unsqueeze": "0", "squeeze": "", "t": "", "transpose": "0, 0", "swapaxes": "0, 0",
-                   "swapdims": "0, 0", "detach": ""}
+# methods that have an in-place form: for their examples a tensor and arguments, and their names
+_IN_PLACE = (
+    ("Tensor([1.0])", "", """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh
+     ceil cos cosh deg2rad detach digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2
+     logical_not logit nan_to_num neg negative rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin sinc sinh sqrt
+     square squeeze t tan tanh trunc"""),
+    ("Tensor([1.0])", "Tensor([2.0])", """add arctan2 atan2 copysign div divide eq floor_divide fmod ge greater
+     greater_equal gt heaviside hypot ldexp le less less_equal logical_and logical_or logical_xor lt mul multiply ne
+     not_equal pow remainder sub subtract true_divide xlogy"""),
+    ("Tensor([1.0])", "0", "clamp clamp_max clamp_min clip cumprod cumsum unsqueeze"),
+    ("Tensor([1.0])", "0, 0", "swapaxes swapdims transpose"),
+    ("Tensor([1.0])", "2, 0, 1.0", "renorm"),
+    ("Tensor([1.0])", "Tensor([2.0]), 0.5", "addcdiv addcmul lerp"),
+    ("Tensor([1.0])", "Tensor([True]), Tensor([5.0])", "masked_fill masked_scatter"),
+    ("Tensor([1.0])", "0, Tensor([0]), Tensor([5.0])", "index_add index_copy index_fill scatter scatter_add"),
+    ("Tensor([1.0])", "0, Tensor([0]), Tensor([5.0]), 'sum'", "scatter_reduce"),
+    ("Tensor([1.0])", "(Tensor([0]),), Tensor([5.0])", "index_put"),
+    ("Tensor([1.0])", "Tensor([0]), Tensor([5.0])", "put"),
+    ("Tensor([1.0])", "Tensor([[2.0]]), Tensor([2.0])", "addmv"),
+    ("Tensor([[1.0]])", "", "tril triu"),
+    ("Tensor([[1.0]])", "Tensor([2.0]), Tensor([2.0])", "addr"),
+    ("Tensor([[1.0]])", "Tensor([[2.0]]), Tensor([[2.0]])", "addmm"),
+    ("Tensor([[1.0]])", "Tensor([[[2.0]]]), Tensor([[[2.0]]])", "addbmm"),
+    ("Tensor([[[1.0]]])", "Tensor([[[2.0]]]), Tensor([[[2.0]]])", "baddbmm"),
+    ("Tensor([1])", "", "bitwise_not"),
+    ("Tensor([1])", "Tensor([2])", """bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd
+     lcm"""),
+)
+_CHANGING_SHAPE = frozenset(("unsqueeze", "squeeze", "t", "transpose", "swapaxes", "swapdims", "detach"))
 
 
 class AssignmentMixin(TensorBase):
@@ -353,16 +353,14 @@ class AssignmentMixin(TensorBase):
 def in_place_methods(cls: Any) -> Iterator[tuple[str, Any]]:
     """The methods with an underscore of a class, by name, each made from the method without it: same signature, and
     a result that becomes the tensor's own value."""
-    tables = (("Tensor([1.0])", _KEEPING_SHAPE, True), ("Tensor([1])", _INTEGERS, True),
-              ("Tensor([[1.0]])", _MATRIX, True), ("Tensor([1.0])", _CHANGING_SHAPE, False))
-    for before, names, keeps in tables:
-        for name, example in names.items():
-            yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, example, keeps)
-    for name, (before, example) in _OTHERS.items():
-        yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, example, True)
+    for before, example, names in _IN_PLACE:
+        for name in names.split():
+            yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, example)
 
 
-def _with_underscore(original: Any, cls: Any, name: str, before: str, example: str, keeps_shape: bool) -> Any:
+def _with_underscore(original: Any, cls: Any, name: str, before: str, example: str) -> Any:
+    keeps_shape = name not in _CHANGING_SHAPE
+
     def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
         return self._kept(value) if keeps_shape else self.replace(value)

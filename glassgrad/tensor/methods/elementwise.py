@@ -66,7 +66,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([1.0, 0.0]).log10().tolist()
         [0.0, -inf]
         """
-        return self._formula(elementary.log10)
+        return self._formula(lambda x: x.log2() * math.log10(2.0))
 
     def log1p(self) -> Self:
         """ln(1 + x), exact near 0.

@@ -15,7 +15,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtypes, full, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, reductions,
+from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, norm, reductions,
                                        running as running_total, smallest, squeeze, statistics, sum_dtype, total,
                                        unsqueeze)
 from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, two_axes,
@@ -341,7 +341,9 @@ class ReduceMixin(TensorBase):
                [0. , 1. ]], dtype=float32)
         """
         p, dim, limit = arguments("renorm", spelling, p=p, dim=dim, maxnorm=maxnorm)
-        return self._with(statistics.renorm(self.uop, p, working_axis(dim, self.ndim, "renorm"), limit))
+        x, axis = self.uop, working_axis(dim, self.ndim, "renorm")
+        sizes = norm(x, p, [a for a in range(self.ndim) if a != axis], keepdim=True)
+        return self._with((sizes > limit).where(x * (limit / (sizes + 1e-7)), x))
 
     def cov(self, correction: int = 1) -> Self:
         """The covariance of variables (rows) over their observations (columns).

@@ -16,7 +16,7 @@ from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten,
                                        take, topk, total, true_indices, where)
 from glassgrad.tensor.formulas.statistics import median, quantile, search_sorted
 from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, of_kind,
-                                      plain_number, resolve_axis)
+                                      plain_number, resolve_axis, share)
 
 
 class SortingMixin(TensorBase):
@@ -174,11 +174,10 @@ class SortingMixin(TensorBase):
     def _quantile(self, what: str, q: Any, dim: int | None, keepdim: bool, interpolation: str,
                   spelling: dict[str, Any]) -> Self:
         dim, keepdim = arguments(what, spelling, dim=dim, keepdim=keepdim)
-        choice("quantile", "there is no such interpolation", "check the spelling", interpolation=interpolation,
-                      among=("linear", "lower", "higher", "midpoint", "nearest"))
-        if isinstance(q, (int, float)) and not 0 <= q <= 1:
-            raise InputError("quantile needs shares", given=f"q={q}", expected="a number from 0 to 1",
-                             fix="write 0.5 for half")
+        choice("there is no such interpolation", "check the spelling", interpolation=interpolation,
+               among=("linear", "lower", "higher", "midpoint", "nearest"))
+        if isinstance(q, (int, float)):
+            share("quantile", "quantile needs shares", "write 0.5 for half", q=q)
         if self.dtype.kind != "f":
             raise InputError("quantile needs floats", given=f"{self.dtype.name} values", expected="a float tensor",
                              fix="cast first: x.float()")

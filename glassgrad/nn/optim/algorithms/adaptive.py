@@ -8,6 +8,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -57,9 +58,8 @@ class Adadelta(Optimizer):
 
     def check(self, group: Group) -> None:
         super().check(group)
-        if not 0 <= group["rho"] <= 1:
-            raise InputError("rho is a share of what was there before", given=f"rho={group['rho']}",
-                             expected="a number from 0 to 1", fix="write rho=0.9, for example")
+        checks.share("Adadelta", "rho is a share of what was there before", "write rho=0.9, for example",
+                     rho=group["rho"])
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         rho, eps = group["rho"], group["eps"]

@@ -235,7 +235,7 @@ class Muon(Optimizer):
             raise InputError("Muon optimizes matrices", given=f"a parameter of shape {flat.shape}",
                              expected="2 axes or more",
                              fix="give biases to another optimizer: OptimizerGroup(Muon(matrices), AdamW(rest))")
-        checks.choice("Muon", "there is no such scale", "check the spelling", adjust_lr_fn=group["adjust_lr_fn"],
+        checks.choice("there is no such scale", "check the spelling", adjust_lr_fn=group["adjust_lr_fn"],
                       among=(None, "unscaled", "original", "match_rms_adamw"))
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Unfinished
-from glassgrad.nn.state.formats.source import MOST_AXES
+from glassgrad.nn.state.formats.source import MOST_AXES, is_size
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.memory.python_values import NUMPY_TYPES, HostValue
 from glassgrad.tensor.tensor import Tensor
@@ -50,7 +50,7 @@ class _Array(Unfinished):
 def _array(reader: PickleReader, data: Any, kind: Any, shape: Any, columns_first: bool) -> Tensor:
     reader.pay(PRICE_OF_AN_ARRAY)
     if not (isinstance(data, (bytes, bytearray)) and isinstance(kind, _Type) and isinstance(shape, tuple)
-            and len(shape) <= MOST_AXES and all(type(n) is int and 0 <= n < 1 << 60 for n in shape)
+            and len(shape) <= MOST_AXES and all(map(is_size, shape))
             and math.prod(shape) * kind.dtype.itemsize == len(data)
             and math.prod(n or 1 for n in shape) < 1 << 60):
         raise reader.damaged("a NumPy array is described wrongly")

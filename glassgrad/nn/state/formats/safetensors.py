@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from glassgrad.base.errors import FormatError, InputError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
-from glassgrad.nn.state.formats.source import Source
+from glassgrad.nn.state.formats.source import Source, is_size
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.tensor import Tensor
 
@@ -103,9 +103,9 @@ def _entry(source: Source, start: int, name: str, said: Any) -> Entry:
     dtype = CODES.get(code) if isinstance(code, str) else None
     if dtype is None:
         raise wrong(f"dtype {_short(code)}", f"one of {', '.join(CODES)}")
-    if not isinstance(shape, list) or not all(_is_size(n) for n in shape):
+    if not isinstance(shape, list) or not all(is_size(n, 63) for n in shape):
         raise wrong(f"shape {_short(shape)}", "a list of sizes")
-    if not (isinstance(offsets, list) and len(offsets) == 2 and all(_is_size(n) for n in offsets)):
+    if not (isinstance(offsets, list) and len(offsets) == 2 and all(is_size(n, 63) for n in offsets)):
         raise wrong(f"data_offsets {_short(offsets)}", "[begin, end]")
     begin, end = offsets
     if not begin <= end <= source.size - start:
@@ -114,10 +114,6 @@ def _entry(source: Source, start: int, name: str, said: Any) -> Entry:
     if nbytes != end - begin:
         raise wrong(f"{end - begin} bytes for shape {_short(shape)} of {code}", f"{nbytes} bytes")
     return Entry(start + begin, tuple(shape), dtype)
-
-
-def _is_size(n: Any) -> bool:
-    return type(n) is int and 0 <= n < 1 << 63
 
 
 def _check_tiling(source: Source, start: int, entries: dict[str, Entry]) -> None:

@@ -26,6 +26,11 @@ Readable = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] |
 MOST_AXES = 64          # as many as NumPy and PyTorch let a tensor have
 
 
+def is_size(n: Any, bits: int = 60) -> bool:
+    """Whether it can be a number of elements or bytes: an integer from 0, of so many bits at most."""
+    return type(n) is int and 0 <= n < 1 << bits
+
+
 class Source:
     """Bytes with a name.
 

@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.state.formats.numpy_objects import MAKERS as NUMPY_MAKERS
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Table
-from glassgrad.nn.state.formats.source import MOST_AXES, Source
+from glassgrad.nn.state.formats.source import MOST_AXES, Source, is_size
 from glassgrad.tensor.memory.python_values import TORCH_TYPES
 from glassgrad.tensor.tensor import Tensor
 
@@ -74,21 +74,17 @@ def reference(find: Callable[[StorageReference], Storage | None]) -> Callable[[P
     """
     def answer(reader: PickleReader, name: Any) -> _Elements:
         if not (isinstance(name, tuple) and len(name) in (5, 6) and isinstance(name[0], str) and name[0] == "storage"
-                and isinstance(name[1], StorageKind) and isinstance(name[2], (str, int)) and _is_size(name[4])):
+                and isinstance(name[1], StorageKind) and isinstance(name[2], (str, int)) and is_size(name[4])):
             raise reader.damaged("it refers to something that is not a storage")
         kind, count, view = name[1], name[4], name[5] if len(name) == 6 else None
         found = find(StorageReference(kind, str(reader.key(name[2])), count))
         if view is None:
             return _Elements(found, kind.dtype, 0, count * kind.itemsize)
-        if not (isinstance(view, tuple) and len(view) == 3 and _is_size(view[1]) and _is_size(view[2])
+        if not (isinstance(view, tuple) and len(view) == 3 and is_size(view[1]) and is_size(view[2])
                 and view[1] + view[2] <= count):
             raise reader.damaged("it refers to a part that the storage does not have")
         return _Elements(found, kind.dtype, view[1], view[2] * kind.itemsize)
     return answer
-
-
-def _is_size(n: Any) -> bool:
-    return type(n) is int and 0 <= n < 1 << 60
 
 
 # -- tensors ---------------------------------------------------------------------------------------------------------
@@ -115,7 +111,7 @@ def _rebuild_parameter(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
 def _view(reader: PickleReader, elements: _Elements, dtype: DType | None, offset: Any, size: Any, stride: Any) -> Any:
     """A strided view of a storage."""
     if not (isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride) <= MOST_AXES
-            and all(_is_size(n) for n in (offset, *size, *stride))):
+            and all(is_size(n) for n in (offset, *size, *stride))):
         raise reader.damaged("a tensor's offset, size and stride make no sense")
     reader.pay(PRICE_OF_A_TENSOR)
     if elements.storage is None:

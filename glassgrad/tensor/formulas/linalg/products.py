@@ -11,7 +11,7 @@ from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import DType, UOp, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import broadcast_shape
-from glassgrad.tensor.formulas import add, matrix_transpose, mul, roll, sub, sum_dtype, total
+from glassgrad.tensor.formulas import add, matrix_transpose, mul, sum_dtype
 
 
 def matmul(x: UOp, y: UOp, dtype: DType | None = None, by_rows: bool = False) -> UOp:
@@ -55,24 +55,9 @@ def scaled(x: UOp, factor: Any) -> UOp:
     return x if not isinstance(factor, UOp) and factor == 1 else mul(x, factor)
 
 
-def outer(x: UOp, y: UOp) -> UOp:
-    """Every element of a vector times every element of another."""
-    return mul(x.reshape((x.elements, 1)), y.reshape((1, y.elements)))
-
-
 def kron(x: UOp, y: UOp) -> UOp:
     """The Kronecker product: every element of x times the whole of y."""
     rank = max(len(x.shape), len(y.shape))
     a, b = (1,) * (rank - len(x.shape)) + x.shape, (1,) * (rank - len(y.shape)) + y.shape
     spread = mul(x.reshape([m for n in a for m in (n, 1)]), y.reshape([m for n in b for m in (1, n)]))
     return spread.reshape([n * m for n, m in zip(a, b)])
-
-
-def cross(x: UOp, y: UOp, axis: int) -> UOp:
-    """The cross product of vectors of three along an axis."""
-    return sub(mul(roll(x, -1, axis), roll(y, -2, axis)), mul(roll(x, -2, axis), roll(y, -1, axis)))
-
-
-def vecdot(x: UOp, y: UOp, axis: int) -> UOp:
-    """The sum of products along one axis."""
-    return total(mul(x, y), axis)

@@ -13,9 +13,9 @@ from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
-from glassgrad.tensor.formulas import (above_diagonal, absolute, add, any_true, as_float, binary, count, divide,
-                                       elementary, in_accumulator, largest, matrix_transpose, maximum, mean,
-                                       mean_square, mul, norm, pad_constant, power, total, where)
+from glassgrad.tensor.formulas import (above_diagonal, add, any_true, as_float, binary, count, divide, elementary,
+                                       in_accumulator, largest, matrix_transpose, maximum, mean, mul, norm, total,
+                                       where)
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.random_numbers import uniform
 
@@ -41,21 +41,6 @@ def elu(x: UOp, alpha: float) -> UOp:
     return (x > 0.0).where(x, elementary.expm1(x.minimum(0.0)) * alpha)
 
 
-def celu(x: UOp, alpha: float) -> UOp:
-    """max(x, 0) + min(alpha (e^(x / alpha) - 1), 0)."""
-    return (x > 0.0).where(x, elementary.expm1((x / alpha).minimum(0.0)) * alpha)
-
-
-def sigmoid(x: UOp) -> UOp:
-    """1 / (1 + e^-x)."""
-    return in_accumulator(elementary.sigmoid, as_float(x))
-
-
-def tanh(x: UOp) -> UOp:
-    """The hyperbolic tangent."""
-    return in_accumulator(elementary.tanh, as_float(x))
-
-
 def silu(x: UOp) -> UOp:
     """x sigmoid(x)."""
     return in_accumulator(lambda x: x * elementary.sigmoid(x), as_float(x))
@@ -72,28 +57,6 @@ def softplus(x: UOp, beta: float = 1.0, threshold: float = 20.0) -> UOp:
 def log_sigmoid(x: UOp) -> UOp:
     """ln(sigmoid(x)), without underflow."""
     return in_accumulator(lambda x: -elementary.softplus(-x), as_float(x))
-
-
-def mish(x: UOp) -> UOp:
-    """x tanh(softplus(x))."""
-    return x * elementary.tanh(elementary.softplus(x))
-
-
-def softsign(x: UOp) -> UOp:
-    """x / (1 + |x|)."""
-    x = as_float(x)
-    return x / (x.abs() + 1)
-
-
-def hardswish(x: UOp) -> UOp:
-    """x relu6(x + 3) / 6."""
-    x = as_float(x)
-    return x * between(x + 3, 0, 6) * (1 / 6)
-
-
-def hardshrink(x: UOp, limit: float) -> UOp:
-    """x where |x| is above a limit, 0 elsewhere."""
-    return absolute(x).le(limit).where(0, x)
 
 
 def softshrink(x: UOp, limit: float) -> UOp:
@@ -143,7 +106,7 @@ class NormGradient:
 
     def scale(self, c: UOp) -> UOp:
         """What it is scaled by."""
-        return elementary.rsqrt(mean_square(c, self.axes) + self.eps)
+        return elementary.rsqrt(mean(c * c, self.axes, keepdim=True) + self.eps)
 
 
 @dataclass(frozen=True)
@@ -170,7 +133,8 @@ def scaled_norm(x: UOp, weight: UOp, bias: UOp, axes: tuple[int, ...], eps: floa
     return own_gradient(value, (x, weight, bias), ScaledNormGradient(normed))
 
 
-def _normed(x: UOp, axis: Axis, eps: float, centred: bool) -> UOp:
+def layer_norm(x: UOp, axis: Axis, eps: float, centred: bool = True) -> UOp:
+    """(x - mean) / sqrt(variance + eps), where the variance is over n; not centred, x / sqrt(mean(x^2) + eps)."""
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
     norm_of = NormGradient(resolve_axes(axis, len(x.shape), "layernorm" if centred else "rms_norm"), eps, centred)
@@ -178,28 +142,11 @@ def _normed(x: UOp, axis: Axis, eps: float, centred: bool) -> UOp:
     return own_gradient(c * norm_of.scale(c), (wide,), norm_of).cast(exact(x.dtype))
 
 
-def layer_norm(x: UOp, axis: Axis, eps: float) -> UOp:
-    """(x - mean) / sqrt(variance + eps); the variance is over n."""
-    return _normed(x, axis, eps, centred=True)
-
-
-def rms_norm(x: UOp, axis: Axis, eps: float) -> UOp:
-    """x / sqrt(mean(x^2) + eps)."""
-    return _normed(x, axis, eps, centred=False)
-
-
 def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:
     """x over its length along an axis, but at least eps; float16 and bfloat16 in float32."""
     if x.dtype.kind == "f" and x.dtype.accumulator is not x.dtype:
         return normalize(x.cast(x.dtype.accumulator), p, axis, eps).cast(x.dtype)
     return divide(x, maximum(norm(x, p, axis, keepdim=True), eps))
-
-
-def local_response_norm(x: UOp, size: int, alpha: float, beta: float, k: float) -> UOp:
-    """x / (k + alpha times the mean square of `size` neighbouring channels)^beta."""
-    padding = [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (len(x.shape) - 2)]
-    near = mean(pad_constant(x * x, padding).window(1, size, 1), -1)
-    return divide(x, power(near * alpha + k, beta))
 
 
 # -- dropout and attention -----------------------------------------------------------------------------------

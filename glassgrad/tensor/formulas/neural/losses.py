@@ -117,12 +117,6 @@ def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: i
     return of_classes(x, logs, target, axis, weight, ignored, smooth, reduction)
 
 
-def sparse_cross_entropy(x: UOp, target: UOp, ignored: int, smooth: float, reduction: str) -> UOp:
-    """Minus the log-probability of target classes, which are the last axis of x."""
-    axis = len(x.shape) - 1
-    return of_classes(x, log_softmax(x, axis), target, axis, None, ignored, smooth, reduction)
-
-
 # -- distances and margins -----------------------------------------------------------------------------------
 def cosine_similarity(x: UOp, y: UOp, axis: int, eps: float) -> UOp:
     """x . y / (|x| |y|) along an axis; each length counts as at least eps."""

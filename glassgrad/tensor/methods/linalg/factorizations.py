@@ -22,8 +22,8 @@ from glassgrad.tensor.methods import Self, TensorBase, arguments, choice, comput
 
 def _eigen(x: UOp, UPLO: str, what: str) -> list[UOp]:
     """Eigenvalues and eigenvectors, read from one triangle."""
-    choice(what, "a symmetric matrix is told by one of its triangles",
-                  "leave it out: the lower triangle is read", UPLO=UPLO, among=("L", "U"))
+    choice("a symmetric matrix is told by one of its triangles", "leave it out: the lower triangle is read",
+           UPLO=UPLO, among=("L", "U"))
     return of_matrices(factors.eigen, x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), what)
 
 
@@ -129,7 +129,7 @@ class FactorizationsMixin(TensorBase):
         >>> (q @ r).numpy().round(4).tolist()
         [[3.0], [4.0]]
         """
-        choice("qr", "there is no such qr", 'write x.qr("reduced")', mode=mode, among=("complete", "reduced"))
+        choice("there is no such qr", 'write x.qr("reduced")', mode=mode, among=("complete", "reduced"))
         formula = factors.complete_orthogonal if mode == "complete" else factors.orthogonal
         q, r = of_matrices(formula, self.uop, "qr", False)
         return self._with(q), self._with(r)

@@ -10,10 +10,10 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, largest, less, maximum, movedim, mul,
-                                       norm, running, smallest, squeeze, sum_dtype, total, unsqueeze)
+                                       norm, roll, running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factors, products
 from glassgrad.tensor.formulas.linalg.factors import inverted, of_matrices, singular_values, solved
-from glassgrad.tensor.formulas.linalg.products import matmul, vecdot
+from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
                                       of_kind, resolve_axis, spelled, two_axes, working_axis)
 
@@ -86,7 +86,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
         [[3, 4], [6, 8]]
         """
-        return computed(self, products.outer, "outer", other=other)
+        return computed(self, lambda x, y: mul(unsqueeze(flatten(x), 1), flatten(y)), "outer", other=other)
 
     ger = outer
 
@@ -145,7 +145,8 @@ class ProductsMixin(TensorBase):
         if self.shape[axis] != 3 or other.ndim != self.ndim or other.shape[axis] != 3:
             raise ShapeError("a cross product is of vectors of three", given=f"{self.shape} and {other.shape}, {dim=}",
                              expected="3 along that axis", fix="choose the axis with dim=")
-        return self._with(products.cross(self.uop, other.uop, axis), other)
+        (x1, x2), (y1, y2) = ((roll(t.uop, -1, axis), roll(t.uop, -2, axis)) for t in (self, other))
+        return self._with(sub(mul(x1, y2), mul(x2, y1)), other)
 
     def linear(self, weight: Self, bias: Self | None = None, dtype: DType | str | None = None) -> Self:
         """x @ weight + bias, with weight (inputs, outputs); a weight with one axis multiplies element by element.
@@ -302,7 +303,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).vecdot(Tensor([1, 10])).tolist()
         [21, 43]
         """
-        return computed(self, vecdot, "vecdot", spelling, other=other, dim=dim)
+        return computed(self, lambda x, y, axis: total(mul(x, y), axis), "vecdot", spelling, other=other, dim=dim)
 
     @classmethod
     def multi_dot(cls, tensors: Sequence[Self]) -> Self:

@@ -12,11 +12,12 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.tensor.formulas import add, as_float, elementary, halves, less, mul, repeat_interleave, sub, where
+from glassgrad.tensor.formulas import (absolute, add, as_float, divide, elementary, halves, in_accumulator, less, mean,
+                                       mul, pad_axis, power, repeat_interleave, square, sub, where)
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.formulas.neural.activations import attention, dropout
-from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, of_kind, resolve_axes,
-                                      spelled, working_axis)
+from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, resolve_axes, share, spelled,
+                                      working_axis)
 
 
 class ActivationsMixin(TensorBase):
@@ -61,7 +62,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([float("-inf"), 2.0]).celu(2.0).tolist()
         [-2.0, 2.0]
         """
-        return self._formula(activations.celu, *arguments("celu", alpha=alpha))
+        alpha, = arguments("celu", alpha=alpha)
+        return self._formula(lambda x: (x > 0.0).where(x, elementary.expm1((x / alpha).minimum(0.0)) * alpha))
 
     def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
         """gamma elu(x, alpha): keeps mean 0 and variance 1 (Klambauer et al., 2017).
@@ -89,8 +91,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0, 100.0]).gelu().tolist()
         [0.0, 100.0]
         """
-        choice("gelu", "there is no such gelu", 'write x.gelu() or x.gelu("tanh")', approximate=approximate,
-                      among=("none", "tanh"))
+        choice("there is no such gelu", 'write x.gelu() or x.gelu("tanh")', approximate=approximate,
+               among=("none", "tanh"))
         return self._formula(elementary.gelu if approximate == "none" else elementary.gelu_by_tanh)
 
     def quick_gelu(self) -> Self:
@@ -126,7 +128,7 @@ class ActivationsMixin(TensorBase):
             raise InputError("glu needs an even axis", given=f"an axis of {self.shape[axis]}",
                              expected="two equal halves", fix="check the layer before")
         a, b = halves(self.uop, axis)
-        return self._with(mul(a, activations.sigmoid(b)))
+        return self._with(mul(a, in_accumulator(elementary.sigmoid, as_float(b))))
 
     def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
         """ln(1 + e^(beta x)) / beta, without overflow, and x itself where beta x is above a threshold.
@@ -154,7 +156,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0]).mish().tolist()
         [0.0]
         """
-        return self._formula(activations.mish)
+        return self._formula(lambda x: x * elementary.tanh(elementary.softplus(x)))
 
     def softsign(self) -> Self:
         """x / (1 + |x|).
@@ -162,7 +164,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([1.0, -3.0]).softsign().tolist()
         [0.5, -0.75]
         """
-        return self._with(activations.softsign(self.uop))
+        x = as_float(self.uop)
+        return self._with(x / (x.abs() + 1))
 
     def hardtanh(self, min_val: float = -1, max_val: float = 1, **spelling: Any) -> Self:
         """x limited to min_val and max_val.
@@ -187,7 +190,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([-4.0, 3.0]).hardswish().tolist()
         [-0.0, 3.0]
         """
-        return self._formula(activations.hardswish)
+        return self._formula(lambda x: x * activations.between(x + 3, 0, 6) * (1 / 6))
 
     def prelu(self, weight: Self) -> Self:
         """x where it is positive, weight x elsewhere; one weight, or one per channel (axis 1).
@@ -215,7 +218,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.25, -2.0]).hardshrink().tolist()
         [0.0, -2.0]
         """
-        return computed(self, activations.hardshrink, "hardshrink", lambd=lambd)
+        return computed(self, lambda x, limit: absolute(x).le(limit).where(0, x), "hardshrink", lambd=lambd)
 
     def softshrink(self, lambd: float = 0.5) -> Self:
         """x moved toward 0 by lambd, stopping there.
@@ -231,7 +234,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0]).tanhshrink().tolist()
         [0.0]
         """
-        return self._with(sub(self.uop, activations.tanh(self.uop)))
+        return self._with(sub(self.uop, in_accumulator(elementary.tanh, as_float(self.uop))))
 
     # -- softmax ---------------------------------------------------------------------------------------------
     def softmax(self, axis: Axis = -1, dtype: DType | str | None = None, **spelling: Any) -> Self:
@@ -274,7 +277,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([2.0, -2.0]).rms_norm(eps=0).tolist()
         [1.0, -1.0]
         """
-        return computed(self, activations.rms_norm, "rms_norm", spelling, axis=axis, eps=eps)
+        return computed(self, lambda x, axis, eps: activations.layer_norm(x, axis, eps, False), "rms_norm", spelling,
+                        axis=axis, eps=eps)
 
     def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
                   axis: int | Sequence[int] = 1, **spelling: Any) -> Self:
@@ -306,13 +310,14 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([[[0.0], [2.0]]]).local_response_norm(1, alpha=1, beta=1, k=0).flatten().tolist()[1]
         0.5
         """
-        size, = arguments("local_response_norm", size=size)
+        size, alpha, beta, k = arguments("local_response_norm", size=size, alpha=alpha, beta=beta, k=k)
         if self.ndim < 3 or size < 1:
             raise ShapeError("local_response_norm is over channels", given=f"shape {self.shape}, size={size}",
                              expected="(batch, channels, ...space) and a size of 1 or more",
                              fix="add the missing axes with unsqueeze")
-        return computed(self, activations.local_response_norm, "local_response_norm", size=size, alpha=alpha, beta=beta,
-                        k=k)
+        padded = pad_axis(square(self.uop), 1, size // 2, (size - 1) // 2)
+        near = mean(padded.window(1, size, 1), -1)
+        return self._with(divide(self.uop, power(add(mul(near, alpha), k), beta)))
 
     # -- dropout and attention -------------------------------------------------------------------------------
     def dropout(self, p: float = 0.5) -> Self:
@@ -321,17 +326,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([1.0, 2.0]).dropout(0.9).tolist()
         [1.0, 2.0]
         """
-        p = self._probability("dropout", p=p)
+        p = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=p)
         return self._with(dropout(self.uop, p)) if settings.TRAINING and p else self
-
-    @staticmethod
-    def _probability(what: str, **given: Any) -> float:
-        (name, _), = given.items()
-        p = of_kind("float", what, **given)
-        if not 0 <= p <= 1:
-            raise InputError(f"{what} needs a probability", given=f"{name}={p}", expected="a number from 0 to 1",
-                             fix="write x.dropout(0.5), for example")
-        return float(p)
 
     def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
                                      dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
@@ -343,7 +339,7 @@ class ActivationsMixin(TensorBase):
         >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()
         [[5.0, 6.0]]
         """
-        dropped = self._probability("dropout", p=dropout_p)
+        dropped = share("dropout", "dropout needs a probability", "write x.dropout(0.5), for example", p=dropout_p)
         key, value, attn_mask, is_causal, enable_gqa, scale = arguments(
             "scaled_dot_product_attention", key=key, value=value, attn_mask=attn_mask, is_causal=is_causal,
             enable_gqa=enable_gqa, scale=scale)

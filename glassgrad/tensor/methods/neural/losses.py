@@ -14,10 +14,12 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, maximum, mean, mul, norm, square, sub,
                                        take, total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
-from glassgrad.tensor.formulas.neural.activations import relu, softplus
+from glassgrad.tensor.formulas.neural.activations import log_softmax, relu, softplus
 from glassgrad.tensor.formulas.neural.losses import reduced
-from glassgrad.tensor.methods import (REQUIRED, Operand, Self, TensorBase, arguments, computed, of_kind, resolve_axis,
+from glassgrad.tensor.methods import (REQUIRED, Operand, Self, TensorBase, arguments, computed, resolve_axis, share,
                                       two_axes)
+
+_SMOOTHING = "label_smoothing is a share", "write label_smoothing=0.1, for example"
 
 
 class LossesMixin(TensorBase):
@@ -135,7 +137,7 @@ class LossesMixin(TensorBase):
         >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).exp().item(), 6)
         2.0
         """
-        smooth = self._smoothing("cross_entropy", label_smoothing)
+        smooth = share("cross_entropy", *_SMOOTHING, label_smoothing=label_smoothing)
         return computed(self, losses.cross_entropy, "cross_entropy", spelling, target=target, reduction=reduction,
                         label_smoothing=smooth, ignore_index=ignore_index, weight=weight)
 
@@ -155,18 +157,11 @@ class LossesMixin(TensorBase):
                              given=f"predictions {self.shape}, targets {target.shape}",
                              expected=f"targets of shape {self.shape[:-1]}, one class each",
                              fix="check the batch sizes")
-        smooth = self._smoothing(what, label_smoothing)
+        smooth = share(what, *_SMOOTHING, label_smoothing=label_smoothing)
         with one_place():
-            node = losses.sparse_cross_entropy(self.uop, target.uop, ignored, smooth, reduction)
+            logs, axis = log_softmax(self.uop, -1), self.ndim - 1
+            node = losses.of_classes(self.uop, logs, target.uop, axis, None, ignored, smooth, reduction)
         return self._with(node, target)
-
-    @staticmethod
-    def _smoothing(what: str, label_smoothing: Any) -> float:
-        smooth = of_kind("float", what, label_smoothing=label_smoothing)
-        if not 0 <= smooth <= 1:
-            raise InputError("label_smoothing is a share", given=f"label_smoothing={smooth}",
-                             expected="a number from 0 to 1", fix="write label_smoothing=0.1, for example")
-        return float(smooth)
 
     # -- distances -------------------------------------------------------------------------------------------
     def cosine_similarity(self, other: Self = REQUIRED, dim: int = 1, eps: float = 1e-8, **spelling: Any) -> Self:

@@ -165,8 +165,7 @@ class JoiningMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
         [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
         """
-        choice("meshgrid", "meshgrid has two orders", 'write indexing="ij"', indexing=indexing,
-                      among=("ij", "xy"))
+        choice("meshgrid has two orders", 'write indexing="ij"', indexing=indexing, among=("ij", "xy"))
         axes = _several(self, others, "meshgrid")
         if len(axes) == 1:
             return (axes[0],)

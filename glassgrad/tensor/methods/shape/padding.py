@@ -8,7 +8,7 @@ from typing import Any
 from glassgrad.base.errors import ModeError, ShapeError
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.tensor.formulas.movement import joined, pad_constant, part
-from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, of_kind, one_row, plain_number,
+from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, choice, of_kind, one_row, plain_number,
                                       resolve_axis, shape_from, spelled)
 
 Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
@@ -75,9 +75,8 @@ class PaddingMixin(TensorBase):
         amounts = _amounts(of_kind("list", "pad", padding=padding), x.shape)
         if mode == "constant":
             return self._with(pad_constant(x, amounts, self._filler(value)))
-        if not isinstance(mode, str) or mode not in ("reflect", "replicate", "circular"):
-            raise ModeError("there is no such way to pad", given=f"mode={mode!r}",
-                            expected='"constant", "reflect", "replicate" or "circular"', fix="check the spelling")
+        choice("there is no such way to pad", "check the spelling", mode=mode, error=ModeError,
+               among=("constant", "reflect", "replicate", "circular"))
         for axis, (before, after) in enumerate(amounts):
             x = _pad_from_inside(x, axis, before, after, mode)
         return self._with(x)

@@ -50,8 +50,8 @@ class ScatterMixin(TensorBase):
         >>> Tensor([1, 2, 3]).scatter(0, Tensor([2, 0]), Tensor([7, 8])).tolist()
         [8, 2, 7]
         """
-        choice("scatter", "there is no such way to combine", "for others use scatter_reduce", reduce=reduce,
-                      among=(None, "add", "multiply"))
+        choice("there is no such way to combine", "for others use scatter_reduce", reduce=reduce,
+               among=(None, "add", "multiply"))
         return self._scattered("scatter", reduce, spelling, dim=dim, index=index, src=src)
 
     def _scattered(self, what: str, reduce: str | None, spelling: dict[str, Any], **own: Any) -> Self:
