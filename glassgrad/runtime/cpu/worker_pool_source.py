@@ -34,24 +34,18 @@ runs a command list; the other workers are inside `glassgrad_worker`. How it wor
 
 from __future__ import annotations
 
-__all__ = ["CONSTANTS", "MOST_TASKS", "OFFSETS", "PROGRAM", "pool_bytes"]
+__all__ = ["CONSTANTS", "MOST_TASKS", "OFFSETS", "PROGRAM"]
 
 # Byte offsets in the pool's memory. What is written often has a pair of cache lines (128 bytes) of its own.
 OFFSETS = {
     "WORD": 0, "DONE": 128, "FUNCTION": 256, "ARGS": 264, "SLEEPERS": 384, "WAITING": 512,
     "STOP": 640, "SPINS": 648, "WORKERS": 656, "WAIT": 664, "POST": 672, "YIELD": 680, "BELL": 688,
-    "CALLER_BELL": 696, "SCRATCH": 704, "SHARES": 768,
+    "CALLER_BELL": 696, "SCRATCH": 704, "SHARES": 768,      # of every worker, 8 bytes each
 }
 TASK_BITS = 20
 MOST_TASKS = (1 << TASK_BITS) - 1  # more run on the caller alone
 CONSTANTS = {**OFFSETS, "TASK_BITS": TASK_BITS, "MOST_TASKS": MOST_TASKS, "ONE_COMMAND": 1 << 2 * TASK_BITS,
              "COMMANDS": 1 << 64 - 2 * TASK_BITS}
-
-
-def pool_bytes(workers: int) -> int:
-    """How much memory a pool of so many workers has."""
-    return OFFSETS["SHARES"] + 8 * workers
-
 
 PROGRAM = """
 def wake(pool, limit):                     # take up to limit sleepers off the count, and ring for each
