@@ -110,7 +110,9 @@ def test_no_wake_up_is_lost(native: Native, threads: int, rounds: int, spin: int
     assert all(len(set(row)) == threads for row in met[:, 3:].tolist()), "two workers at once had the same arena"
 
 
-def test_the_caller_takes_tasks_from_the_front_and_the_worker_from_the_back(native: Native) -> None:
+@pytest.mark.parametrize("late,mine,theirs", [(False, [0, 1, 2], [3, 4, 5]), (True, [0, 1, 2, 5, 4], [3])])
+def test_each_worker_takes_its_own_share_then_the_end_of_another(native: Native, late: bool, mine: list[int],
+                                                                 theirs: list[int]) -> None:
     """So that the next command finds in each core's cache what this one left there."""
     pool, me = WorkerPool(2, native=native), threading.get_ident()
     taken: list[tuple[bool, int]] = []
@@ -118,13 +120,15 @@ def test_the_caller_takes_tasks_from_the_front_and_the_worker_from_the_back(nati
 
     def task(_args: int, number: int, _scratch: int) -> None:
         taken.append((threading.get_ident() == me, number))
-        meeting.wait(20)                      # each of the two is in a task before either takes another
+        if not late or number in (0, 3):
+            meeting.wait(20)                  # each of the two is in a task before either takes another
+        while late and number == 3 and len(taken) < 6:
+            time.sleep(0.0001)
     callback = CALLBACK(task)
     commands = CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 6, False)])
     for _ in range(3):
         pool.run(commands.address, 1)
-        mine, theirs = ([number for caller, number in taken if caller is who] for who in (True, False))
-        assert (mine, theirs) == ([0, 1, 2], [5, 4, 3])
+        assert [[number for caller, number in taken if caller is who] for who in (True, False)] == [mine, theirs]
         taken.clear()
     pool.close()
 

@@ -79,7 +79,7 @@ def _tiles(product: Product, target: Target, decisions: Decisions) -> list[State
 
 
 def _tiles_in_place(product: Product, target: Target) -> tuple[RegisterPlan | None, list[Tiling]]:
-    plan = RegisterPlan.of(product, target)
+    plan = RegisterPlan.of(product, replace(target, most_tasks=1))      # it is part of a task
     return plan, [] if plan is None else [t for t in plan.tiles() if t.left == t.right == "in_place"]
 
 

@@ -14,11 +14,12 @@ from glassgrad.runtime.cpu.worker_pool_source import CONSTANTS, PROGRAM
 
 __all__ = ["c_text", "ir_text"]
 
-_C_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.BitAnd: "&", ast.BitOr: "|", ast.LShift: "<<",
-                ast.RShift: ">>", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
-_IR_OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and", ast.BitOr: "or", ast.LShift: "shl",
-                 ast.RShift: "ashr", ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt", ast.LtE: "sle", ast.Gt: "sgt",
-                 ast.GtE: "sge"}
+_C_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.BitAnd: "&", ast.BitOr: "|",
+                ast.LShift: "<<", ast.RShift: ">>", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=",
+                ast.Gt: ">", ast.GtE: ">="}
+_IR_OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "sdiv", ast.BitAnd: "and",
+                 ast.BitOr: "or", ast.LShift: "shl", ast.RShift: "ashr", ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt",
+                 ast.LtE: "sle", ast.Gt: "sgt", ast.GtE: "sge"}
 
 # What a program calls besides its own functions: in C as macros, in IR as lines, in which @ stands for a new value.
 _C_CALLS = """

@@ -4,16 +4,19 @@ Does not know Python objects, buffers or kernels. The program is written in a fe
 which every value is a 64-bit integer; worker_pool_renderer.py writes it as LLVM IR and as C. One call, `glassgrad_run`,
 runs a command list; the other workers are inside `glassgrad_worker`. How it works:
 
-- `WORD` holds the current command's number (24 bits), its first unclaimed task and how many are unclaimed (20 bits
-  each). To claim a task is to change it with a compare-and-exchange, which fails if the command has changed meanwhile:
-  a worker that was asleep or preempted can neither run a stale task nor hold up the others.
-- The caller claims tasks from the front, the others from the back. So from command to command, and from call to call, a
-  core mostly finds in its own cache what it wrote there: half of the tasks each while none is late.
+- `WORD` holds the current command's number (24 bits) and how many tasks it has (20 bits). Each worker has a share of
+  them, neighbours, so from command to command, and from call to call, a core mostly finds in its own cache what it
+  wrote there. Its word in `SHARES` holds the command's number, the first unclaimed task of its share and how many are
+  unclaimed (20 bits each). It claims them from the front, and then those of the other shares from the back.
+- To claim a task is to change the word of a share with a compare-and-exchange, which fails if the command has changed
+  meanwhile: a worker that was asleep or preempted can neither run a stale task nor hold up the others. Who comes first
+  to the share of a late worker sets it up: a word of an earlier command stands for a share that is whole.
 - A command is over when `DONE` reaches its number of tasks. The caller claims tasks like the others, so progress never
   depends on a worker waking up: one that comes late costs speed, not correctness.
 - An idle worker spins, then counts itself in `SLEEPERS`, looks once more at `WORD`, and waits on the bell (a
   semaphore). The caller changes `WORD`, then looks at `SLEEPERS`. Both are sequentially consistent, so at least one
-  sees the other. Taking n off `SLEEPERS` means ringing n times: as many rings as sleepers. The woken wake two more.
+  sees the other. Taking n off `SLEEPERS` means ringing n times: as many rings as sleepers. The woken wake two more,
+  while there are more tasks than workers awake.
 - The caller waiting for the last tasks spins, then yields, then sleeps on a bell of its own (`WAITING`).
 - A serial command without a function is a check: the run ends there if the 32-bit number at `args` is below `tasks`. A
   run returns how many commands it left undone.
@@ -31,18 +34,18 @@ runs a command list; the other workers are inside `glassgrad_worker`. How it wor
 
 from __future__ import annotations
 
-__all__ = ["CONSTANTS", "MOST_TASKS", "OFFSETS", "POOL_BYTES", "PROGRAM"]
+__all__ = ["CONSTANTS", "MOST_TASKS", "OFFSETS", "PROGRAM"]
 
 # Byte offsets in the pool's memory. What is written often has a pair of cache lines (128 bytes) of its own.
 OFFSETS = {
-    "WORD": 0, "DONE": 128, "FUNCTION": 256, "ARGS": 264, "TASKS": 272, "SLEEPERS": 384, "WAITING": 512,
+    "WORD": 0, "DONE": 128, "FUNCTION": 256, "ARGS": 264, "SLEEPERS": 384, "WAITING": 512,
     "STOP": 640, "SPINS": 648, "WORKERS": 656, "WAIT": 664, "POST": 672, "YIELD": 680, "BELL": 688,
-    "CALLER_BELL": 696, "SCRATCH": 704,
+    "CALLER_BELL": 696, "SCRATCH": 704, "SHARES": 768,      # of every worker, 8 bytes each
 }
-POOL_BYTES = 768
 TASK_BITS = 20
 MOST_TASKS = (1 << TASK_BITS) - 1  # more run on the caller alone
-CONSTANTS = {**OFFSETS, "TASK_BITS": TASK_BITS, "MOST_TASKS": MOST_TASKS, "ONE_COMMAND": 1 << 2 * TASK_BITS}
+CONSTANTS = {**OFFSETS, "TASK_BITS": TASK_BITS, "MOST_TASKS": MOST_TASKS, "ONE_COMMAND": 1 << 2 * TASK_BITS,
+             "COMMANDS": 1 << 64 - 2 * TASK_BITS}
 
 PROGRAM = """
 def wake(pool, limit):                     # take up to limit sleepers off the count, and ring for each
@@ -60,6 +63,14 @@ def wake(pool, limit):                     # take up to limit sleepers off the c
         seen = now
     return 0
 
+def wake_two(pool, tasks):                 # or fewer, while there are more tasks than workers awake
+    lacking = tasks - load(pool + WORKERS) + load(pool + SLEEPERS)
+    if lacking > 2:
+        lacking = 2
+    if lacking > 0:
+        wake(pool, lacking)
+    return 0
+
 def withdraw(pool):                        # take oneself off the count of sleepers; 0 when another did, and rings
     seen = load(pool + SLEEPERS)
     while seen > 0:
@@ -69,29 +80,50 @@ def withdraw(pool):                        # take oneself off the count of sleep
         seen = now
     return 0
 
-def work(pool, who):                       # run tasks until none is unclaimed, then report how many it ran
-    count = 0
-    total = 0
+def claim(pool, whose, seen, back):        # a task of a worker's share of the command that was seen; -1: none is left
+    at = pool + SHARES + 8 * whose
+    now = load(at)
+    while 1:
+        age = (seen >> 2 * TASK_BITS) - (now >> 2 * TASK_BITS) & COMMANDS - 1
+        share = now
+        if age:
+            workers = load(pool + WORKERS)
+            first = ((seen & MOST_TASKS) * whose + workers - 1) // workers
+            end = ((seen & MOST_TASKS) * (whose + 1) + workers - 1) // workers
+            share = (seen & -ONE_COMMAND) + (first << TASK_BITS) + end - first
+        left = share & MOST_TASKS
+        if (left == 0) | (age >= COMMANDS >> 1):       # or there is a later command
+            return -1
+        task = share >> TASK_BITS & MOST_TASKS
+        rest = share - 1 + (1 << TASK_BITS)
+        if back:
+            task = task + left - 1
+            rest = share - 1
+        was = exchange_if(at, now, rest)
+        if was == now:
+            return task
+        now = was
+
+def work(pool, who, seen):                 # run tasks until none is unclaimed, then report how many it ran
+    function = load(pool + FUNCTION)       # these may be of a later command; if so, no task can be claimed
+    args = load(pool + ARGS)
+    workers = load(pool + WORKERS)
     scratch = load(pool + SCRATCH) + 8 * who
-    seen = load(pool + WORD)
-    while seen & MOST_TASKS:
-        function = load(pool + FUNCTION)   # these three may be of the next command; if so, the exchange is not made
-        args = load(pool + ARGS)
-        tasks = load(pool + TASKS)
-        task = seen >> TASK_BITS & MOST_TASKS
-        left = seen - 1 + (1 << TASK_BITS)
-        if who:
-            task = task + (seen & MOST_TASKS) - 1
-            left = seen - 1
-        now = exchange_if(pool + WORD, seen, left)
-        if now == seen:
+    whose = who
+    count = 0
+    asked = 0
+    while asked < workers:
+        task = claim(pool, whose, seen, asked)
+        if task >= 0:
             launch(function, args, task, load(scratch))
             count = count + 1
-            total = tasks
-            now = load(pool + WORD)
-        seen = now
+        else:
+            asked = asked + 1
+            whose = whose + 1
+            if whose == workers:
+                whose = 0
     if count:
-        if add(pool + DONE, count) == total:
+        if add(pool + DONE, count) == seen & MOST_TASKS:
             if load(pool + WAITING):
                 if exchange(pool + WAITING, 0):
                     system(load(pool + POST), load(pool + CALLER_BELL), 1, 0)
@@ -136,11 +168,11 @@ def glassgrad_run(pool, command, count):   # run a command list; how many comman
         else:
             set(pool + FUNCTION, load(command))
             set(pool + ARGS, load(command + 8))
-            set(pool + TASKS, tasks)
             set(pool + DONE, 0)
-            store(pool + WORD, (load(pool + WORD) & -ONE_COMMAND) + ONE_COMMAND | tasks)
-            wake(pool, 1 + (tasks > 2))
-            work(pool, 0)
+            seen = (load(pool + WORD) & -ONE_COMMAND) + ONE_COMMAND | tasks
+            store(pool + WORD, seen)
+            wake_two(pool, tasks)
+            work(pool, 0, seen)
             finish(pool, tasks)
         command = command + 32
         count = count - 1
@@ -156,12 +188,14 @@ def glassgrad_inline(command, count, scratch):      # run a command list without
 
 def glassgrad_worker(pool, who):           # the loop of worker who, until glassgrad_stop
     budget = load(pool + SPINS)
+    last = 0
     while 1:
-        left = load(pool + WORD) & MOST_TASKS
-        if left:
-            if left > 1:
-                wake(pool, 2)
-            work(pool, who)
+        seen = load(pool + WORD)
+        if seen != last:
+            last = seen
+            if load(pool + DONE) < seen & MOST_TASKS:
+                wake_two(pool, seen & MOST_TASKS)
+                work(pool, who, seen)
             budget = load(pool + SPINS)
         elif load(pool + STOP):
             return 0
@@ -171,7 +205,7 @@ def glassgrad_worker(pool, who):           # the loop of worker who, until glass
         else:
             add(pool + SLEEPERS, 1)
             asleep = 1
-            if load(pool + WORD) & MOST_TASKS | load(pool + STOP):
+            if (load(pool + WORD) != last) | load(pool + STOP):
                 asleep = 1 - withdraw(pool)
             while asleep:                  # not zero: a signal interrupted it, and no ring was taken
                 asleep = system(load(pool + WAIT), load(pool + BELL), -1, 0) != 0

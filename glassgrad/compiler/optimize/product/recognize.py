@@ -263,7 +263,8 @@ class FlatProduct:
 
     def tasks_wanted(self, limits: TilingThresholds) -> int:
         """Into how many tasks each repetition is best cut."""
-        return max(1, min(limits.most_tasks, self.work // limits.task_work) // max(1, self.around))
+        most = min(limits.most_tasks, self.target.most_tasks)
+        return max(1, min(most, self.work // limits.task_work) // max(1, self.around))
 
     def why_left_not_along_k(self, rows: int) -> str | None:
         """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""

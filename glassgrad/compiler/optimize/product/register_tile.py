@@ -87,7 +87,7 @@ class RegisterPlan(FlatProduct):
                 apart = self.must_pack_together(rows, vectors) is None
                 left = self.left_must_be_packed(rows) is None and (
                     self.left_along_m or self.lines_apart(rows, 8) and (few or apart))
-                near = apart and self.work >= 2 * cpu.LIMITS["contract"].task_work
+                near = apart and self.work >= cpu.NEAR_WORK
                 found += [Tiling("contract", rows, vectors, self.lanes, left="in_place" if left else "packed",
                                  right="near" if near and where == "packed" else where) for where in right]
         if self.product.k_stop is None:
@@ -111,7 +111,7 @@ class RegisterPlan(FlatProduct):
         """The tile with the recipe's blocks of panels and of K."""
         limits = cpu.LIMITS["contract"]
         reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # of few rows, what takes the time
-        wanted = max(self.tasks_wanted(limits), min(reading, limits.most_tasks))
+        wanted = max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
         cut = self.depth > limits.long_k and not self.n.pitch
         k_block = -(-self.depth // -(-self.depth // limits.long_k)) if cut else 0
         k_blocks = min(cpu.NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
@@ -200,9 +200,9 @@ class RegisterPlan(FlatProduct):
         ahead from wherever it is."""
         if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
-        tasks = self.panels(rows, vectors)[1] * self.around
-        if tasks < min(cpu.LEAST_PANELS, max(2, self.work // cpu.LIMITS["contract"].task_work / 2)):
-            return "there are too few panels for a task each"
+        tasks = self.panels(rows, vectors)[1] * max(1, self.m.size // cpu.NEAR_ROWS) * self.around
+        if tasks < min(cpu.LEAST_TASKS, max(2, self.work / cpu.NEAR_WORK)):
+            return "there are too few panels and rows for a task each"
         if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
             return "a panel of the right factor does not stay in the second-level cache"
         return None
@@ -329,7 +329,6 @@ class RegisterTile(PanelBlocks):
         right near, left in place along k         a line of one of the left's next rows   a panel of M
         right near, left packed                   a line of the left panel                STEPS_AHEAD steps of K
         right in place                            this panel's row of the right factor    ROWS_AHEAD steps of K
-        several panels of N, enough panels of M   a line of the right's next panel        a panel of N
         """
         if not self.choice.ahead:
             return []
@@ -345,10 +344,7 @@ class RegisterTile(PanelBlocks):
             reads = [self.right_at(add(self.begin_n, index(n)), add(k, index(ROWS_AHEAD)))
                      for n in range(0, self.columns, step)]
             return [Prefetch(read.src[0], read.src[1]) for read in reads]
-        if self.block_n == 1 or self.block_m < self.vectors:
-            return []
-        line = multiply(modulo(one(self.in_m), self.vectors), self.lanes)
-        return [Prefetch(self.right.memory, self.right.place(add(self.right_panel, index(1)), k, line))]
+        return []
 
     def over_image(self) -> list[Statement]:
         """Windows of an image: every tap is a vector read from the image itself, at a constant distance."""

@@ -94,9 +94,9 @@ def blocks(panels_m: int, panels_n: int, wanted: int, reads: Callable[[int, int]
             continue
         tasks_m = -(-panels_m // block_m)
         tasks_n = max(min(-(-wanted // tasks_m), panels_n), -(-panels_n // most))
-        block_n = -(-panels_n // tasks_n)
-        lacking = max(0, wanted - tasks_m * -(-panels_n // block_n))
-        found.append((lacking, round(reads(block_m, block_n), 6), block_m, block_n))
+        for block_n in dict.fromkeys((-(-panels_n // tasks_n), panels_n // tasks_n)):
+            lacking = max(0, wanted - tasks_m * -(-panels_n // block_n))
+            found.append((lacking, round(reads(block_m, block_n), 6), block_m, block_n))
         if tasks_m > 4 * wanted:
             break
     return min(found, key=lambda way: way[:2])[2:]

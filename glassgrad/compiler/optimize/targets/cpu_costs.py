@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 LIMITS = {
-    "contract": TilingThresholds(least_k=8, least_work=4096, task_work=1 << 20, most_tasks=32, long_k=1024),
+    "contract": TilingThresholds(least_k=8, least_work=4096, task_work=1 << 17, most_tasks=48, long_k=1024),
     "direct": TilingThresholds(least_k=16, least_work=64 << 10, task_work=512 << 10, most_tasks=16, long_k=1024,
                                k_block=512),
     "taps": TilingThresholds(least_k=256, least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024),
@@ -28,8 +28,9 @@ PHASE = 20_000           # cycles: workers wait for each other once more
 TASK_BYTES = 192 * 1024  # of the right factor that are worth a task: reading them takes as long as TASK_WORK
 NEAR_K = 2048            # of K: longer panels do not stay in a cache, so all tiles use a part of them in turn
 FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
-LEAST_PANELS = 8         # of N: fewer are not a task each, unless the work is small
-NEAR_ROWS = 1024         # of M: a task with fewer does not repay packing the right factor itself
+LEAST_TASKS = 16         # that pack the right factor themselves: fewer leave workers idle, unless the work is small
+NEAR_WORK = 2 << 20      # multiply-adds from which each task may pack its part of the right factor
+NEAR_ROWS = 128          # of M: a task with fewer does not repay packing the right factor itself
 LONG_EPILOGUE = 16       # operations on each result, from which a tile's rows are a loop: code for each is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 
