@@ -16,11 +16,12 @@ INTEGERS = [d for d in ALL if d.kind in "iu"]
 
 
 class Stored:
-    """What a BUFFER node needs of its buffer: a shape, a type, a device, an identity and a list of readers."""
+    """What a BUFFER node needs of its buffer: a shape, a type, a device, an identity, its readers and its leaves."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, device: str | None = None):
         self.shape, self.dtype, self.device = shape, dtype, device
         self.readers: list[object] = []
+        self.leaves: list[object] = []
 
     def add_reader(self, reference: object) -> None:
         """Nothing is written over here, so who reads it does not matter."""

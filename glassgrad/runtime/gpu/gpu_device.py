@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
 from glassgrad.base.settings import settings
+from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -164,7 +165,7 @@ class GpuDevice(SearchedKernels, Backend):
                               expected=f"at most {most}",
                               fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
-        size = max((math.prod(p.arg.shape) * p.dtype.itemsize for p in params), default=0)
+        size = max((math.prod(map(least, p.arg.shape)) * p.dtype.itemsize for p in params), default=0)
         if size > self.largest_block:
             raise block_too_large(self.name, size, self.largest_block)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
