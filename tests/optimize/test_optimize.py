@@ -151,6 +151,19 @@ def test_nested(n: int, kind: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3, 7])
+def test_around_keeps_kinds_and_ends(n: int, rng: np.random.Generator) -> None:
+    out, x = param(0, n * 6), param(1, n * 6)
+    i, j = counter("i", n), counter("j", 8)
+    whole = counter("w", n * 6)
+    at = add(multiply(i, 6), j)
+    before: list[Statement] = [For(whole, LOOP, [Store(out, whole, load(x, whole) * 2.0)])]
+    after = moves.around([For(i, TASK, []), For(j, LOOP, [], index(6))], [Store(out, at, load(x, at) * 2.0)])
+    compare([out, x], before, [after], rng)
+    found = [(s.range, s.kind, s.stop) for s in walk(after) if isinstance(s, For)]
+    assert found == [(i, TASK, None), (j, LOOP, index(6))]
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
 def test_loops_around_keep_those_of_one_iteration(n: int, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     i, j, whole = counter("i", n), counter("j", 6), counter("w", n * 6)

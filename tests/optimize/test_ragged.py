@@ -172,6 +172,7 @@ REWRITES = {
     "contraction_tilings.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "contraction_tilings.few_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.nested": "test_optimize.py::test_nested",
+    "loop_moves.around": "test_optimize.py::test_around_keeps_kinds_and_ends",
     "loop_moves.loops_around": "test_optimize.py::test_loops_around_keep_those_of_one_iteration",
     "recognize.flat_tasks": "test_optimize_windows.py::test_every_part_keeps_its_answer",
     "loop_moves.merge": "test_optimize.py::test_merge",

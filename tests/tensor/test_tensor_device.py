@@ -13,9 +13,8 @@ from glassgrad.engine.schedule_key import normalize, with_params
 
 @pytest.fixture
 def default():
-    before = Device.DEFAULT
-    yield before
-    Device.DEFAULT = before
+    yield Device.DEFAULT
+    Device.DEFAULT = None                   # none is assigned: the setting DEV counts again
 
 
 def test_a_device_is_named_in_any_spelling():
