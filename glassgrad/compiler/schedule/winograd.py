@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies
+from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies_along
 from glassgrad.compiler.graph.op_arguments import Iota
 
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)     # and infinity: sums have 2.5 times the error of all products (2, -2: 4 times)
@@ -68,11 +68,12 @@ def _transposed(matrix: Matrix) -> Matrix:
 # -- in a graph --------------------------------------------------------------------------------------------------------
 def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
     """The sinks with convolutions in tiles, where that pays on a device that does so many products for a byte."""
-    if not any(node.op is o.WINDOW for node in toposort(sinks)):
+    if not any(_is_large(node) for node in toposort(sinks)):
         return sinks
+    known: dict[UOp, AxisSet] = {}       # along which axes values change
 
     def tiled(node: UOp) -> Convolution | None:
-        found = Convolution.of(node)
+        found = Convolution.of(node, known) if _is_large(node) else None
         return found if found is not None and found.pays(products_per_byte) else None
 
     def cut(node: UOp, alone: bool) -> UOp | None:
@@ -82,8 +83,16 @@ def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
     def in_tiles(node: UOp, alone: bool) -> UOp | None:
         found = tiled(node)
         return None if found is None else found.computed()
-    done = _rewritten(_rewritten(sinks, cut), in_tiles)
-    return done if done == sinks else _rewritten(done, _stored_once)
+    return _rewritten(_rewritten(_rewritten(sinks, cut), in_tiles), _stored_once)
+
+
+def _is_large(node: UOp) -> bool:
+    """Whether a node is a sum of enough products of float32, none of which a matrix unit takes, and has windows."""
+    if node.op is not o.SUM or node.dtype is not dtypes.float32 or node.src[0].op is not o.MUL:
+        return False
+    product = node.src[0]
+    return all(f.dtype is dtypes.float32 and f.shape == product.shape and not f.symbolic and _base(f).op is not o.CAST
+               for f in product.src) and product.size >= LAUNCHES and any(windows_of(f) for f in product.src)
 
 
 Rewriting = Callable[[UOp, bool], "UOp | None"]       # of a node; whether nothing else reads what it is a view of
@@ -236,20 +245,18 @@ class Convolution:
     summed: AxisSet
 
     @staticmethod
-    def of(total: UOp) -> Convolution | None:
-        """A node as one; refuses (None) other sums, other types, and products that a matrix unit may take."""
-        if total.op is not o.SUM or total.src[0].op is not o.MUL or total.dtype is not dtypes.float32:
-            return None
+    def of(total: UOp, known: dict[UOp, AxisSet]) -> Convolution | None:
+        """A sum of products as one; refuses (None) a factor that changes along both axes of the windows it meets, and
+        windows of more axes than two, whose tiles are too large for a thread."""
         summed, factors = frozenset(total.arg.axes), total.src[0].src
-        if any(f.symbolic or f.dtype is not dtypes.float32 or f.shape != total.src[0].shape or _base(f).op is o.CAST
-               for f in factors):
-            return None
-        along = varies(toposort(factors))
-        for image, other in (factors, factors[::-1]):
-            windows = windows_of(image)
-            if windows and all((w.tap in summed) != (w.position in summed) and w.count > w.step and
-                               (w.position if w.tap in summed else w.tap) not in along[other] for w in windows):
-                return Convolution(total, _of_axes(image, along[image]), _of_axes(other, along[other]), windows, summed)
+        along = [varies_along(f, known) for f in factors]
+        for image, other in ((0, 1), (1, 0)):
+            windows = windows_of(factors[image])
+            if len(windows) in (1, 2) and all(
+                    (w.tap in summed) != (w.position in summed) and w.count > w.step and
+                    (w.position if w.tap in summed else w.tap) not in along[other] for w in windows):
+                return Convolution(total, _of_axes(factors[image], along[image]),
+                                   _of_axes(factors[other], along[other]), windows, summed)
         return None
 
     @property

@@ -280,11 +280,14 @@ def shared_loops(found: GroupNest) -> dict[UOp, int]:
         return {}
     by = {r: next((n for n in range(WINDOW, 1, -1) if r.arg.size % n == 0 and _is_shared(places, r, n)), 1)
           for r in found.loops}
-    return {r: n for r, n in by.items() if n > 1}
+    last = found.loops[-1] if found.loops else None          # along which threads are to store pieces side by side
+    return {r: n for r, n in by.items() if n > 1 and (r is not last or n in (r.arg.size, 2, 4))}
 
 
 def _is_shared(places: list[UOp], loop: UOp, count: int) -> bool:
     """Whether so many neighbours along a loop read most of what they read together."""
+    if sum(loop in linear(place)[1] for place in places) * LEAST_SHARED > len(places):
+        return False
     within = counter("within", count)
     at = {loop: add(multiply(counter("outside", loop.arg.size // count), count), within)}
     memo: dict[UOp, UOp] = {}
