@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ def folded(out: Tensor) -> list[UOp]:
     return work.sinks
 
 
-def convolved(image: Shape, weights: Shape, of: str, seed: int = 0, **options: int) -> tuple[list[UOp], Inputs]:
+def convolved(image: Shape, weights: Shape, of: str, seed: int = 0, **options: Any) -> tuple[list[UOp], Inputs]:
     """A convolution, or its gradient of the image or of the weights, over leaves with random values."""
     rng, leaves = np.random.default_rng(seed), Inputs()
     x, w = (Tensor(leaves.leaf(rng.standard_normal(s).astype("float32"))) for s in (image, weights))
@@ -71,13 +73,16 @@ def test_tiles_give_what_all_products_give(image: Shape, weights: Shape, padding
     assert np.linalg.norm(got - want) < 4e-6 * np.linalg.norm(want)
 
 
+def in_few_threads(ast: UOp) -> Kernel:
+    """A kernel's loops where a group of 4 threads is worth having: small tiles go the way of large ones."""
+    return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), replace(HOPPER, vector_bytes=16, few_tasks=1))
+
+
 @pytest.mark.parametrize("of", ["", "image", "weights"])
 @pytest.mark.parametrize("image", [(2, 5, 8, 8), (1, 5, 9, 11)])
 def test_loops_of_groups_give_what_the_graph_gives(image: Shape, of: str, any_size: None) -> None:
-    def compiled(ast: UOp) -> Kernel:
-        return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER)
     sinks, leaves = convolved(image, (16, 5, 3, 3), of, padding=1)
-    check(sinks, leaves, compiled, limits=HOPPER.fusion)
+    check(sinks, leaves, in_few_threads, limits=HOPPER.fusion)
 
 
 def schedule(out: Tensor, limits: FusionLimits = GPU.fusion) -> list[UOp]:
@@ -90,7 +95,7 @@ def leaf(*shape: int, dtype: str = "float32") -> Tensor:
     return Tensor(Inputs().leaf(np.broadcast_to(np.zeros((), dtype), shape)))
 
 
-def large(of: str, image: Shape, weights: Shape, dtype: str = "float32", **options: int) -> Tensor:
+def large(of: str, image: Shape, weights: Shape, dtype: str = "float32", **options: Any) -> Tensor:
     x, w = leaf(*image, dtype=dtype), leaf(*weights, dtype=dtype)
     out = x.conv2d(w, **options)
     if of:
@@ -152,3 +157,22 @@ def test_a_result_that_others_read_whole_is_not_cut(any_size: None) -> None:
     assert sum(node.op is o.SUM for node in toposort(tiled)) == 1
     for got, want in zip(interpret(tiled, leaves), interpret(sinks, leaves)):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_what_follows_element_by_element_is_in_the_last_kernel() -> None:
+    x, w = leaf(*LARGE[0][0]), leaf(*LARGE[0][1])
+    out = x.conv2d(w, leaf(128), padding=1).relu() + leaf(32, 128, 56, 56)
+    assert len(schedule(out)) == 4
+    kernel = optimize(lower(schedule(out)[-1]), GPU)
+    assert [f.range.arg.size for phase in kernel.phases for f in phase.body if isinstance(f, For)] == [3136]
+    out = x.conv2d(w, padding=1)
+    kernels = schedule(out.relu() + out.sum((0, 2, 3), keepdim=True))
+    assert [ast.src[0].size for ast in kernels[3:]] == [32 * 128 * 56 * 56, 128, 32 * 128 * 56 * 56], "it is stored"
+
+
+@pytest.mark.parametrize("image", [(2, 5, 8, 8), (1, 5, 9, 11)])
+def test_bias_and_relu_give_what_the_graph_gives(image: Shape, any_size: None) -> None:
+    rng, leaves = np.random.default_rng(1), Inputs()
+    x, w, bias = (Tensor(leaves.leaf(rng.standard_normal(s).astype("float32"))) for s in (image, (16, 5, 3, 3), (16,)))
+    sinks = folded(x.conv2d(w, bias, padding=1).relu())
+    check(sinks, leaves, in_few_threads, limits=HOPPER.fusion)

@@ -76,14 +76,14 @@ def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
         found = Convolution.of(node, known) if _is_large(node) else None
         return found if found is not None and found.pays(products_per_byte) else None
 
-    def cut(node: UOp, alone: bool) -> UOp | None:
-        part = _summed_part(node) if alone else None
+    def cut(node: UOp, alone: list[bool]) -> UOp | None:
+        part = _summed_part(node) if alone == [True] else None
         return part.reshape(node.shape) if part is not None and tiled(part) is not None else None
 
-    def in_tiles(node: UOp, alone: bool) -> UOp | None:
+    def in_tiles(node: UOp, alone: list[bool]) -> UOp | None:
         found = tiled(node)
-        return None if found is None else found.computed()
-    return _rewritten(_rewritten(_rewritten(sinks, cut), in_tiles), _stored_once)
+        return _stored_once(node, alone) if found is None else found.computed()
+    return _rewritten(_rewritten(sinks, cut), in_tiles)
 
 
 def _is_large(node: UOp) -> bool:
@@ -95,22 +95,20 @@ def _is_large(node: UOp) -> bool:
                for f in product.src) and product.size >= LAUNCHES and any(windows_of(f) for f in product.src)
 
 
-Rewriting = Callable[[UOp, bool], "UOp | None"]       # of a node; whether nothing else reads what it is a view of
+Rewriting = Callable[[UOp, "list[bool]"], "UOp | None"]      # of a node; which of its sources nothing else reads
 
 
 def _rewritten(sinks: list[UOp], rule: Rewriting) -> list[UOp]:
     """The sinks with a rule applied to each node, sources first; what is made of a node keeps the user's line."""
     order = toposort(sinks)
     readers = Counter([*sinks, *[s for node in order for s in node.src]])
+    alone: dict[UOp, bool] = {}          # whether one node reads a value, and what it is a reshape of
     new: dict[UOp, UOp] = {}
     for node in order:
-        below, alone = node, True
-        while node.src and (below is node or below.op is o.RESHAPE):
-            below = below.src[0]
-            alone = alone and readers[below] == 1
+        alone[node] = readers[node] == 1 and (node.op is not o.RESHAPE or alone[node.src[0]])
         with one_place(node.place):
             rebuilt = node.over(tuple([new[s] for s in node.src]))
-            new[node] = rule(rebuilt, alone) or rebuilt
+            new[node] = rule(rebuilt, [alone[s] for s in node.src]) or rebuilt
     return [new[s] for s in sinks]
 
 
@@ -135,14 +133,12 @@ def _summed_part(node: UOp) -> UOp | None:
     return (left * right).sum(summed)
 
 
-def _stored_once(node: UOp, alone: bool) -> UOp | None:
+def _stored_once(node: UOp, alone: list[bool]) -> UOp | None:
     """contiguous(reshape(contiguous(x)))  ->  contiguous(reshape(x))"""
-    if node.op is not o.CONTIGUOUS or not alone:
-        return None
-    below = node.src[0]
-    while below.op is o.RESHAPE:
+    below = node
+    while node.op is o.CONTIGUOUS and alone[0] and (below is node or below.op is o.RESHAPE):
         below = below.src[0]
-    return below.src[0].reshape(node.shape).contiguous() if below.op is o.CONTIGUOUS else None
+    return below.src[0].reshape(node.shape).contiguous() if below is not node and below.op is o.CONTIGUOUS else None
 
 
 @dataclass

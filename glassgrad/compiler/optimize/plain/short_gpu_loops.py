@@ -60,7 +60,7 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
     several = len(found.sums) > 1 and found.results < target.few_tasks
     pixels = any(part.nested and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
     beside = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
-    used = 0.0 if several or pixels or shared_loops(found) else lanes_used(body, target.lanes(4) * beside)
+    used = 0.0 if several or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
     if used >= FULL or len(found.loops) < 2 and not found.sums:
         return None
     return phases(found, target, decisions)
@@ -242,7 +242,7 @@ def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[l
         sums += [*part.begins, part.loops or part.loop]
     row = next((r for r in found.loops if _has_windows(sums, r)), None)
     if row is None:
-        return _shared_in_a_thread(found)
+        return _shared_in_a_thread(found, target)
     inner, name, size = [*_written_out(sums), *found.rest], row.arg.name, row.arg.size
     most = found.results // (target.lanes(4) * target.few_tasks) if row is not found.loops[-1] else 1
 
@@ -258,13 +258,12 @@ def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[l
     return [strip.range if r is row else r for r in found.loops], strip.body
 
 
-def _shared_in_a_thread(found: GroupNest) -> tuple[list[UOp], list[Statement]]:
+def _shared_in_a_thread(found: GroupNest, target: Target) -> tuple[list[UOp], list[Statement]]:
     """for r: S(x[r // 4], r % 4)  ->  for r by 4: TILE u: S(x[r], u)      what all of them read is read once"""
     loops, inner = list(found.loops), found.inner
-    for r, n in reversed(shared_loops(found).items()):
-        inner = moves.wide(For(r, LOOP, inner), n, 1)
-        at = loops.index(r)
-        loops[at:at + 1] = []
+    for r, n in reversed(shared_loops(found, target).items()):
+        inner, at = moves.wide(For(r, LOOP, inner), n, 1), loops.index(r)
+        loops.remove(r)
         if n < r.arg.size:
             [outside] = inner
             assert isinstance(outside, For)
@@ -273,15 +272,21 @@ def _shared_in_a_thread(found: GroupNest) -> tuple[list[UOp], list[Statement]]:
     return loops, inner
 
 
-def shared_loops(found: GroupNest) -> dict[UOp, int]:
-    """Loops of results whose neighbours, so many, read the same: a thread has these, and reads it once."""
+def shared_loops(found: GroupNest, target: Target) -> dict[UOp, int]:
+    """Loops of results whose neighbours, so many, read the same: a thread has these, where threads are left for all
+    processors, and reads it once. The last loop in pieces that are stored at once."""
     places = [n.src[1] for n in toposort([e for s in walk(found.rest) for e in expressions(s)]) if n.op is o.LOAD]
+    by: dict[UOp, int] = {}
     if found.sums or len(places) < LEAST_SHARED:
-        return {}
-    by = {r: next((n for n in range(WINDOW, 1, -1) if r.arg.size % n == 0 and _is_shared(places, r, n)), 1)
-          for r in found.loops}
-    last = found.loops[-1] if found.loops else None          # along which threads are to store pieces side by side
-    return {r: n for r, n in by.items() if n > 1 and (r is not last or n in (r.arg.size, 2, 4))}
+        return by
+    left = found.results // (target.lanes(4) * target.few_tasks)
+    for r in found.loops:
+        pieces = range(WINDOW, 1, -1) if r is not found.loops[-1] else (r.arg.size, 4, 2)
+        n = next((n for n in pieces if 1 < n <= min(left, WINDOW) and r.arg.size % n == 0 and
+                  _is_shared(places, r, n)), 1)
+        if n > 1:
+            by[r], left = n, left // n
+    return by
 
 
 def _is_shared(places: list[UOp], loop: UOp, count: int) -> bool:
