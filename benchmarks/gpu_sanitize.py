@@ -137,12 +137,12 @@ CASES: dict[str, Case] = {
     "attention, gradients": ("bfloat16", attention_gradients, numpy_attention_gradients, ((1, 2, 200, 64),) * 3),
     "attention masked": ("bfloat16", masked_attention, lambda q, k, v, m: softmax(
         q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5 + m) @ v, (*HEADS, (192, 192))),
-    "convolution": ("float16", lambda x, w: x.conv2d(w, padding=1), convolved, (IMAGE, WEIGHTS)),
-    "convolution, image's gradient": ("float16", image_gradient, numpy_image_gradient, (IMAGE, WEIGHTS)),
-    "convolution, weights' gradient": ("float16", weight_gradient, numpy_weight_gradient, (IMAGE, WEIGHTS)),
     "convolution in tiles": ("float32", lambda x, w: x.conv2d(w, padding=1), convolved, LARGE),
     "convolution in tiles, image's gradient": ("float32", image_gradient, numpy_image_gradient, LARGE),
     "convolution in tiles, weights' gradient": ("float32", weight_gradient, numpy_weight_gradient, LARGE),
+    "convolution": ("float16", lambda x, w: x.conv2d(w, padding=1), convolved, (IMAGE, WEIGHTS)),
+    "convolution, image's gradient": ("float16", image_gradient, numpy_image_gradient, (IMAGE, WEIGHTS)),
+    "convolution, weights' gradient": ("float16", weight_gradient, numpy_weight_gradient, (IMAGE, WEIGHTS)),
     "gather": ("float32", lambda x: x[rows_of(x)], lambda x: x[np.arange(300) * 7 % 50], ((50, 129),)),
     "scatter": ("float32", added_rows, scattered, ((300, 129),)),
     "random": ("float32", lambda x: x + 0 * type(x).rand(*x.shape, device=x.device), lambda x: x, ((100, 100),))}
