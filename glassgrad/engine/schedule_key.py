@@ -50,9 +50,10 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
     for n in order:
         op = n.op
         if op in _SLICING and (pieces or op is _SHRINK):
-            targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
-            begin = _piece(n, pieces) if n.src[0] not in targets else None
-            if begin is not None:
+            begin = _piece(n, pieces)
+            if begin is not None and targets is None:
+                targets = {g.src[0] for g in order if g.op is o.GRADIENT}
+            if begin is not None and n.src[0] not in targets:
                 pieces[n] = begin
                 buffers.append(n)
                 addresses.append(begin)

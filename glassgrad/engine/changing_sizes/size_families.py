@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
+from glassgrad.compiler.optimize.product.families import FAMILIES
 from glassgrad.compiler.schedule.computed_factors import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, grown_from_one, with_variable
@@ -274,7 +275,6 @@ def _at(length: Size, value: int) -> int:
 def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
     """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: products
     that no tiling takes, and those with a sum that ends at the value, whose factors are not packed, while small."""
-    from glassgrad.compiler.optimize.product.tiling_parameters import FAMILIES
     limits: list[tuple[Size, int]] = []
     for ast, program in {item.ast: program for item, program in zip(items, programs)}.items():      # layers repeat
         tiled = any(move.split("(")[0] in FAMILIES for move in getattr(program, "moves", ()))
