@@ -33,9 +33,8 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
     """for tasks: nests  ->  phases that store factors; TASK ..: copies, steps and nests      refuses (None): no unit"""
     loops, inner = task_loops(body)
     plan = HeldPlan.of(inner, target, beside=True)
-    if plan is None:
+    if plan is None or any(f.stop is not None for f in loops):
         return None
-    ends = any(f.stop is not None for f in loops)
     parts = BlockParts.of(plan, inner)
     tasks = FlatAxis.of([f.range for f in loops])
     nests = None if parts is None else BoxedNests(plan, parts, tasks.parts)
@@ -45,10 +44,10 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
     stays = replace(own, stay=True)
     even = nests.parts.count.op is o.CONST and all(s.gate is None for s in walk(nests.parts.after)
                                                    if isinstance(s, Store))
-    pays = not ends and tasks.size > processors and (even or len(nests.lasts) == 1) and refuses(nests, stays) is None
+    pays = tasks.size > processors and (even or len(nests.lasts) == 1) and refuses(nests, stays) is None
     chosen = decisions.ask(stays if pays else own, lambda c: refuses(nests, c))
     main = staying(nests, tasks, processors) if chosen.stay else \
-        moves.around(loops, moves.rebuild(nests.statements_of_task(), {} if ends else longest_first(nests, tasks)))
+        nested(tasks.parts, moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks)), TASK)
     return [*[tile.before for tile in (*nests.left, *nests.right) if tile.before], main]
 
 
