@@ -140,8 +140,8 @@ def test_rows_and_keys_may_end_at_a_value(name: str, chip: str, is_causal: bool)
     kernel = optimize(lower(item.ast, blocks=target.score_blocks), target)
     assert [move.split("(")[0] for move in kernel.moves] == ["held"]
     rows, keys, values = fixed_rows or n, fixed_keys or n, numbers(*shapes)
-    wanted = exactly(*[x[:, :size] for x, size in zip(values, (rows, keys, keys))],
-                     causal(rows, keys) if is_causal else 0.0)
+    mask = causal(rows, keys) if is_causal else 0.0
+    wanted = exactly(values[0][:, :rows], values[1][:, :keys], values[2][:, :keys], mask)
     for x, size in zip(values, (rows, keys, keys)):
         x[:, size:] = np.nan
     out = np.zeros(2 * shapes[0][1] * 24, np.uint16)
@@ -229,8 +229,8 @@ def test_one_source_serves_lengths_that_change(shim: str) -> None:
         q, k, v = (part.reshape(1, n, 2, 16).permute(0, 2, 1, 3) for part in y.chunk(3, dim=-1))
         out = q.scaled_dot_product_attention(k, v, is_causal=True).permute(0, 2, 1, 3).reshape(1, n, 32).realize()
         made = GlobalCounters.schedules - before
-        heads = (part.reshape(1, n, 2, 16).transpose(0, 2, 1, 3) for part in np.split(x, 3, -1))
-        wanted = exactly(*heads, causal(n, n)).transpose(0, 2, 1, 3).reshape(1, n, 32)
+        a, b, c = (part.reshape(1, n, 2, 16).transpose(0, 2, 1, 3) for part in np.split(x, 3, -1))
+        wanted = exactly(a, b, c, causal(n, n)).transpose(0, 2, 1, 3).reshape(1, n, 32)
         assert distance(out.cast("float32").numpy(), wanted) < CLOSE[BF16], n
     assert made == 0
 

@@ -25,7 +25,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.op_arguments import Dimension, Shape
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.shape_inference import device_of, shape_of
-from glassgrad.compiler.graph.symbolic import Symbol, has_length, lengths_in, most, replaced
+from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,8 +99,7 @@ class Node:
             if first is not None:
                 return first
         node = _create(cls)
-        node.op, node.dtype = op, dtype
-        node.src, node.arg = src, arg
+        node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
         _describe(node, op, src, arg)
         node.place = place or user_place()
         entry = _Entry(node, _forget)
@@ -202,7 +201,7 @@ def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
 def _new_layout(op: Op, src: tuple[Any, ...], arg: Any, key: Any) -> tuple[Shape, str | None, bool]:
     """Shape, device and whether it is symbolic, by the rules of shape_inference.py. They are kept for sizes that are
     plain numbers, because the next step of a program makes the same nodes."""
-    symbolic = any([s.symbolic for s in src]) or op in _SIZED and has_length(arg)
+    symbolic = any([s.symbolic for s in src]) or op in _SIZED and any(True for _ in lengths_in(arg))
     found = shape_of(op, src, arg), device_of(op, src, arg), symbolic
     if not symbolic and src and op is not o.CALL:      # of a leaf and a call, the argument is not to be kept
         if len(_layouts) >= _MOST_LAYOUTS:

@@ -310,16 +310,6 @@ def lengths_in(arg: Any) -> Iterator[Length]:
             yield from lengths_in(part)
 
 
-def has_length(arg: Any) -> bool:
-    """Whether there is a length in a node's argument."""
-    if isinstance(arg, tuple):
-        for part in arg:
-            if type(part) is not int and has_length(part):
-                return True
-        return False
-    return isinstance(arg, Length)
-
-
 def replaced(arg: Any, new: Callable[[Symbol], Symbol | int]) -> Any:
     """A node's argument with its variables exchanged, or set to numbers."""
     if isinstance(arg, Length):

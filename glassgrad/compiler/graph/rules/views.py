@@ -11,7 +11,7 @@ from glassgrad.compiler.graph.axes_through_views import runs
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 from glassgrad.compiler.graph.rules.elementwise import is_wide, negative
 from glassgrad.compiler.graph.rules.rewrite import Inexact, Rule, holes, node, some
-from glassgrad.compiler.graph.symbolic import has_length
+from glassgrad.compiler.graph.symbolic import lengths_in
 from glassgrad.compiler.graph.uop import UOp, const, identity
 
 x, = holes("x")
@@ -41,7 +41,7 @@ def _pad_pad(root: UOp, inner: UOp, x: UOp) -> UOp:
 
 def _shrink_pad(root: UOp, inner: UOp, x: UOp) -> UOp | None:
     """Cut first, and pad only what of the padding remains."""
-    if has_length((x.shape, inner.arg, root.arg)):
+    if any(True for _ in lengths_in((x.shape, inner.arg, root.arg))):
         return None                                   # what remains is not known yet
     cuts, padding = [], []
     for size, (before, _), (start, stop) in zip(x.shape, inner.arg.padding, root.arg.bounds):
