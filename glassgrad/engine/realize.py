@@ -287,10 +287,10 @@ def _limits(device: str) -> FusionLimits:
     return OF_A_CPU if target is None else target.fusion
 
 
-def _stores_scores(device: str, dtype: DType, width: int, symbolic: bool) -> str | None:
+def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
     """Why a device is better given the scores of a softmax in memory, where their factors have this type."""
     target = getattr(Device[device], "target", None)
-    return None if target is None else target.why_scores_are_stored(dtype, width, symbolic)
+    return None if target is None else target.why_scores_are_stored(dtype, width)
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:

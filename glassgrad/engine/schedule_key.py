@@ -50,9 +50,8 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
     for n in order:
         op = n.op
         if op in _SLICING and (pieces or op is _SHRINK):
-            targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
-            begin = _piece(n, pieces) if n.src[0] not in targets else None
-            if begin is not None:
+            begin = _piece(n, pieces)
+            if begin is not None and n.src[0] not in (targets := _targets(order) if targets is None else targets):
                 pieces[n] = begin
                 buffers.append(n)
                 addresses.append(begin)
@@ -91,6 +90,11 @@ def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:
     """An argument with its variables by their place among all: neither a name nor a value is structure."""
     return replaced(arg, lambda symbol: symbols.setdefault(
         symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high)))
+
+
+def _targets(order: list[UOp]) -> set[UOp]:
+    """What gradients are of."""
+    return {g.src[0] for g in order if g.op is o.GRADIENT}
 
 
 def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:

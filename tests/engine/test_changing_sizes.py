@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes import size_families as families
 from glassgrad.engine.changing_sizes.general_graph import fit
-from glassgrad.engine.changing_sizes.size_families import SEEN, SEEN_GROWING, GeneralGraph
+from glassgrad.engine.changing_sizes.size_families import SEEN, SEEN_GROWING, GeneralGraph, fast_up_to
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.runtime.devices import Device
 
@@ -537,3 +538,15 @@ def test_graphs_of_fewer_rows_with_named_gradients_are_compared_too() -> None:
         Tensor.arange(n).cast("float32").realize().tanh().sum().relu().abs().sqrt().realize()
     found = Tensor.arange(17).cast("float32").realize().tanh().sum().item()
     assert abs(found - np.tanh(np.arange(17)).sum()) < 1e-4
+
+
+@pytest.mark.parametrize("move, limit", [("lanes(loop=i0)", 1 << 24), ("warps(rows=4)", 1 << 26),
+                                         ("staged(rows=2)", 1 << 26), ("held(rows=4)", 1 << 28),
+                                         ("contract(rows=6)", None)])
+def test_how_large_a_product_may_be_depends_on_its_tiles(move: str, limit: int | None) -> None:
+    n = Variable("n", 1, 1 << 16).bind(5)
+    x, w = (Tensor.zeros(*shape).contiguous().realize() for shape in ((1 << 16, 64), (64, 64)))
+    items = (x[:n] @ w).schedule()
+    [symbol] = {s for node in items[0].ast.toposort() for s in node.symbols}
+    found = fast_up_to(items, [SimpleNamespace(moves=[move])], symbol)
+    assert found == (symbol.high if limit is None else limit // 64 ** 2)

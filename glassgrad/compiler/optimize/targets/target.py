@@ -64,11 +64,9 @@ class Target:
             return BOX_BLOCKS
         return GROUP_BLOCKS if any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
 
-    def why_scores_are_stored(self, dtype: DType, width: int = 1, symbolic: bool = False) -> str | None:
+    def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:
         """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
-        key or value so many numbers; `symbolic`: for any number of scores. None: by one, in one pass over blocks."""
-        if self.groups and symbolic:
-            return "tiles of groups are for a number of scores that is known"
+        key or value so many numbers. None: by one, in one pass over blocks."""
         if self.groups:
             takes = any(unit.loads is not None and unit.left is dtype for unit in self.units)
             if not takes:
