@@ -4,7 +4,8 @@ Results of equal shape, but for axes of length 1, that belong together share one
 from it element by element (a gradient and the updated weight), and results that read the same values (an optimizer's
 moments). So do reductions of the same rows on a GPU, such as a mean and a variance, and small maps of one shape that
 have nothing to do with each other, such as the updates of many biases: a launch takes longer than they do. Kernels run
-after those they read from, and those that let go of memory before those that take some.
+after those they read from, and those that let go of memory before those that take some. What computes a new value of
+an input (an optimizer's step) runs after the others that read the old one, so that a jit can write it over that.
 """
 
 from __future__ import annotations
@@ -249,28 +250,63 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
     for value, waiting in readers.items():
         if len(waiting) == 1:
             ends(value, waiting[0])
+    rewriters = _rewriters(groups, outputs)
+    early = [0] * len(groups)                        # kernels that still read what a group computes a new value of
+    for later in rewriters:
+        for i in later:
+            early[i] += 1
     done = [False] * len(groups)
-    ready = [i for i, count in enumerate(missing) if not count]                  # both are heaps
-    frees = [i for i in ready if takes[i] <= 0]
+    frees: list[int] = []                            # these three are heaps, of groups that could run
+    ready: list[int] = []
+    waits: list[int] = []
+
+    def offer(group: int) -> None:
+        if not missing[group] and not done[group]:
+            heappush(waits if early[group] else frees if takes[group] <= 0 else ready, group)
+
+    for i in range(len(groups)):
+        offer(i)
     out: list[KernelGroup] = []
-    while ready or frees:
-        at = heappop(frees if frees else ready)
+    while frees or ready or waits:
+        at = heappop(frees or ready or waits)
         if done[at]:
             continue
         done[at] = True
         out.append(groups[at])
+        for i in rewriters[at]:
+            early[i] -= 1
+            offer(i)
         for value in reads[at]:
             left[value] -= 1
             if left[value] == 1:
                 last = next(i for i in readers[value] if not done[i])
                 ends(value, last)
-                if not missing[last] and takes[last] <= 0:
-                    heappush(frees, last)
+                offer(last)
         for follower in dict.fromkeys(i for r in groups[at].roots for i in readers.get(r, [])):
             missing[follower] -= 1
-            if not missing[follower]:
-                heappush(frees if takes[follower] <= 0 else ready, follower)
+            offer(follower)
     return out
+
+
+def _rewriters(groups: list[KernelGroup], outputs: set[UOp]) -> list[list[int]]:
+    """For each group, the groups that had better run later: each computes an output that could be written over an input
+    which both read, and no other group does so."""
+    readers: dict[UOp, list[int]] = {}
+    writers: dict[UOp, list[int]] = {}
+    for i, group in enumerate(groups):
+        results = {(r.dtype, squeezed(r)) for r in group.roots if r in outputs}
+        for value, plain in group.reads.items():
+            if value.op is o.PARAM:
+                readers.setdefault(value, []).append(i)
+                if plain and (value.dtype, squeezed(value)) in results:
+                    writers.setdefault(value, []).append(i)
+    later: list[list[int]] = [[] for _ in groups]
+    for value, found in writers.items():
+        if len(found) == 1:
+            for i in readers[value]:
+                if i != found[0]:
+                    later[i] += found
+    return later
 
 
 def _bytes(node: UOp) -> int:
