@@ -20,7 +20,8 @@ from typing import Any
 from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
-from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o, toposort
+from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o
+from glassgrad.compiler.graph.node import numbered
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
@@ -52,21 +53,21 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     device = device or Device.DEFAULT
     sinks = _sinks(nodes)
     trace = recording()
-    order = toposort(sinks)
-    if not anew and any_known(order, trace):
+    place = numbered(sinks)
+    if not anew and any_known(place, trace):
         nodes = with_known_values(nodes, device)
         sinks = _sinks(nodes)
-        order = toposort(sinks)
+        place = numbered(sinks)
     if not sinks:
         return list(nodes)
     stored: dict[UOp, UOp] = {}
-    free = free_sources(sinks) if trace is None else set()
+    free = free_sources(sinks) if trace is None else ()
     if free:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
-        order = toposort(sinks)
+        place = numbered(sinks)
     if sinks:
-        normal, state = normalize(sinks, order), state or current_state()
+        normal, state = normalize(sinks, place), state or current_state()
         compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         with _running:
             results = compiled.run(normal, state, free, values=values)

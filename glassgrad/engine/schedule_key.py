@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.compiler.graph.axes_through_views import start_of_piece
+from glassgrad.compiler.graph.node import numbered
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol, replaced
 from glassgrad.runtime.schedule_cache import schedule_name
@@ -33,58 +34,64 @@ class NormalizedGraph:
     constants: list[UOp]         # CONST nodes of float type
 
 
-_BUFFER, _SHRINK, _DETACH, _SCALAR = o.BUFFER, o.SHRINK, o.DETACH, o.SCALAR
-_SLICING = frozenset((o.SHRINK, o.RESHAPE))
-_LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
+_BUFFER, _CONST, _SHRINK, _DETACH, _SCALAR = o.BUFFER, o.CONST, o.SHRINK, o.DETACH, o.SCALAR
+_NOT_PLAIN = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH, o.SHRINK, o.RESHAPE))      # more than their fields
 
 
-def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> NormalizedGraph:
-    """Take a graph apart into structure and leaves; `order` are the nodes under the sinks, where they are at hand."""
-    order = order or toposort(sinks)
-    place = dict(zip(order, range(len(order))))          # of each node's row
+def normalize(sinks: Sequence[UOp], place: dict[UOp, int] | None = None) -> NormalizedGraph:
+    """Take a graph apart into structure and leaves; `place` are the nodes under the sinks, numbered, where they are at
+    hand. A node's number is that of its row in the key."""
+    place = place or numbered(sinks)
     rows: list[Any] = []
     buffers, addresses, cells, constants = [], [], [], []
     symbols: dict[Symbol, Symbol] = {}
     pieces: dict[UOp, int] = {}
     targets: set[UOp] | None = None          # of gradients: they go to the whole, not to a piece of it
-    for n in order:
-        op = n.op
-        if op in _SLICING and (pieces or op is _SHRINK):
-            targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
-            begin = _piece(n, pieces) if n.src[0] not in targets else None
-            if begin is not None:
-                pieces[n] = begin
+    for n in place:
+        op, dtype = n.op, n.dtype
+        if op in _NOT_PLAIN:
+            if op is _BUFFER:
                 buffers.append(n)
-                addresses.append(begin)
-                rows.append((o.BUFFER, n.dtype, n.shape, n.device))
+                addresses.append(n.arg.address)
+                rows.append((op, dtype, n.shape, n.device))
                 continue
-        if op not in _LIFTED:
-            src = n.src
-            arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
-            if len(src) == 2:                # most have one or two; to go over all sources of a node costs more
-                x, y = src
-                rows.append((op, n.dtype, arg, place[x], place[y]))
-            elif len(src) == 1:
-                rows.append((op, n.dtype, arg, place[src[0]]))
-            else:
-                rows.append((op, n.dtype, arg, *[place[s] for s in src]))
-        elif op is _BUFFER:
-            buffers.append(n)
-            addresses.append(n.arg.address)
-            rows.append((op, n.dtype, n.shape, n.device))
-        elif op is _DETACH:                 # of its argument (a token, a gradient) only a formula's name is structure
-            named = n.arg.name if len(n.src) > 1 else ""
-            rows.append((op, n.dtype, named, *[place[s] for s in (n.src if named else n.src[:1])]))
-        elif op is _SCALAR:
-            cells.append(n)
-            rows.append((op, n.dtype))
-        elif n.dtype.kind == "f" and n.dtype.bits >= 32:         # a cell holds no narrower float
-            constants.append(n)
-            rows.append((op, n.dtype))
+            if op is _CONST:
+                if dtype.kind != "f":
+                    rows.append((op, dtype, type(n.arg), n.arg))
+                elif dtype.bits < 32:                # a cell holds no narrower float
+                    rows.append((op, dtype, float, struct.pack("d", n.arg)))
+                else:
+                    constants.append(n)
+                    rows.append((op, dtype))
+                continue
+            if op is _SCALAR:
+                cells.append(n)
+                rows.append((op, dtype))
+                continue
+            if op is _DETACH:               # of its argument (a token, a gradient) only a formula's name is structure
+                named = n.arg.name if len(n.src) > 1 else ""
+                rows.append((op, dtype, named, *[place[s] for s in (n.src if named else n.src[:1])]))
+                continue
+            if pieces or op is _SHRINK:
+                targets = {g.src[0] for g in place if g.op is o.GRADIENT} if targets is None else targets
+                begin = _piece(n, pieces) if n.src[0] not in targets else None
+                if begin is not None:
+                    pieces[n] = begin
+                    buffers.append(n)
+                    addresses.append(begin)
+                    rows.append((_BUFFER, dtype, n.shape, n.device))
+                    continue
+        src = n.src
+        arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
+        if len(src) == 2:                    # most have one or two; to go over all sources of a node costs more
+            x, y = src
+            rows.append((op, dtype, arg, place[x], place[y]))
+        elif len(src) == 1:
+            rows.append((op, dtype, arg, place[src[0]]))
         else:
-            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
-    rows += [place[s] for s in sinks]
-    return NormalizedGraph(tuple(rows), order, sinks, buffers, addresses, cells, list(symbols), constants)
+            rows.append((op, dtype, arg, *[place[s] for s in src]))
+    rows += map(place.__getitem__, sinks)
+    return NormalizedGraph(tuple(rows), list(place), sinks, buffers, addresses, cells, list(symbols), constants)
 
 
 def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:

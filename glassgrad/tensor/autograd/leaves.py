@@ -86,6 +86,20 @@ def others_at(node: UOp, tensor: Any) -> bool:
     return bool(known) and any([t is not tensor and t.uop is node for t in _alive(known)])
 
 
+def computed_at(node: UOp, tensor: Any) -> None:
+    """The tensor's value was computed, and is at this node now: it is a leaf there, and still one where it was."""
+    earlier = tensor.uop
+    if tensor._requires_grad is False:
+        tensor.uop = node
+        hold(tensor)
+        return
+    # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
+    tensor.uop = distinct(node) if registry.leaves_of(node) and others_at(node, tensor) else node
+    hold(tensor)
+    if tensor.uop is not earlier and registry.is_leaf(tensor, earlier):
+        still_a_leaf(tensor, earlier)
+
+
 def _alive(references: Tensors | None) -> list[Any]:
     return [] if references is None else [t for r in references if (t := r()) is not None]
 
