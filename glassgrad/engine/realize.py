@@ -20,8 +20,7 @@ from typing import Any
 from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
-from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o
-from glassgrad.compiler.graph.node import numbered
+from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
@@ -53,11 +52,11 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     device = device or Device.DEFAULT
     sinks = _sinks(nodes)
     trace = recording()
-    place = numbered(sinks)
-    if not anew and any_known(place, trace):
+    order = toposort(sinks)
+    if not anew and any_known(order, trace):
         nodes = with_known_values(nodes, device)
         sinks = _sinks(nodes)
-        place = numbered(sinks)
+        order = toposort(sinks)
     if not sinks:
         return list(nodes)
     stored: dict[UOp, UOp] = {}
@@ -65,9 +64,9 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     if free:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
-        place = numbered(sinks)
+        order = toposort(sinks)
     if sinks:
-        normal, state = normalize(sinks, place), state or current_state()
+        normal, state = normalize(sinks, order), state or current_state()
         compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         with _running:
             results = compiled.run(normal, state, free, values=values)
@@ -222,7 +221,7 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
             _known.pop(next(iter(_known)))
         known = _known[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
     compiled = known.first if normal.constants == known.constants else known.with_arguments(normal, device)
-    return compiled, tuple([s.value for s in normal.symbols]) if normal.symbols else ()  # type: ignore[misc]
+    return compiled, normal.values if normal.symbols else ()
 
 
 def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:

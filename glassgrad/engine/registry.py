@@ -71,7 +71,7 @@ class Registry:
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
         row = self.leaves_of(node)
-        return bool(row) and any([r() is tensor for r in row])
+        return row is not None and any([r() is tensor for r in row])
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:

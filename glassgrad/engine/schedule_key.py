@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import start_of_piece
-from glassgrad.compiler.graph.node import numbered
 from glassgrad.compiler.graph.op_arguments import Measure, Param
-from glassgrad.compiler.graph.symbolic import Symbol, replaced
+from glassgrad.compiler.graph.symbolic import Symbol, replaced, value_of
 from glassgrad.runtime.schedule_cache import schedule_name
 
 
@@ -33,21 +32,26 @@ class NormalizedGraph:
     symbols: list[Symbol]        # variables in shapes
     constants: list[UOp]         # CONST nodes of float type
 
+    @property
+    def values(self) -> tuple[int, ...]:
+        """What the variables are now."""
+        return tuple(map(value_of, self.symbols))
+
 
 _BUFFER, _CONST, _SHRINK, _DETACH, _SCALAR = o.BUFFER, o.CONST, o.SHRINK, o.DETACH, o.SCALAR
 _NOT_PLAIN = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH, o.SHRINK, o.RESHAPE))      # more than their fields
 
 
-def normalize(sinks: Sequence[UOp], place: dict[UOp, int] | None = None) -> NormalizedGraph:
-    """Take a graph apart into structure and leaves; `place` are the nodes under the sinks, numbered, where they are at
-    hand. A node's number is that of its row in the key."""
-    place = place or numbered(sinks)
+def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> NormalizedGraph:
+    """Take a graph apart into structure and leaves; `order` are the nodes under the sinks, where they are at hand."""
+    order = order or toposort(sinks)
+    place = dict(zip(order, range(len(order))))          # of each node's row
     rows: list[Any] = []
     buffers, addresses, cells, constants = [], [], [], []
     symbols: dict[Symbol, Symbol] = {}
     pieces: dict[UOp, int] = {}
     targets: set[UOp] | None = None          # of gradients: they go to the whole, not to a piece of it
-    for n in place:
+    for n in order:
         op, dtype = n.op, n.dtype
         if op in _NOT_PLAIN:
             if op is _BUFFER:
@@ -73,7 +77,7 @@ def normalize(sinks: Sequence[UOp], place: dict[UOp, int] | None = None) -> Norm
                 rows.append((op, dtype, named, *[place[s] for s in (n.src if named else n.src[:1])]))
                 continue
             if pieces or op is _SHRINK:
-                targets = {g.src[0] for g in place if g.op is o.GRADIENT} if targets is None else targets
+                targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
                 begin = _piece(n, pieces) if n.src[0] not in targets else None
                 if begin is not None:
                     pieces[n] = begin
@@ -91,7 +95,7 @@ def normalize(sinks: Sequence[UOp], place: dict[UOp, int] | None = None) -> Norm
         else:
             rows.append((op, dtype, arg, *[place[s] for s in src]))
     rows += map(place.__getitem__, sinks)
-    return NormalizedGraph(tuple(rows), list(place), sinks, buffers, addresses, cells, list(symbols), constants)
+    return NormalizedGraph(tuple(rows), order, sinks, buffers, addresses, cells, list(symbols), constants)
 
 
 def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:

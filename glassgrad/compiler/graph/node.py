@@ -215,7 +215,7 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
 
     `sources` says where to go on from a node: to all its sources, where it is not given.
     """
-    done: dict[N, int] = {}
+    done: dict[N, None] = {}                # in the order in which they are done
     for root in roots:
         if sources is not None:
             _visit_deep(root, sources, done)
@@ -224,32 +224,23 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     return list(done)
 
 
-def numbered(roots: Iterable[N]) -> dict[N, int]:
-    """The nodes under the roots in the same order, each with its position."""
-    done: dict[N, int] = {}
-    for root in roots:
-        if root not in done:
-            _visit(root, done, _DEEP)
-    return done
-
-
 _DEEP = 64                  # calls inside each other, of which Python allows 1000; they are twice as fast as a stack
 
 
-def _visit(node: N, done: dict[N, int], depth: int) -> None:
+def _visit(node: N, done: dict[N, None], depth: int) -> None:
     """Add the nodes under a node, then the node; so many calls may be inside each other."""
     for source in node.src:
         if source not in done:
             if not source.src:
-                done[source] = len(done)
+                done[source] = None
             elif depth:
                 _visit(source, done, depth - 1)
             else:
                 _visit_deep(source, None, done)
-    done[node] = len(done)
+    done[node] = None
 
 
-def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[N, int]) -> None:
+def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[N, None]) -> None:
     """Add the nodes under a root that are not done yet, in the same order; depth is no limit."""
     stack = [root]
     while stack:
@@ -258,7 +249,7 @@ def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[
         if waiting:
             stack += waiting[::-1]
         else:
-            done.setdefault(stack.pop(), len(done))
+            done[stack.pop()] = None
 
 
 def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:
