@@ -48,16 +48,12 @@ class Registry:
         """This tensor is a leaf, and the value of its node's memory, if it has some."""
         node, reference = tensor.uop, weakref.ref(tensor)
         row = self.leaves_of(node)
-        if row:
-            row[:] = [r for r in row if r is not reference and r() is not None]
         if row is not None:
-            row.append(reference)
+            row[:] = [*[r for r in row if r is not reference and r() is not None], reference]
         else:
             self.leaves.set(node, [reference])
-        if node.op is o.BUFFER:
-            buffer = node.arg
-            if not buffer.readers or buffer.readers[-1] is not reference:      # it may be held again and again
-                buffer.add_reader(reference)
+        if node.op is o.BUFFER and (not node.arg.readers or node.arg.readers[-1] is not reference):
+            node.arg.add_reader(reference)                  # it may be held again and again
 
     def leaves_of(self, node: UOp) -> Tensors | None:
         """The list of weak references to the tensors that are leaves at a node, if there were any."""
@@ -70,8 +66,7 @@ class Registry:
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        row = self.leaves_of(node)
-        return row is not None and any([r() is tensor for r in row])
+        return any([r() is tensor for r in self.leaves_of(node) or ()])
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:

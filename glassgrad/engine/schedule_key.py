@@ -38,8 +38,9 @@ class NormalizedGraph:
         return tuple(map(value_of, self.symbols))
 
 
-_BUFFER, _CONST, _SHRINK, _DETACH, _SCALAR = o.BUFFER, o.CONST, o.SHRINK, o.DETACH, o.SCALAR
-_NOT_PLAIN = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH, o.SHRINK, o.RESHAPE))      # more than their fields
+_BUFFER, _SHRINK, _DETACH, _SCALAR = o.BUFFER, o.SHRINK, o.DETACH, o.SCALAR
+_SLICING = frozenset((o.SHRINK, o.RESHAPE))
+_LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
 
 
 def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> NormalizedGraph:
@@ -52,48 +53,41 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
     pieces: dict[UOp, int] = {}
     targets: set[UOp] | None = None          # of gradients: they go to the whole, not to a piece of it
     for n in order:
-        op, dtype = n.op, n.dtype
-        if op in _NOT_PLAIN:
-            if op is _BUFFER:
+        op = n.op
+        if op in _SLICING and (pieces or op is _SHRINK):
+            targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
+            begin = _piece(n, pieces) if n.src[0] not in targets else None
+            if begin is not None:
+                pieces[n] = begin
                 buffers.append(n)
-                addresses.append(n.arg.address)
-                rows.append((op, dtype, n.shape, n.device))
+                addresses.append(begin)
+                rows.append((o.BUFFER, n.dtype, n.shape, n.device))
                 continue
-            if op is _CONST:
-                if dtype.kind != "f":
-                    rows.append((op, dtype, type(n.arg), n.arg))
-                elif dtype.bits < 32:                # a cell holds no narrower float
-                    rows.append((op, dtype, float, struct.pack("d", n.arg)))
-                else:
-                    constants.append(n)
-                    rows.append((op, dtype))
-                continue
-            if op is _SCALAR:
-                cells.append(n)
-                rows.append((op, dtype))
-                continue
-            if op is _DETACH:               # of its argument (a token, a gradient) only a formula's name is structure
-                named = n.arg.name if len(n.src) > 1 else ""
-                rows.append((op, dtype, named, *[place[s] for s in (n.src if named else n.src[:1])]))
-                continue
-            if pieces or op is _SHRINK:
-                targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
-                begin = _piece(n, pieces) if n.src[0] not in targets else None
-                if begin is not None:
-                    pieces[n] = begin
-                    buffers.append(n)
-                    addresses.append(begin)
-                    rows.append((_BUFFER, dtype, n.shape, n.device))
-                    continue
-        src = n.src
-        arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
-        if len(src) == 2:                    # most have one or two; to go over all sources of a node costs more
-            x, y = src
-            rows.append((op, dtype, arg, place[x], place[y]))
-        elif len(src) == 1:
-            rows.append((op, dtype, arg, place[src[0]]))
+        if op not in _LIFTED:
+            src = n.src
+            arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
+            if len(src) == 2:                # most have one or two; to go over all sources of a node costs more
+                x, y = src
+                rows.append((op, n.dtype, arg, place[x], place[y]))
+            elif len(src) == 1:
+                rows.append((op, n.dtype, arg, place[src[0]]))
+            else:
+                rows.append((op, n.dtype, arg, *[place[s] for s in src]))
+        elif op is _BUFFER:
+            buffers.append(n)
+            addresses.append(n.arg.address)
+            rows.append((op, n.dtype, n.shape, n.device))
+        elif op is _DETACH:                 # of its argument (a token, a gradient) only a formula's name is structure
+            named = n.arg.name if len(n.src) > 1 else ""
+            rows.append((op, n.dtype, named, *[place[s] for s in (n.src if named else n.src[:1])]))
+        elif op is _SCALAR:
+            cells.append(n)
+            rows.append((op, n.dtype))
+        elif n.dtype.kind == "f" and n.dtype.bits >= 32:         # a cell holds no narrower float
+            constants.append(n)
+            rows.append((op, n.dtype))
         else:
-            rows.append((op, dtype, arg, *[place[s] for s in src]))
+            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
     rows += map(place.__getitem__, sinks)
     return NormalizedGraph(tuple(rows), order, sinks, buffers, addresses, cells, list(symbols), constants)
 

@@ -88,15 +88,11 @@ def others_at(node: UOp, tensor: Any) -> bool:
 
 def computed_at(node: UOp, tensor: Any) -> None:
     """The tensor's value was computed, and is at this node now: it is a leaf there, and still one where it was."""
-    earlier = tensor.uop
-    if tensor._requires_grad is False:
-        tensor.uop = node
-        hold(tensor)
-        return
+    earlier, wants = tensor.uop, tensor._requires_grad is not False
     # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-    tensor.uop = distinct(node) if registry.leaves_of(node) and others_at(node, tensor) else node
+    tensor.uop = distinct(node) if wants and others_at(node, tensor) else node
     hold(tensor)
-    if tensor.uop is not earlier and registry.is_leaf(tensor, earlier):
+    if wants and tensor.uop is not earlier and registry.is_leaf(tensor, earlier):
         still_a_leaf(tensor, earlier)
 
 
