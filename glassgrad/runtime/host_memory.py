@@ -146,10 +146,7 @@ class HostMemory:
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
         """Copies the bytes at an address."""
-        out = bytearray(nbytes)
-        if nbytes:
-            ctypes.memmove((ctypes.c_char * nbytes).from_buffer(out), address, nbytes)
-        return out
+        return bytearray((ctypes.c_char * nbytes).from_address(address))
 
     def empty_cache(self) -> None:
         """Gives all pooled memory back to the system."""
