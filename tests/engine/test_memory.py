@@ -300,5 +300,5 @@ def test_pooled_blocks_are_cheap(memory: HostMemory, monkeypatch: pytest.MonkeyP
 
     for _ in range(2000):
         pair()
-    assert mapped == [SLAB]                      # the pool has the block from then on
-    assert bytecodes(pair) < 200                             # 135 by Python 3.11
+    assert mapped == [SLAB]                # the pool has the block from then on
+    assert bytecodes(pair) < 250           # 157 by Python 3.11
