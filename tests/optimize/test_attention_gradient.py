@@ -17,8 +17,9 @@ from cuda_compiler import compiler_report, needs_nvrtc
 from glassgrad import Context, Tensor, dtypes
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.lower.loops import Assign, AwaitSteps, If, Kernel, walk
+from glassgrad.compiler.lower.loops import Assign, AwaitSteps, If, Kernel, Turn, walk
 from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -121,10 +122,7 @@ def test_groups_that_stay_compute_the_same(is_causal: bool) -> None:
     shape = (1, 400, 400, 16, 16)
     alone, stays = (Training(shape, is_causal, target)
                     for target in (CHIPS["sm_90a"], replace(CHIPS["sm_90a"], few_tasks=4)))
-    assert ["stay=yes" in kernel.moves[0] for kernel in stays.kernels] == [True, False, True, False]
-    chip, last = replace(CHIPS["sm_90a"], few_tasks=4), stays.items[-1]        # two results: nothing was gained
-    stays.kernels[-1] = optimize(lower(last.ast, blocks=chip.score_blocks), chip,
-                                 given=[stays.kernels[-1].moves[0].replace(")", ", stay=yes)")])
+    assert ["stay=yes" in kernel.moves[0] for kernel in stays.kernels] == [True, False, True, True]
     for got, same, wanted in zip(stays.run(), alone.run(), exactly(*stays.given, is_causal)):
         assert distance(got, wanted) < 9e-3 and (got == same).all()
 
@@ -162,8 +160,27 @@ def test_left_factors_are_in_registers_where_these_suffice() -> None:
         kernels = Training((1, 2048, 2048, size, size), False, CHIPS["sm_90a"]).kernels
         return [re.findall(r"left=(\w+)", kernel.moves[0])[0] for kernel in kernels if kernel.name.startswith("online")]
 
-    assert left_factors(64) == ["shared", "in_place", "in_place"]               # the first pass has 128 columns
-    assert left_factors(128) == ["shared", "in_place", "shared"]                # two gradients: sums take the registers
+    for size in (64, 128):                      # the first pass has 128 columns; of two gradients, sums take the registers
+        assert left_factors(size) == ["shared", "in_place", "shared"]
+
+
+def test_numbers_of_columns_are_read_a_block_ahead_where_registers_suffice() -> None:
+    def read_ahead(size: int) -> list[bool]:
+        kernels = Training((1, 256, 256, size, size), True, CHIPS["sm_90a"]).kernels
+        return [any(isinstance(s, Assign) and s.register.arg == "begin0" for s in walk(kernel.phases[-1].body))
+                for kernel in kernels if kernel.name.startswith("online")]
+
+    assert read_ahead(64) == [False, False, True]                               # the others begin with numbers of rows
+    assert read_ahead(128) == [False, False, False]
+
+
+def test_threads_take_turns_at_the_unit_where_a_block_has_four_products() -> None:
+    first, _, rows, keys = Training((1, 256, 256, 16, 16), False, CHIPS["sm_90a"]).kernels
+    turns = [[s.ends for s in walk(kernel.phases[-1].body) if isinstance(s, Turn)] for kernel in (first, rows, keys)]
+    assert turns == [[], [], [False, True]]
+    assert "await a turn" in show(keys) and "end a turn" in show(keys)
+    source = make_source(keys, CHIPS["sm_90a"], "cuda")
+    assert source.index("if (warps == 1) turn_ends(warps, 2);") < source.index(" turn_begins(warps, 2);")
 
 
 def test_equal_queries_keys_and_values_have_one_gradient() -> None:

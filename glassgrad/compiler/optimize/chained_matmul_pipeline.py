@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, bounds, divide, index, less, modulo,
-                                                    multiply, substitute_index)
+                                                    multiply, operation, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box,
                                             CopyBoxes, For, If, Statement, Store, Turn, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)
@@ -119,10 +119,10 @@ class BoxedNests(HeldNests):
         for product in parts.firsts:                  # of the boxed tiles has them, and the columns of their matrix
             self.bring(product)
         depths = [self.right[i].depth for i in range(firsts)]
-        limit = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
-        pays = self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
+        self.most = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
+        pays = len(self.lasts) == 1 and self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
             FlatAxis.of(p.n).size <= gpu.NARROW_STEP for p in parts.firsts)
-        self.holds = pays and self.registers(sum(depths)) <= limit and not any(t.before for t in self.left)
+        self.holds = pays and self.registers(sum(depths)) <= self.most and not any(t.before for t in self.left)
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
         # what is copied as one round: where a factor is used twice all of them, until the sums have read it
@@ -270,7 +270,8 @@ class BoxedNests(HeldNests):
                 AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
                 *self.await_values(zero)]
         if self.most_blocks > 1:
-            out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
+            out += [*self.column_numbers(self.scores(self.there(index(1))).begins)[0],
+                    *self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
         last = self.sums(add(parts.count, index(-1)))
         early_copies, late_copies = self.next_copies()
         out += [*last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
@@ -300,12 +301,15 @@ class BoxedNests(HeldNests):
         return [If(following.there, early)], [If(following.there, late)]
 
     def other_blocks(self) -> For:
-        """for blocks: scores of the next one and the second product of this one, and beside them the next weights. What
-        sums begin with is read first: steps wait for it, and meanwhile threads wait for copies and for their turn."""
+        """for blocks: scores of the next one and the second product of this one, and beside them the next weights
+
+        Steps wait for what their sums begin with: it is read before threads wait for copies and for their turn."""
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
+        ahead, _ = self.column_numbers(self.scores(self.there(add(now, index(2)))).begins)
         sums, scores = self.sums(now), self.scores(later)
+        _, begins = self.column_numbers(scores.begins)
         reads, made = read_first(scores.made)
         early, late = self.weights(later)
         more, early = read_first(early)
@@ -314,14 +318,31 @@ class BoxedNests(HeldNests):
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         turn = [Turn(), Turn(ends=True)] if len(self.plan.products) >= TURN_PRODUCTS else []
         body: list[Statement] = [
-            *scores.begins, *self.await_scores(later), *turn[:1], *scores.steps, *sums.steps, *turn[1:], *reads, *more,
+            *begins, *self.await_scores(later), *turn[:1], *scores.steps, *sums.steps, *turn[1:], *reads, *more,
             AwaitSteps(len(self.lasts), registers_of(scores.steps)),
             *made, *self.refill(self.of_scores, add(later, index(blocks))), *early,
             *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
-            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))), *late,
-            *sums.begins]
+            AwaitSteps(0, registers_of(sums.steps), beside), *ahead,
+            *self.refill(self.of_sums, add(now, index(blocks))), *late, *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
+
+    def column_numbers(self, begins: list[Statement]) -> tuple[list[Statement], list[Statement]]:
+        """What sums begin with, in two parts: numbers of columns are read into registers, where there are some left,
+        while the block before is finished. The next steps wait for them."""
+        values = [s.value for s in walk(begins) if isinstance(s, Assign)]
+        wide = {n: c for n in toposort(values) if n.op is o.LOAD and n.src[0].op is o.PARAM
+                for c in self.column.values() if c in ranges_of(n) and self.row not in ranges_of(n)}
+        if self.registers(sum(c.arg.size for c in wide.values())) > self.most:
+            return [], begins
+        held = {n: register(f"begin{i}", n.dtype, (self.row, c)) for i, (n, c) in enumerate(wide.items())}
+        reads = [s for n, to in held.items() for s in self.over(list(to.src), Assign(to, n))]
+        return reads, moves.rebuild(begins, held)
+
+    def there(self, block: UOp) -> UOp:
+        """A block, or the last one."""
+        last = add(self.parts.count, index(-1))
+        return last if less(block, self.parts.count).op is o.CONST else operation(o.MIN, block, last)
 
     def await_values(self, block: UOp) -> list[Statement]:
         """Wait for the right factors of the second products, unless the scores have waited for them."""
