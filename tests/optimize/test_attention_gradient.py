@@ -160,7 +160,7 @@ def test_left_factors_are_in_registers_where_these_suffice() -> None:
         kernels = Training((1, 2048, 2048, size, size), False, CHIPS["sm_90a"]).kernels
         return [re.findall(r"left=(\w+)", kernel.moves[0])[0] for kernel in kernels if kernel.name.startswith("online")]
 
-    for size in (64, 128):                      # the first pass has 128 columns; of two gradients, sums take the registers
+    for size in (64, 128):          # the first pass has 128 columns; sums of two gradients take the registers
         assert left_factors(size) == ["shared", "in_place", "shared"]
 
 

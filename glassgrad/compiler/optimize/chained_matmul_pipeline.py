@@ -112,8 +112,8 @@ class BoxedNests(HeldNests):
             same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
             self.lasts.append((same[0] if same else len(self.right), again))
             self.right += [] if same else [again]
-        self.twice = any(which < firsts for which, _ in self.lasts)
-        self.blocks = BLOCKS + self.twice
+        twice = any(which < firsts for which, _ in self.lasts)
+        self.blocks = BLOCKS + twice
         self.factors = len(self.right)
         self.beside: dict[UOp, tuple[int, UOp]] = {}  # loads of what scores are made of besides, such as masks: which
         for product in parts.firsts:                  # of the boxed tiles has them, and the columns of their matrix
@@ -126,7 +126,7 @@ class BoxedNests(HeldNests):
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
         # what is copied as one round: where a factor is used twice all of them, until the sums have read it
-        self.of_sums = [i for i in range(len(self.right)) if self.twice or i in dict(self.lasts)]
+        self.of_sums = [i for i in range(len(self.right)) if twice or i in dict(self.lasts)]
         self.of_scores = [i for i in range(len(self.right)) if i not in self.of_sums]
         self.rounds = [part for part in (self.of_scores, self.of_sums) if part]
 
@@ -233,8 +233,9 @@ class BoxedNests(HeldNests):
     def round(self, factors: list[int], block: UOp) -> UOp:
         return add(multiply(add(self.first, block), len(self.rounds)), index(self.rounds.index(factors)))
 
-    def await_copies(self, factors: list[int], block: UOp) -> AwaitCopies:
-        return AwaitCopies(self.memory, self.round(factors, block), self.stages)
+    def await_copies(self, rounds: list[list[int]], block: UOp) -> list[Statement]:
+        """Wait for rounds of a block: of the first one scores are made, the second is for the sums alone."""
+        return [AwaitCopies(self.memory, self.round(factors, block), self.stages) for factors in rounds]
 
     def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
         return PlacedTile(tile or self.right[which], self.memory, self.stage_at(which, block))
@@ -266,12 +267,11 @@ class BoxedNests(HeldNests):
         early, late = self.weights(zero)
         more, early = read_first(early)
         sums = self.sums(zero)
-        out += [*self.await_scores(zero), *self.held_factors(), *scores.begins, *scores.steps, *reads, *more,
-                AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
-                *self.await_values(zero)]
+        out += [*self.await_copies(self.rounds[:1], zero), *self.held_factors(), *scores.begins, *scores.steps, *reads,
+                *more, AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
+                *self.await_copies(self.rounds[1:], zero)]
         if self.most_blocks > 1:
-            out += [*self.column_numbers(self.scores(self.there(index(1))).begins)[0],
-                    *self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
+            out += [*self.read_ahead(index(1)), *self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
         last = self.sums(add(parts.count, index(-1)))
         early_copies, late_copies = self.next_copies()
         out += [*last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
@@ -307,8 +307,7 @@ class BoxedNests(HeldNests):
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
-        ahead, _ = self.column_numbers(self.scores(self.there(add(now, index(2)))).begins)
-        sums, scores = self.sums(now), self.scores(later)
+        ahead, sums, scores = self.read_ahead(add(now, index(2))), self.sums(now), self.scores(later)
         _, begins = self.column_numbers(scores.begins)
         reads, made = read_first(scores.made)
         early, late = self.weights(later)
@@ -318,10 +317,10 @@ class BoxedNests(HeldNests):
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         turn = [Turn(), Turn(ends=True)] if len(self.plan.products) >= TURN_PRODUCTS else []
         body: list[Statement] = [
-            *begins, *self.await_scores(later), *turn[:1], *scores.steps, *sums.steps, *turn[1:], *reads, *more,
-            AwaitSteps(len(self.lasts), registers_of(scores.steps)),
-            *made, *self.refill(self.of_scores, add(later, index(blocks))), *early,
-            *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
+            *begins, *self.await_copies(self.rounds[:1], later), *turn[:1], *scores.steps, *sums.steps, *turn[1:],
+            *reads, *more, AwaitSteps(len(self.lasts), registers_of(scores.steps)), *made,
+            *self.refill(self.of_scores, add(later, index(blocks))), *early,
+            *self.await_copies(self.rounds[1:], later),     # a loop that waits: no compiler moves what is above it
             AwaitSteps(0, registers_of(sums.steps), beside), *ahead,
             *self.refill(self.of_sums, add(now, index(blocks))), *late, *sums.begins]
         count = self.parts.count
@@ -339,18 +338,11 @@ class BoxedNests(HeldNests):
         reads = [s for n, to in held.items() for s in self.over(list(to.src), Assign(to, n))]
         return reads, moves.rebuild(begins, held)
 
-    def there(self, block: UOp) -> UOp:
-        """A block, or the last one."""
+    def read_ahead(self, block: UOp) -> list[Statement]:
+        """Read the numbers of columns of a block; past the last one, those of the last."""
         last = add(self.parts.count, index(-1))
-        return last if less(block, self.parts.count).op is o.CONST else operation(o.MIN, block, last)
-
-    def await_values(self, block: UOp) -> list[Statement]:
-        """Wait for the right factors of the second products, unless the scores have waited for them."""
-        return [] if self.twice else [self.await_copies(self.of_sums, block)]
-
-    def await_scores(self, block: UOp) -> list[Statement]:
-        """Wait for the right factors of the products that scores are made of, and for what else they are made of."""
-        return [self.await_copies(self.rounds[0], block)]
+        there = last if less(block, self.parts.count).op is o.CONST else operation(o.MIN, block, last)
+        return self.column_numbers(self.scores(there).begins)[0]
 
     @property
     def most_blocks(self) -> int:
