@@ -101,6 +101,7 @@ class Training:
 
 CASES: dict[str, tuple[str, Shape, bool]] = {
     "one block": ("sm_90a", (1, 64, 64, 16, 16), False), "ragged": ("sm_90a", (1, 130, 200, 40, 24), False),
+    "two blocks": ("sm_90a", (1, 128, 128, 64, 64), False), "eight blocks": ("sm_90a", (1, 512, 512, 32, 32), True),
     "causal": ("sm_90a", (1, 192, 192, 16, 16), True), "wide, causal": ("sm_90a", (1, 70, 130, 128, 128), True),
     "one by one": ("sm_80", (1, 70, 100, 24, 16), False), "one by one, causal": ("sm_80", (1, 130, 70, 16, 16), True)}
 
@@ -117,12 +118,17 @@ def test_trees_are_right(name: str) -> None:
         assert distance(got, wanted) < 9e-3
 
 
+SEVERAL_TASKS: dict[str, Shape] = {          # of each of two groups; where rows and keys come out even, blocks are read
+    "ragged": (1, 400, 400, 16, 16), "even": (3, 256, 256, 64, 64), "wide": (2, 256, 256, 128, 128)}       # ahead
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_groups_that_stay_compute_the_same(is_causal: bool) -> None:
-    shape = (1, 400, 400, 16, 16)
-    alone, stays = (Training(shape, is_causal, target)
+@pytest.mark.parametrize("name", SEVERAL_TASKS)
+def test_groups_that_stay_compute_the_same(name: str, is_causal: bool) -> None:
+    alone, stays = (Training(SEVERAL_TASKS[name], is_causal, target)
                     for target in (CHIPS["sm_90a"], replace(CHIPS["sm_90a"], few_tasks=4)))
     assert ["stay=yes" in kernel.moves[0] for kernel in stays.kernels] == [True, False, True, True]
+    alone.kernels[1] = stays.kernels[1]                      # sums of rows, which few processors add in another order
     for got, same, wanted in zip(stays.run(), alone.run(), exactly(*stays.given, is_causal)):
         assert distance(got, wanted) < 9e-3 and (got == same).all()
 

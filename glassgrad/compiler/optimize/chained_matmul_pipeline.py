@@ -340,8 +340,7 @@ class BoxedNests(HeldNests):
 
     def read_ahead(self, block: UOp) -> list[Statement]:
         """Read the numbers of columns of a block; past the last one, those of the last."""
-        last = add(self.parts.count, index(-1))
-        there = last if less(block, self.parts.count).op is o.CONST else operation(o.MIN, block, last)
+        there = operation(o.MIN, block, add(self.parts.count, index(-1)))
         return self.column_numbers(self.scores(there).begins)[0]
 
     @property
