@@ -148,9 +148,9 @@ def test_what_is_added_to_a_product_is_what_its_sums_begin_with() -> None:
     [e, e1] = [s.value for s in walk(body) if isinstance(s, Assign) and s.register.arg in ("e", "e1")][:2]
     assert e.op is o.EXP2 and e1.op is o.MUL and e1.src[0].arg == "e"           # the weights are computed once
     begins = [s.value for s in walk(body) if isinstance(s, Assign) and s.register.arg in ("tile", "tile1")][:2]
-    assert all(value.op is o.MUL and value.src[0].op is o.LOAD for value in begins)
+    assert [value.op is o.MUL and value.src[0].arg for value in begins] == ["begin0", "begin1"]
     masked = [s for s in walk(body) if isinstance(s, If) and any(isinstance(a, Assign) for a in walk(s.body))]
-    assert len(masked) == 2                                                     # in blocks on the diagonal
+    assert len(masked) == 1                                                     # in blocks on the diagonal
 
 
 def test_gradients_of_keys_and_values_share_a_kernel_that_reads_one_number_of_each_row() -> None:
@@ -176,8 +176,8 @@ def test_numbers_of_columns_are_read_a_block_ahead_where_registers_suffice() -> 
         return [any(isinstance(s, Assign) and s.register.arg == "begin0" for s in walk(kernel.phases[-1].body))
                 for kernel in kernels if kernel.name.startswith("online")]
 
-    assert read_ahead(64) == [False, False, True]                               # the others begin with numbers of rows
-    assert read_ahead(128) == [False, False, False]
+    for size in (64, 128):
+        assert read_ahead(size) == [False, False, True]                         # the others begin with numbers of rows
 
 
 def test_threads_take_turns_at_the_unit_where_a_block_has_four_products() -> None:

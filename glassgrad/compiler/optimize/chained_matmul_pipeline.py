@@ -42,7 +42,8 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 BLOCKS = 2           # whose factors are in memory or on their way; one more where a factor is used twice
-TURN_PRODUCTS = 4    # of a block, from which threads take turns at the unit: their steps take as long as the rest
+TURN_PRODUCTS = 4    # of a block, from which threads take turns at the unit: their steps take as long as the rest,
+TURN_THREADS = 384   # or threads of a group: there are others to compute meanwhile
 
 
 @dataclass
@@ -120,7 +121,8 @@ class BoxedNests(HeldNests):
             self.bring(product)
         depths = [self.right[i].depth for i in range(firsts)]
         self.most = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
-        pays = len(self.lasts) == 1 and self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
+        self.takes_turns = len(plan.products) >= TURN_PRODUCTS or plan.threads >= TURN_THREADS
+        pays = not self.takes_turns and self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
             FlatAxis.of(p.n).size <= gpu.NARROW_STEP for p in parts.firsts)
         self.holds = pays and self.registers(sum(depths)) <= self.most and not any(t.before for t in self.left)
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
@@ -149,10 +151,15 @@ class BoxedNests(HeldNests):
         return super().new(value, {**replace, **there})
 
     def registers(self, more: int) -> int:
-        """Of a thread, for all matrices, and so many more columns in the unit's type."""
+        """Of a thread, for all matrices, and so many more columns in the unit's type. Where threads take turns, a
+        block's scores are gone when its weights are there, and the columns are read."""
         small = self.unit.total.itemsize // self.unit.left.itemsize
-        columns = [self.column[m].arg.size * (small + (m in self.rounded)) for m in self.plan.matrices]
-        return (sum(columns) + more) * self.unit.rows // (self.unit.threads * small)
+        sums = {s.memory for p in self.parts.seconds for s in p.epilogue if isinstance(s, Store)}
+        every, of_sums, weights = (sum(self.column[m].arg.size for m in ms)
+                                   for ms in (self.plan.matrices, sums, self.rounded))
+        more += weights
+        columns = max(every * small, of_sums * small + more) if self.takes_turns else every * small + more
+        return columns * self.unit.rows // (self.unit.threads * small)
 
     def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
         """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the
@@ -258,26 +265,45 @@ class BoxedNests(HeldNests):
 
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
-        """The first block as far as its weights, the loop over the others, and the last product."""
-        parts, zero = self.parts, index(0)
+        """The copies of the first blocks, unless the task before has begun them; all blocks; the results."""
         out = [] if self.next_task else self.first_copies()
-        out += [s for nest in parts.before for s in self.nest(nest)]
-        scores = self.scores(zero)
-        reads, made = read_first(scores.made)
-        early, late = self.weights(zero)
-        more, early = read_first(early)
-        sums = self.sums(zero)
-        out += [*self.await_copies(self.rounds[:1], zero), *self.held_factors(), *scores.begins, *scores.steps, *reads,
-                *more, AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
-                *self.await_copies(self.rounds[1:], zero)]
-        if self.most_blocks > 1:
-            out += [*self.read_ahead(index(1)), *self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
-        last = self.sums(add(parts.count, index(-1)))
-        early_copies, late_copies = self.next_copies()
-        out += [*last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
+        out += [s for nest in self.parts.before for s in self.nest(nest)]
+        out += self.in_order() if self.takes_turns else self.overlapped()
         out += [] if self.next_task else [Barrier()]              # a result lies over the stages
         self.block = {}
-        return out + [s for nest in parts.after for s in self.nest(nest)]
+        return out + [s for nest in self.parts.after for s in self.nest(nest)]
+
+    def in_order(self) -> list[Statement]:
+        """for blocks: in turn, the steps of scores; weights; numbers of the next columns; the second products
+
+        Steps wait for what their sums begin with: numbers of columns are read a block ahead where registers suffice."""
+        loop, count = counter("kn", self.most_blocks), self.parts.count
+        now = one(loop)
+        following = operation(o.MIN, add(now, index(1)), add(count, index(-1)))        # past the last block, the last
+        first, ahead = (self.column_numbers(self.scores(block).begins)[0] for block in (index(0), following))
+        scores, reads, made, early, late = self.weighted(now)
+        _, begins = self.column_numbers(scores.begins)
+        sums, after = self.sums(now), add(now, index(self.blocks))
+        body: list[Statement] = [
+            *begins, *self.await_copies(self.rounds[:1], now), Turn(), *scores.steps, Turn(ends=True), *reads,
+            AwaitSteps(0, registers_of(scores.steps)), *made, *self.refill(self.of_scores, after), *early, *late,
+            *sums.begins, *self.await_copies(self.rounds[1:], now), *ahead, *sums.steps,
+            AwaitSteps(0, registers_of(sums.steps)), *self.refill(self.of_sums, after)]
+        early_copies, late_copies = self.next_copies()
+        return [*first, For(loop, LOOP, body, None if count.op is o.CONST else count), *early_copies, *late_copies]
+
+    def overlapped(self) -> list[Statement]:
+        """The first block as far as its weights, the loop over the others, and the last product."""
+        zero = index(0)
+        scores, reads, made, early, late = self.weighted(zero)
+        out = [*self.await_copies(self.rounds[:1], zero), *self.held_factors(), *scores.begins, *scores.steps, *reads,
+               AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *self.sums(zero).begins,
+               *self.await_copies(self.rounds[1:], zero)]
+        if self.most_blocks > 1:
+            out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
+        last = self.sums(add(self.parts.count, index(-1)))
+        early_copies, late_copies = self.next_copies()
+        return [*out, *last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
 
     def first_copies(self) -> list[Statement]:
         """The copies of the first blocks of a task."""
@@ -303,26 +329,22 @@ class BoxedNests(HeldNests):
     def other_blocks(self) -> For:
         """for blocks: scores of the next one and the second product of this one, and beside them the next weights
 
-        Steps wait for what their sums begin with: it is read before threads wait for copies and for their turn."""
+        Steps wait for what their sums begin with: it is read before threads wait for copies."""
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
-        ahead, sums, scores = self.read_ahead(add(now, index(2))), self.sums(now), self.scores(later)
-        _, begins = self.column_numbers(scores.begins)
-        reads, made = read_first(scores.made)
-        early, late = self.weights(later)
-        more, early = read_first(early)
+        sums = self.sums(now)
+        scores, reads, made, early, late = self.weighted(later)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
-        turn = [Turn(), Turn(ends=True)] if len(self.plan.products) >= TURN_PRODUCTS else []
         body: list[Statement] = [
-            *begins, *self.await_copies(self.rounds[:1], later), *turn[:1], *scores.steps, *sums.steps, *turn[1:],
-            *reads, *more, AwaitSteps(len(self.lasts), registers_of(scores.steps)), *made,
+            *scores.begins, *self.await_copies(self.rounds[:1], later), *scores.steps, *sums.steps, *reads,
+            AwaitSteps(len(self.lasts), registers_of(scores.steps)), *made,
             *self.refill(self.of_scores, add(later, index(blocks))), *early,
             *self.await_copies(self.rounds[1:], later),     # a loop that waits: no compiler moves what is above it
-            AwaitSteps(0, registers_of(sums.steps), beside), *ahead,
-            *self.refill(self.of_sums, add(now, index(blocks))), *late, *sums.begins]
+            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))),
+            *late, *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
@@ -337,11 +359,6 @@ class BoxedNests(HeldNests):
         held = {n: register(f"begin{i}", n.dtype, (self.row, c)) for i, (n, c) in enumerate(wide.items())}
         reads = [s for n, to in held.items() for s in self.over(list(to.src), Assign(to, n))]
         return reads, moves.rebuild(begins, held)
-
-    def read_ahead(self, block: UOp) -> list[Statement]:
-        """Read the numbers of columns of a block; past the last one, those of the last."""
-        there = operation(o.MIN, block, add(self.parts.count, index(-1)))
-        return self.column_numbers(self.scores(there).begins)[0]
 
     @property
     def most_blocks(self) -> int:
@@ -367,14 +384,16 @@ class BoxedNests(HeldNests):
         return joined([self.product(p, self.tile(which, block, tile))
                        for p, (which, tile) in zip(self.parts.seconds, self.lasts)])
 
-    def weights(self, block: UOp) -> tuple[list[Statement], list[Statement]]:
-        """What is made of a block's sums: what may run beside the steps that read the last weights, and the rest."""
-        self.block = self.at_block(block)
+    def weighted(self, block: UOp) -> WeightedBlock:
+        """A block as far as its weights."""
+        scores = self.scores(block)
         made = [s for nest in self.parts.between for s in self.nest(nest)]
         held = set(self.rounded.values())
         first = next(i for i, s in enumerate(made) if any(isinstance(a, Assign) and a.register in held
                                                           for a in walk([s])))
-        return made[:first], made[first:]
+        reads, finished = read_first(scores.made)
+        more, early = read_first(made[:first])
+        return WeightedBlock(scores, [*reads, *more], finished, early, made[first:])
 
     def nest(self, nest: Statement) -> list[Statement]:
         _, body = task_loops([nest])
@@ -425,6 +444,15 @@ class BoxedNests(HeldNests):
         pitch = inside + gpu.COPY_BYTES // s.memory.dtype.itemsize
         over = "" if self.next_task else "stages"
         return local("result", s.memory.dtype, lines * pitch, over=over), across, lines, inside
+
+
+class WeightedBlock(NamedTuple):
+    """The scores of a block and what is made of them."""
+    scores: ProductSteps
+    reads: list[Statement]       # what may be read while the steps run
+    made: list[Statement]        # the sums, finished
+    early: list[Statement]       # what may run beside the steps that read the last weights
+    late: list[Statement]        # the weights
 
 
 class NextTask(NamedTuple):
