@@ -276,7 +276,8 @@ class BoxedNests(HeldNests):
     def in_order(self) -> list[Statement]:
         """for blocks: in turn, the steps of scores; weights; numbers of the next columns; the second products
 
-        Steps wait for what their sums begin with: numbers of columns are read a block ahead where registers suffice."""
+        Steps wait for what their sums begin with: numbers of columns are read a block ahead where registers suffice.
+        The scores of exponentials come last: a compiler would take these in the turn, between the steps of others."""
         loop, count = counter("kn", self.most_blocks), self.parts.count
         now = one(loop)
         following = operation(o.MIN, add(now, index(1)), add(count, index(-1)))        # past the last block, the last
@@ -285,7 +286,7 @@ class BoxedNests(HeldNests):
         _, begins = self.column_numbers(scores.begins)
         sums, after = self.sums(now), add(now, index(self.blocks))
         body: list[Statement] = [
-            *begins, *self.await_copies(self.rounds[:1], now), Turn(), *scores.steps, Turn(ends=True), *reads,
+            *begins, *self.await_copies(self.rounds[:1], now), Turn(), *scores.steps[::-1], Turn(ends=True), *reads,
             AwaitSteps(0, registers_of(scores.steps)), *made, *self.refill(self.of_scores, after), *early, *late,
             *sums.begins, *self.await_copies(self.rounds[1:], now), *ahead, *sums.steps,
             AwaitSteps(0, registers_of(sums.steps)), *self.refill(self.of_sums, after)]
