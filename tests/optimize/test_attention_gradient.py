@@ -16,8 +16,9 @@ from cuda_compiler import compiler_report, needs_nvrtc
 
 from glassgrad import Context, Tensor, dtypes
 from glassgrad.compiler.check.loop_interpreter import run_kernel
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.lower.loops import Assign, AwaitSteps, If, Kernel, Turn, walk
+from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitSteps, For, If, Kernel, Turn, expressions,
+                                            ranges_of, walk)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.recipes import optimize
@@ -188,6 +189,36 @@ def test_threads_take_turns_at_the_unit_where_a_block_has_four_products() -> Non
     assert "await a turn" in show(keys) and "end a turn" in show(keys)
     source = make_source(keys, CHIPS["sm_90a"], "cuda")
     assert source.index("if (warps == 1) turn_ends(warps, 2);") < source.index(" turn_begins(warps, 2);")
+
+
+def test_groups_have_256_rows_where_sums_are_narrow_and_all_processors_have_some() -> None:
+    def threads(times: int, size: int) -> list[str]:
+        kernels = Training((times, 1024, 1024, size, size), True, CHIPS["sm_90a"]).kernels
+        return [re.findall(r"lanes=(\d+)", k.moves[0])[0] for k in kernels if k.name.startswith("online")]
+
+    assert threads(33, 64) == ["512", "512", "256"]                             # two gradients have 128 columns
+    assert threads(32, 64) == threads(33, 96) == ["256", "256", "256"]
+
+
+def test_the_scores_of_exponentials_come_last_in_a_turn() -> None:
+    *_, kernel = Training((1, 256, 256, 64, 64), False, CHIPS["sm_90a"]).kernels
+    [loop] = [s for s in walk(kernel.phases[-1].body) if isinstance(s, For) and s.range.arg.name == "kn"]
+    steps = [s.register.arg for s in walk(loop.body) if isinstance(s, Accumulate)]
+    assert steps == ["tile1", "tile", "out1", "out"]
+
+
+def test_numbers_of_rows_and_of_keys_are_read_without_each_others_gates() -> None:
+    """Past the end of either, nothing is kept of a score."""
+    *_, rows, keys = Training((1, 200, 200, 32, 32), False, CHIPS["sm_90a"]).kernels
+
+    def counters(kernel: Kernel) -> set[str]:
+        """Those of the loads of numbers in float32."""
+        nodes = [n for s in walk(kernel.phases[-1].body) for n in toposort(expressions(s))]
+        reads = [n for n in nodes if n.op is o.LOAD and n.src[0].op is o.PARAM and n.dtype is dtypes.float32]
+        return {r.arg.name for n in reads for r in ranges_of(n)}
+
+    assert "r" in counters(rows) and "tile_c" not in counters(rows)
+    assert "tile_c" in counters(keys) and "r" not in counters(keys)
 
 
 def test_equal_queries_keys_and_values_have_one_gradient() -> None:
