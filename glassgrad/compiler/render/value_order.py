@@ -155,11 +155,10 @@ class Walker:
                 self.changed(statement.register)
             elif isinstance(statement, Prefetch):
                 self.prefetch(statement)
-            elif isinstance(statement, (CopyBoxes, AwaitCopies)):
+            elif isinstance(statement, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier, Turn)):
                 self.asynchronous(statement)
-                self.changed(statement.memory)
-            elif isinstance(statement, (AwaitSteps, Barrier, Turn)):
-                self.asynchronous(statement)
+                if isinstance(statement, (CopyBoxes, AwaitCopies)):
+                    self.changed(statement.memory)
             else:
                 group = self.together(body, at)
                 self.store(statement) if len(group) == 1 else self.store_together(group)
