@@ -313,12 +313,17 @@ def pool_is_open() -> bool:
 
 def worker_pool() -> WorkerPool:
     """The pool for THREADS workers; by default one per core that this process may use."""
-    count = settings.THREADS or _cores()
+    count = worker_count()
     found = _by_count.get(count)
     if found is None:
         with _by_count_lock:
             found = _by_count.get(count) or _by_count.setdefault(count, WorkerPool(count))
     return found
+
+
+def worker_count() -> int:
+    """How many threads share the tasks of a kernel: THREADS, or one per core that this process may use."""
+    return settings.THREADS or _cores()
 
 
 @lru_cache(maxsize=1)

@@ -31,6 +31,10 @@ FEW_PANELS = 16          # of N: up to so many, the left factor may be read in p
 LEAST_TASKS = 16         # that pack the right factor themselves: fewer leave workers idle, unless the work is small
 NEAR_WORK = 2 << 20      # multiply-adds from which each task may pack its part of the right factor
 NEAR_ROWS = 128          # of M: a task with fewer does not repay packing the right factor itself
+WORKER_TASKS = 4         # for each worker, where more tasks would pack more: cores differ in speed
+STREAM_K = 32            # of K: a block of a right factor that is multiplied while the next one comes
+SUM_CYCLES = 1.5         # to add a vector of sums to memory
+PACK_CYCLES = 0.25       # to pack one element
 LONG_EPILOGUE = 16       # operations on each result, from which a tile's rows are a loop: code for each is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 
