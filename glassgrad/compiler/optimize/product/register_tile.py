@@ -119,11 +119,14 @@ class RegisterPlan(FlatProduct):
         if k_block and not self.right_streams:
             k_blocks = min(cpu.NEAR_K // k_block, -(-self.depth // k_block))
         block_m, block_n = self.blocks(tile, wanted)
-        in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
-        flows = self.right_flows and 4 * tile.rows < self.m.size                 # few rows wait for it the first time
-        ahead = tile.right != "in_place" or not (in_l1 or flows)                 # else it comes by itself
+        ahead = tile.right != "in_place" or not self.comes_by_itself(tile)
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        pitch=self.n.pitch)
+
+    def comes_by_itself(self, tile: Tiling) -> bool:
+        """Whether a right factor that is read in place need not be fetched early; few rows wait for it at first."""
+        in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
+        return in_l1 or self.right_flows and 4 * tile.rows < self.m.size
 
     @cached_property
     def k_block(self) -> int:
