@@ -326,9 +326,7 @@ def worker_count() -> int:
     return settings.THREADS or _cores()
 
 
-@lru_cache(maxsize=1)
-def _cores() -> int:
-    return available_cores()
+_cores = lru_cache(maxsize=1)(available_cores)
 
 
 def _after_fork() -> None:

@@ -77,8 +77,8 @@ class RegisterPlan(FlatProduct):
 
     def tiles(self) -> list[Tiling]:
         """Every tile that the registers hold, with where its factors are read; its blocks are not decided yet."""
-        right = ["in_place", "packed"] if self.why_right_not_along_n() is None else ["packed"]
-        right = ["in_place"] if self.right_streams else right
+        right = ["in_place"] if self.why_right_not_along_n() is None else []
+        right = right if self.right_streams else [*right, "packed"]
         found = []
         for vectors in (2, 1, 3, 4, 5, 6, 7):
             if vectors > max(1, -(-self.n.size // self.lanes)):
@@ -94,7 +94,7 @@ class RegisterPlan(FlatProduct):
         if self.product.k_stop is None and not self.right_streams:
             return found
         in_place = [t for t in found if t.left == t.right == "in_place"]
-        return in_place or found if self.right_streams else in_place
+        return in_place or (found if self.right_streams else [])
 
     def cycles(self, tile: Tiling) -> float:
         """About how long a tile takes, for each step of K."""
@@ -115,26 +115,20 @@ class RegisterPlan(FlatProduct):
         limits = cpu.LIMITS["contract"]
         reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # of few rows, what takes the time
         wanted = max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
-        k_block, k_blocks = self.k_block, 1
-        if k_block and not self.right_streams:
-            k_blocks = min(cpu.NEAR_K // k_block, -(-self.depth // k_block))
+        k_block = self.k_block
+        at_once = k_block if self.right_streams else cpu.NEAR_K
+        k_blocks = min(at_once // k_block, -(-self.depth // k_block)) if k_block else 1
         block_m, block_n = self.blocks(tile, wanted)
-        ahead = tile.right != "in_place" or not self.comes_by_itself(tile)
+        in_l1, many = 2 * self.right_bytes <= self.target.l1_bytes, self.m.size > 4 * tile.rows
+        ahead = tile.right != "in_place" or not (in_l1 or self.right_flows and many)      # else it comes by itself
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        pitch=self.n.pitch)
-
-    def comes_by_itself(self, tile: Tiling) -> bool:
-        """Whether a right factor that is read in place need not be fetched early; few rows wait for it at first."""
-        in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
-        return in_l1 or self.right_flows and 4 * tile.rows < self.m.size
 
     @cached_property
     def k_block(self) -> int:
         """How many products a register adds up before its sum goes to memory; 0: all of them."""
         longest = self.stream_k if self.right_streams else cpu.LIMITS["contract"].long_k
-        if self.depth <= longest or self.n.pitch:
-            return 0
-        return -(-self.depth // -(-self.depth // longest))
+        return -(-self.depth // -(-self.depth // longest)) if self.depth > longest and not self.n.pitch else 0
 
     def blocks(self, tile: Tiling, wanted: int) -> tuple[int, int]:
         """Panels of M and N in one task.
@@ -397,12 +391,9 @@ class RegisterTile(PanelBlocks):
         k = add(multiply(modulo(after, passes.arg.size), inner.arg.size * self.choice.k_blocks), inner)
         first = add(self.begin_n, multiply(divide(after, passes.arg.size), self.columns * self.block_n))
         together = min(self.block_m, self.vectors)
-        out: list[Statement] = []
-        for line in range(0, self.vectors, together):
-            spot = add(modulo(one(self.in_m), together), index(line))
-            read = self.right_at(add(first, multiply(spot, self.lanes)), k)
-            out.append(Prefetch(read.src[0], read.src[1]))
-        return out
+        lines = [add(modulo(one(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
+        reads = [self.right_at(add(first, multiply(line, self.lanes)), k) for line in lines]
+        return [Prefetch(read.src[0], read.src[1]) for read in reads]
 
     def over_image(self) -> list[Statement]:
         """Windows of an image: every tap is a vector read from the image itself, at a constant distance."""
