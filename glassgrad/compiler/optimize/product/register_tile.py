@@ -107,6 +107,7 @@ class RegisterPlan(FlatProduct):
             right_far=self.right_bytes > self.target.l2_bytes,
             right_stays=in_place and self.right_stays_near(vectors),
             right_flows=in_place and (self.right_flows or self.right_streams),
+            right_streams=self.right_streams, overlaps=self.n.size % (vectors * self.lanes) > 0,
             panel_in_l1=4 * self.panel_bytes(vectors) <= 3 * self.target.l1_bytes,
             vector_bytes=self.target.vector_bytes, accesses=self.accesses, repeats=self.repeats))
 
@@ -119,8 +120,9 @@ class RegisterPlan(FlatProduct):
         at_once = k_block if self.right_streams else cpu.NEAR_K
         k_blocks = min(at_once // k_block, -(-self.depth // k_block)) if k_block else 1
         block_m, block_n = self.blocks(tile, wanted)
-        in_l1, many = 2 * self.right_bytes <= self.target.l1_bytes, self.m.size > 4 * tile.rows
-        ahead = tile.right != "in_place" or not (in_l1 or self.right_flows and many)      # else it comes by itself
+        in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
+        soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
+        ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else it comes by itself
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        pitch=self.n.pitch)
 

@@ -46,6 +46,7 @@ MOST_VECTORS = 4         # of a tile
 MOST_SPLIT = 1 << 17     # results up to which each part of K has sums of its own
 FLOW_PITCH = 1024        # bytes from row to row of a right factor that is read in place as fast as packed, at most
 FLOW_ROWS = 448          # that are so long: more pages are not at hand
+MANY_PANELS = 16         # of M, that read more than so many rows again and again: it need not be fetched early
 FLOW_CACHES = 1 << 35    # where both caches, multiplied, have 32 KB x 1 MB; larger ones bear more in proportion
 MOST_NEAR = 12           # tiles that a search tries
 MOST_WRITTEN = 2048      # multiply-adds that are written out, for all the edges that a tile may lie at
@@ -82,6 +83,8 @@ class TileCounts:
     right_far: bool          # the right factor does not fit the second-level cache
     right_stays: bool        # read in place, a panel of it stays in the first-level cache
     right_flows: bool        # read in place, it costs no more than packed
+    right_streams: bool      # read in place, in short blocks of K
+    overlaps: bool           # its last panel, read in place, begins early
     panel_in_l1: bool
     vector_bytes: int
     accesses: int            # of the epilogue to memory, for each element
@@ -98,6 +101,8 @@ def contract_cycles(c: TileCounts) -> float:
     step += 0.1 * c.rows + 0.3 if c.left_apart else (0.12 if c.left_far else 0.05) * c.rows
     if not (c.right == "near" or c.right_stays) or not c.panel_in_l1:
         step += 0.2 * c.vectors * c.vector_bytes / 64
+    if c.right_streams:                        # a tile's rows begin anew in each block: more than eight cost more
+        step = (step + 0.1 * max(0, c.rows - 8)) * (1.06 if c.overlaps else 1)
     packing = 0.0
     if c.left_packed:
         packing += PHASE / c.depth + (1.2 if c.left_far else 0.7) * c.m
