@@ -59,7 +59,7 @@ LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB":
 
 # What decides which kernels a graph becomes: who keeps kernels keeps them by these
 KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "TF32", "WINOGRAD", "ONLINE_SOFTMAX",
-                   "BEAM", "SANITIZE")
+                   "BEAM", "SANITIZE", "THREADS")
 
 # Called with its value before a Context that names the setting is entered; what it returns is called at the end
 on_entering: dict[str, Callable[[Any], Callable[[], Any]]] = {}

@@ -217,6 +217,8 @@ def test_every_rewriting_of_loops_has_its_test() -> None:
 # -- on this machine: the number of threads and who comes first decide nothing ---------------------------------------
 LARGE: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "a product of primes": (lambda a, b: (a @ b).relu(), ((257, 521), (521, 263))),
+    "few rows by a large matrix": (lambda a, b: a @ b + 1, ((37, 1031), (1031, 1033))),
+    "more rows than a task packs for": (lambda a, b: a @ b, ((640, 520), (520, 640))),
     "a turned left factor": (lambda a, b: a.T @ b, ((521, 257), (521, 263))),
     "a long sum of products": (lambda a, b: a @ b, ((7, 20011), (20011, 5))),
     "one row by a matrix": (lambda a, b: a @ b, ((1, 1031), (1031, 1033))),

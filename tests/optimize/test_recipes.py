@@ -241,11 +241,41 @@ def test_choices_depend_on_nothing_but_shapes_and_target() -> None:
     (384, 384, 384, "near"),                 # there is more of it
 ])
 def test_a_right_factor_in_the_cache_is_read_in_place(m: int, k: int, n: int, where: str) -> None:
+    move = _tiling_of(m, k, n, replace(AVX512, l2_bytes=1 << 20))
+    assert f"right={where}" in move, move
+
+
+@pytest.mark.parametrize("m,streams", [(16, True), (64, True), (512, False)])
+def test_a_right_factor_that_few_rows_use_is_not_packed(m: int, streams: bool) -> None:
+    """It is read in place in short blocks of K, each of which is used by all rows before the next one."""
+    move = _tiling_of(m, 768, 3072, replace(AVX512, l2_bytes=1 << 20))
+    assert ("k_block=32" in move and "right=in_place" in move) is streams, move
+
+
+@pytest.mark.parametrize("m,k,n,name,streams", [
+    (37, 300, 1100, "avx512", True), (17, 208, 1023, "avx2", True), (9, 333, 500, "avx2", True),
+    (37, 300, 1100, "neon", False), (64, 256, 1024, "avx512", False)])
+def test_blocks_of_a_right_factor_that_few_rows_use(m: int, k: int, n: int, name: str, streams: bool,
+                                                    rng: np.random.Generator) -> None:
+    values, log = Inputs(), []
+    target = replace(TARGETS[name], l2_bytes=512 << 10)
+    x, y = (values.leaf(rng.uniform(-1, 1, shape).astype("float32")) for shape in ((m, k), (k, n)))
+    check([matmul(x, y) + 1.0], values, compiler(target, log), f"{m} {k} {n}")
+    assert ("k_block=16" in log[0]) is streams, log
+
+
+def test_fewer_workers_pack_a_right_factor_less_often() -> None:
+    """A task of fewer rows packs it again, so there are no more of them than the workers need."""
+    one, many = (_tiling_of(512, 512, 512, replace(AVX512, workers=workers)) for workers in (1, 16))
+    assert "block_m=86, block_n=1" in one and "block_m=22, block_n=1" in many, (one, many)
+
+
+def _tiling_of(m: int, k: int, n: int, target: Target) -> str:
     x, y = UOp(o.PARAM, FLOAT, (), Param(1, (m, k))), UOp(o.PARAM, FLOAT, (), Param(2, (k, n)))
     value = matmul(x, y)
     ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
-    [move] = optimize(lower(ast), replace(AVX512, l2_bytes=1 << 20)).moves
-    assert f"right={where}" in move, move
+    [move] = optimize(lower(ast), target).moves
+    return move
 
 
 def test_nothing_is_packed_into_much_more_memory_than_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
 from glassgrad.runtime.cpu.stopwatch import NativeStopwatch
-from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_pool
+from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_count, worker_pool
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
@@ -63,7 +63,7 @@ class NativeDevice(SearchedKernels, Backend):
 
     @property
     def target(self) -> Target:
-        target = Target.of(host_description())
+        target = replace(Target.of(host_description()), workers=worker_count())
         return target if self.language == "llvm" else replace(target, units=())      # C has no words for matrix units
 
     @property
@@ -99,7 +99,8 @@ class NativeDevice(SearchedKernels, Backend):
         """A kernel from the disk cache, or on its way through the compiler."""
         moves = self.moves(ast)
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
-        key = cache_key(ast, host_description().key, self.language + self._compiler_name(), moves) if cache else ""
+        machine = f"{host_description().key} {worker_count()}"
+        key = cache_key(ast, machine, self.language + self._compiler_name(), moves) if cache else ""
         stored = cache.get(key) if cache else None
         if stored is not None:
             made = _unpack(stored)
@@ -187,7 +188,7 @@ class NativePlan(DevicePlan):
     @property
     def scratch(self) -> int:
         """Private memory of all workers."""
-        return self.scratch_bytes * (settings.THREADS or available_cores())
+        return self.scratch_bytes * worker_count()
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Point every launch at the memory of its slots."""

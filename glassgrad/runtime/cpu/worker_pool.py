@@ -313,7 +313,7 @@ def pool_is_open() -> bool:
 
 def worker_pool() -> WorkerPool:
     """The pool for THREADS workers; by default one per core that this process may use."""
-    count = settings.THREADS or _cores()
+    count = worker_count()
     found = _by_count.get(count)
     if found is None:
         with _by_count_lock:
@@ -321,9 +321,12 @@ def worker_pool() -> WorkerPool:
     return found
 
 
-@lru_cache(maxsize=1)
-def _cores() -> int:
-    return available_cores()
+def worker_count() -> int:
+    """How many threads share the tasks of a kernel: THREADS, or one per core that this process may use."""
+    return settings.THREADS or _cores()
+
+
+_cores = lru_cache(maxsize=1)(available_cores)
 
 
 def _after_fork() -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, index, less, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
                                             counter, load, local, ranges_of, register)
@@ -77,7 +77,8 @@ class RegisterPlan(FlatProduct):
 
     def tiles(self) -> list[Tiling]:
         """Every tile that the registers hold, with where its factors are read; its blocks are not decided yet."""
-        right = ["in_place", "packed"] if self.why_right_not_along_n() is None else ["packed"]
+        right = ["in_place"] if self.why_right_not_along_n() is None else []
+        right = right if self.right_streams else [*right, "packed"]
         found = []
         for vectors in (2, 1, 3, 4, 5, 6, 7):
             if vectors > max(1, -(-self.n.size // self.lanes)):
@@ -86,13 +87,14 @@ class RegisterPlan(FlatProduct):
             for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
                 apart = self.must_pack_together(rows, vectors) is None
                 left = self.left_must_be_packed(rows) is None and (
-                    self.left_along_m or self.lines_apart(rows, 8) and (few or apart))
+                    self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
                 near = apart and self.work >= cpu.NEAR_WORK
                 found += [Tiling("contract", rows, vectors, self.lanes, left="in_place" if left else "packed",
                                  right="near" if near and where == "packed" else where) for where in right]
-        if self.product.k_stop is None:
+        if self.product.k_stop is None and not self.right_streams:
             return found
-        return [t for t in found if t.left == t.right == "in_place"]
+        in_place = [t for t in found if t.left == t.right == "in_place"]
+        return in_place or (found if self.right_streams else [])
 
     def cycles(self, tile: Tiling) -> float:
         """About how long a tile takes, for each step of K."""
@@ -103,7 +105,9 @@ class RegisterPlan(FlatProduct):
             left_packed=tile.left == "packed", left_far=2 * self.left_bytes > self.target.l2_bytes,
             left_apart=tile.left == "in_place" and not self.left_along_m, right=tile.right,
             right_far=self.right_bytes > self.target.l2_bytes,
-            right_stays=in_place and self.right_stays_near(vectors), right_flows=in_place and self.right_flows,
+            right_stays=in_place and self.right_stays_near(vectors),
+            right_flows=in_place and (self.right_flows or self.right_streams),
+            right_streams=self.right_streams, overlaps=self.n.size % (vectors * self.lanes) > 0,
             panel_in_l1=4 * self.panel_bytes(vectors) <= 3 * self.target.l1_bytes,
             vector_bytes=self.target.vector_bytes, accesses=self.accesses, repeats=self.repeats))
 
@@ -112,33 +116,49 @@ class RegisterPlan(FlatProduct):
         limits = cpu.LIMITS["contract"]
         reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # of few rows, what takes the time
         wanted = max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
-        cut = self.depth > limits.long_k and not self.n.pitch
-        k_block = -(-self.depth // -(-self.depth // limits.long_k)) if cut else 0
-        k_blocks = min(cpu.NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
+        k_block = self.k_block
+        at_once = k_block if self.right_streams else cpu.NEAR_K
+        k_blocks = min(at_once // k_block, -(-self.depth // k_block)) if k_block else 1
         block_m, block_n = self.blocks(tile, wanted)
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
-        ahead = tile.right != "in_place" or not (in_l1 or self.right_flows)      # else it comes by itself
+        soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
+        ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else it comes by itself
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        pitch=self.n.pitch)
+
+    @cached_property
+    def k_block(self) -> int:
+        """How many products a register adds up before its sum goes to memory; 0: all of them."""
+        longest = self.stream_k if self.right_streams else cpu.LIMITS["contract"].long_k
+        return -(-self.depth // -(-self.depth // longest)) if self.depth > longest and not self.n.pitch else 0
 
     def blocks(self, tile: Tiling, wanted: int) -> tuple[int, int]:
         """Panels of M and N in one task.
 
-        Where each task packs its panels of the right factor, it has all rows, or enough to repay that, and panels that
-        stay in half the second-level cache; where the right factor flows, as many rows as leave enough tasks. Where it
-        is read in place and stays near, a task takes whole rows of the result, all tasks as many: what it writes is one
-        piece of memory, likely to be read by rows again. Else blocks are as square as can be while the task's rows of
-        the left factor (and its sums, where K is cut into blocks) stay in half the second-level cache."""
+        Where each task packs its panels of the right factor, it has all rows, or enough to repay that, and no more
+        tasks pack the same panel than the workers need; its panels stay in half the second-level cache. Where the right
+        factor streams, a block of K of all panels of a task is no larger than the first-level cache; where it flows,
+        a task has as many rows as leave enough tasks. Where it is read in place and stays near, a task takes whole rows
+        of the result, all tasks as many: what it writes is one piece of memory, likely to be read by rows again. Else
+        blocks are as square as can be while the task's rows of the left factor (and its sums, where K is cut into
+        blocks) stay in half the second-level cache."""
         rows, columns = tile.rows, tile.vectors * self.lanes
         panels_m, panels_n = self.panels(rows, tile.vectors)
         cache = self.target.l2_bytes // 2
         stays = tile.right == "in_place" and panels_m >= wanted and self.right_stays_near(tile.vectors)
         flows = tile.right == "in_place" and self.right_flows
-        if tile.right == "near" or flows and not stays:
-            fit = max(1, cache // self.panel_bytes(tile.vectors))
-            least = 1 if flows else -(-cpu.NEAR_ROWS // rows)
-            return blocks(panels_m, panels_n, wanted, lambda m, n: 1 / m,
+        enough = min(wanted, cpu.WORKER_TASKS * self.target.workers) if self.target.workers > 1 else 1
+        if tile.right == "near":
+            fit = max(1, min(cache // self.panel_bytes(tile.vectors), panels_n // wanted))
+            least = -(-cpu.NEAR_ROWS // rows)
+            return blocks(panels_m, panels_n, enough, lambda m, n: 1 / m,
                           lambda m: fit if m == panels_m or m >= least else 0)
+        if self.right_streams:
+            fit = max(1, self.target.l1_bytes // (self.k_block * columns * self.itemsize))
+            enough = min(enough, max(panels_n, 2 * self.target.workers))      # fewer rows in a task read it again
+            return blocks(panels_m, panels_n, enough, lambda m, n: 1 / m, lambda m: fit)
+        if flows and not stays:
+            return blocks(panels_m, panels_n, wanted, lambda m, n: 1 / m)
         if stays:
             block_m, _ = blocks(panels_m, 1, wanted, lambda m, n: 1 / m, lambda m: int(panels_m % m == 0))
             return block_m, panels_n
@@ -187,12 +207,30 @@ class RegisterPlan(FlatProduct):
     @cached_property
     def right_flows(self) -> bool:
         """Whether the right factor, read in place, comes as fast as if it were packed: both factors lie in the
-        second-level cache, no vector crosses a line, and rows are short and few."""
+        second-level cache, no vector crosses a line, and rows are short and few; more so where caches are large."""
         right = self.product.right
         pitch = abs(stride_along(right.src[1], self.product.k[0]) or 0) * right.dtype.itemsize
         in_cache = 2 * max(self.left_bytes, self.right_bytes) <= self.target.l2_bytes
-        return in_cache and self.right_bytes <= cpu.FLOW_BYTES and pitch <= cpu.FLOW_PITCH and \
+        longest = cpu.FLOW_PITCH * self.target.l1_bytes * self.target.l2_bytes // cpu.FLOW_CACHES
+        return in_cache and pitch <= longest and self.right_bytes <= cpu.FLOW_ROWS * longest and \
             pitch % self.target.vector_bytes == 0
+
+    @cached_property
+    def stream_k(self) -> int:
+        """How many rows of the right factor a block has where it streams: lines that lie pages apart share sets, so
+        one line of each row of two blocks takes a quarter of those sets of the second-level cache."""
+        return self.target.l2_bytes // (8 * cpu.PAGE)
+
+    @cached_property
+    def right_streams(self) -> bool:
+        """Whether the right factor is read once, where it lies, in short blocks of K: while all rows are multiplied
+        with one, the next one comes from far away. The sums go to memory after each block, which costs less than
+        packing where rows are few; with the rows of one tile there is nothing to read twice."""
+        if self.why_right_not_along_n() is not None or self.product.stops or self.product.k_stop is not None:
+            return False
+        far = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
+        few = self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k
+        return far and few and 2 * self.m.size >= self.target.vector_registers
 
     def must_pack_together(self, rows: int, vectors: int) -> str | None:
         """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a
@@ -346,6 +384,19 @@ class RegisterTile(PanelBlocks):
             return [Prefetch(read.src[0], read.src[1]) for read in reads]
         return []
 
+    def next_block(self, passes: UOp, inner: UOp) -> list[Statement]:
+        """Lines of the next block of K of a right factor that is read in place; after the last one, of the first block
+        of the panels that come next. Each panel of M fetches another line of a row."""
+        if not self.choice.ahead:
+            return []
+        after = add(passes, index(1))
+        k = add(multiply(modulo(after, passes.arg.size), inner.arg.size * self.choice.k_blocks), inner)
+        first = add(self.begin_n, multiply(divide(after, passes.arg.size), self.columns * self.block_n))
+        together = min(self.block_m, self.vectors)
+        lines = [add(modulo(one(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
+        reads = [self.right_at(add(first, multiply(line, self.lanes)), k) for line in lines]
+        return [Prefetch(read.src[0], read.src[1]) for read in reads]
+
     def over_image(self) -> list[Statement]:
         """Windows of an image: every tap is a vector read from the image itself, at a constant distance."""
         a = load(self.left.memory, self.left.place(self.panel_m, flat_index(self.product.k), one(self.row)))
@@ -380,7 +431,8 @@ class RegisterTile(PanelBlocks):
         stop = None if end is None else add(end, multiply(number, -size))
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
         clear: list[Statement] = [Store(memory, at, const(0, self.total.dtype))]
-        part: list[Statement] = [*self.begin(), For(inner, LOOP, [*self.ahead(k), self.step(k)], stop),
+        ahead = self.ahead(k) if whole or not self.right_in_place else self.next_block(passes, inner)
+        part: list[Statement] = [*self.begin(), For(inner, LOOP, [*ahead, self.step(k)], stop),
                                  Store(memory, at, self.total, o.ADD)]
         if block.arg.size > 1:
             part = [For(block, LOOP, part, last)]

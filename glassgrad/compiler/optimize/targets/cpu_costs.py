@@ -19,6 +19,7 @@ LIMITS = {
 }
 
 CACHE_LINE = 64          # bytes that are fetched together
+PAGE = 4096
 MOST_RESTING = 1 << 22   # elements of sums that a task keeps in memory between blocks of K
 PACK_WORK = 32 * 1024    # elements that are worth a task to pack
 MOST_PACKED = 1 << 28    # elements of a packed factor, where it is much larger than what it is made of
@@ -31,6 +32,9 @@ FEW_PANELS = 16          # of N: up to so many, the left factor may be read in p
 LEAST_TASKS = 16         # that pack the right factor themselves: fewer leave workers idle, unless the work is small
 NEAR_WORK = 2 << 20      # multiply-adds from which each task may pack its part of the right factor
 NEAR_ROWS = 128          # of M: a task with fewer does not repay packing the right factor itself
+WORKER_TASKS = 6         # for each worker, where more tasks would pack more: cores differ in speed
+SUM_CYCLES = 1.5         # to add a vector of sums to memory
+PACK_CYCLES = 0.25       # to pack one element
 LONG_EPILOGUE = 16       # operations on each result, from which a tile's rows are a loop: code for each is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 
@@ -40,8 +44,10 @@ REREAD = 2               # times that each number is read, for a factor to be a 
 FEW_WINDOW_PANELS = 8    # up to so many, a factor that is no window is read in place too
 MOST_VECTORS = 4         # of a tile
 MOST_SPLIT = 1 << 17     # results up to which each part of K has sums of its own
-FLOW_BYTES = 448 << 10   # of a right factor that is read in place as fast as packed: more pages are not at hand
-FLOW_PITCH = 1024        # bytes from row to row, at most; lines that lie further apart share too few sets
+FLOW_PITCH = 1024        # bytes from row to row of a right factor that is read in place as fast as packed, at most
+FLOW_ROWS = 448          # that are so long: more pages are not at hand
+MANY_PANELS = 16         # of M, that read more than so many rows again and again: it need not be fetched early
+FLOW_CACHES = 1 << 35    # where both caches, multiplied, have 32 KB x 1 MB; larger ones bear more in proportion
 MOST_NEAR = 12           # tiles that a search tries
 MOST_WRITTEN = 2048      # multiply-adds that are written out, for all the edges that a tile may lie at
 PACK = 1.0               # cycles to pack one number of the other factor
@@ -77,6 +83,8 @@ class TileCounts:
     right_far: bool          # the right factor does not fit the second-level cache
     right_stays: bool        # read in place, a panel of it stays in the first-level cache
     right_flows: bool        # read in place, it costs no more than packed
+    right_streams: bool      # read in place, in short blocks of K
+    overlaps: bool           # its last panel, read in place, begins early
     panel_in_l1: bool
     vector_bytes: int
     accesses: int            # of the epilogue to memory, for each element
@@ -93,6 +101,8 @@ def contract_cycles(c: TileCounts) -> float:
     step += 0.1 * c.rows + 0.3 if c.left_apart else (0.12 if c.left_far else 0.05) * c.rows
     if not (c.right == "near" or c.right_stays) or not c.panel_in_l1:
         step += 0.2 * c.vectors * c.vector_bytes / 64
+    if c.right_streams:                        # a tile's rows begin anew in each block: more than eight cost more
+        step = (step + 0.1 * max(0, c.rows - 8)) * (1.06 if c.overlaps else 1)
     packing = 0.0
     if c.left_packed:
         packing += PHASE / c.depth + (1.2 if c.left_far else 0.7) * c.m

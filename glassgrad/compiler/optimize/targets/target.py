@@ -34,6 +34,7 @@ class Target:
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
     task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest
+    workers: int = 16                         # threads that share the tasks
     few_tasks: int = 8                        # fewer leave workers idle: a sum is cut into parts then,
     cut_steps: int = 128 << 10                # if it is this long,
     least_chunk: int = 16                     # and a part has so many steps
