@@ -93,7 +93,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    return [f"device: {default_device()}", rotation.describe(config.stash[PART])]
+    part = config.stash[PART]
+    return [f"device: {default_device()}", rotation.describe(part),
+            *([rotation.describe_sample(rotation.run_number()[0])] if part else [])]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

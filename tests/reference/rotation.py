@@ -131,13 +131,14 @@ def sampled(tests: Sequence[T], number: int, most: int) -> list[T]:
 
 # -- the op suite on devices that are not the default ----------------------------------------------------------
 SUITE = ("tests/tensor", "tests/lower", "tests/jit", "tests/nn", "tests/tensor_api")
+WHOLE = tuple(f"{folder}/test_*.py" for folder in ("tests/tensor", "tests/tensor_api", "tests/jit"))    # ran in full
 OPS = tuple(f"tests/tensor/test_tensor_{ops}.py" for ops in ("elementwise", "reduce", "movement"))
 
 
 class DeviceSample(NamedTuple):
     """What a run takes of the op suite on a device, in about 30 s."""
     most: int                                  # tests, of one file
-    files: tuple[str, ...] = ("tests/tensor/test_*.py",)
+    files: tuple[str, ...] = WHOLE
     environment: Mapping[str, str] = {}        # what makes it faster
 
 
@@ -158,6 +159,13 @@ def suite_sample(number: int) -> tuple[str, str, int]:
     device, turn = devices[number % len(devices)], number // len(devices)
     files = sorted(file.relative_to(ROOT).as_posix() for name in ON_DEVICES[device].files for file in ROOT.glob(name))
     return device, files[turn % len(files)], turn // len(files)
+
+
+def describe_sample(number: int) -> str:
+    """The line that says what a run takes of the op suite on a device that is not the default."""
+    device, file, sample = suite_sample(number)
+    return f"on {device}: sample {sample} of {file}; again: DEVICE={device} ./dev test --sample " \
+           f"{sample}:{ON_DEVICES[device].most} {file}"
 
 
 def describe(part: Part | None) -> str:
