@@ -11,10 +11,12 @@ leaves out, each skip with its reason:
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -58,6 +60,10 @@ PART, STARTED = pytest.StashKey[rotation.Part | None](), pytest.StashKey[float](
 
 if os.environ.get("DEVICE", "").endswith("_SHIM"):           # kernels for processors that are not here
     import shim_devices  # noqa: F401
+
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):      # processes that share PoCL's cache of kernels abort
+    os.environ.setdefault("POCL_CACHE_DIR", f"{tempfile.gettempdir()}/pocl-{getpass.getuser()}-{worker}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
