@@ -132,7 +132,7 @@ def sampled(tests: Sequence[T], number: int, most: int) -> list[T]:
 # -- the op suite on devices that are not the default ----------------------------------------------------------
 SUITE = ("tests/tensor", "tests/lower", "tests/jit", "tests/nn", "tests/tensor_api")
 OPS = ("tests/tensor/test_*.py", "tests/tensor_api/test_*.py")
-ON_SHIMS = ("tests/tensor/test_[!w]*.py", OPS[1])      # not test_wrong_arguments.py: it asks for 40 GB, which a shim fills
+ON_SHIMS = ("tests/tensor/test_[!w]*.py", OPS[1])   # not test_wrong_arguments.py: a shim fills its 40 GB
 
 
 class DeviceSample(NamedTuple):
