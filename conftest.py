@@ -11,10 +11,12 @@ leaves out, each skip with its reason:
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -60,6 +62,10 @@ if os.environ.get("DEVICE", "").endswith("_SHIM"):           # kernels for proce
     import shim_devices  # noqa: F401
 
 
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):      # processes that share PoCL's cache of kernels abort
+    os.environ.setdefault("POCL_CACHE_DIR", f"{tempfile.gettempdir()}/pocl-{getpass.getuser()}-{worker}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.monotonic()
     config.stash[PART] = chosen_part(config)
@@ -93,7 +99,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    return [f"device: {default_device()}", rotation.describe(config.stash[PART])]
+    part = config.stash[PART]
+    return [f"device: {default_device()}", rotation.describe(part),
+            *([rotation.describe_sample(rotation.run_number()[0])] if part else [])]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -23,8 +23,8 @@ PAGE = """# Conformance
 
 For readers who want to know what each device does rightly. A section is written by
 `glassgrad conformance NAME --write docs/devices/conformance.md`, on the machine and at the commit that it names; a
-section with fewer than nine groups is of a run with `--only`. [Devices](index.md) without a section were not run:
-CUDA's driver is not on the machines of the tests. `MY` is the device of [project 7](../guide/07_custom_backend.md).
+section with fewer than nine groups is of a run with `--only`. [Devices](index.md) without a section were not run.
+`MY` is the device of [project 7](../guide/07_custom_backend.md).
 [Adding a backend](../extending/backend.md) says what the grades are.
 """
 

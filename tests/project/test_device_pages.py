@@ -7,6 +7,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 from glassgrad.conformance.check_groups import GROUPS
 from glassgrad.runtime.devices import RECORDS
 
@@ -44,8 +46,8 @@ def test_there_is_no_row_of_a_device_that_there_is_not() -> None:
 def test_the_conformance_report_has_no_failures_and_says_when_it_was_made() -> None:
     text = (PAGES / "conformance.md").read_text()
     sections = re.split(r"^## ", text, flags=re.M)[1:]
-    graded_here = {"CPU", "CLANG", "PYTHON", "OPENCL", "WEBGPU", "WASM", "HIP_SHIM", "METAL_SHIM"}
-    assert {section.split()[0] for section in sections} >= graded_here
+    run = {"CPU", "CLANG", "PYTHON", "OPENCL", "CUDA", "WEBGPU", "WASM", "HIP_SHIM", "METAL_SHIM"}
+    assert {section.split()[0] for section in sections} >= run
     for section in sections:
         graded = re.findall(r"^\| (\d) \| (\w+) \| (\d+) \| (\d+) \| (\d+) \|$", section, re.M)
         groups = [group for _, group, *_ in graded]
@@ -53,6 +55,31 @@ def test_the_conformance_report_has_no_failures_and_says_when_it_was_made() -> N
         assert all(failed == "0" for *_, failed, _ in graded), section
         assert f"Grade {len(GROUPS)} of {len(GROUPS)}" in section, section
         assert re.search(r"Run \d{4}-\d\d-\d\d at (commit|version) \S+, with Python 3", section)
+
+
+def left_out() -> set[tuple[str, str, str]]:
+    """What the page of exclusions names: file, test, reason."""
+    rows = re.findall(r"^\| `(tests/\S+)` \| (.*) \| (.*) \|$", (PAGES / "exclusions.md").read_text(), re.M)
+    return {(file, name, reason) for file, names, reason in rows for name in re.findall(r"`(test_\w+)`", names)}
+
+
+def test_every_test_of_the_op_suite_that_other_devices_leave_out_is_on_the_page(request: pytest.FixtureRequest) -> None:
+    items = [item for item in request.session.items if item.nodeid.startswith(("tests/tensor/", "tests/tensor_api/"))]
+    if not items:
+        pytest.skip("the op suite is not part of this run")
+    [conftest] = [found for found in request.config.pluginmanager.get_plugins() if hasattr(found, "reason_to_skip")]
+    for device in ("OPENCL", "WEBGPU", "WASM"):
+        reasons = {item.nodeid: conftest.reason_to_skip(item, device, everything=True) for item in items}
+        skipped = {(*test.partition("[")[0].split("::"), reason.partition(f"{device}: ")[2])
+                   for test, reason in reasons.items() if reason}
+        assert skipped - left_out() == set(), device
+
+
+def test_every_test_that_is_said_to_be_left_out_is_there() -> None:
+    assert len(left_out()) > 30
+    for file, name, reason in left_out():
+        text = (ROOT / file).read_text()
+        assert f"def {name}(" in text and f'reason="{reason}"' in text, (file, name)
 
 
 def lines_of_devices() -> dict[str, tuple[int, int, int]]:

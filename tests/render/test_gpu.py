@@ -37,7 +37,7 @@ from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.barriers import fences
-from glassgrad.compiler.render.gpu.dialects import CUDA, OPENCL, Dialect
+from glassgrad.compiler.render.gpu.dialects import CUDA, METAL, OPENCL, Dialect
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu import cuda, nvrtc, opencl
 from glassgrad.runtime.gpu.gpu_device import Rejected
@@ -152,6 +152,21 @@ def test_who_stores_and_who_reads(dialect: Dialect) -> None:
     assert gpu_launch(kernel).phases == (("k_0", 1, 64, 0),)
     assert "thread < 40 ? data1[thread] : 0" in source and "if (thread == 0) { data0[0] = r; }" in source
     assert source.count(dialect.wait) == (2 if dialect.warp else 3), "the fold's own"
+
+
+@pytest.mark.parametrize("dialect", [METAL, OPENCL], ids=lambda d: d.name)
+def test_group_memory_that_is_an_argument_is_aligned_by_its_type(dialect: Dialect) -> None:
+    """NVIDIA's OpenCL gives an argument of type `char *` memory that begins anywhere: a load of four bytes fails."""
+    sink, values = graph("a product")
+    sources = []
+
+    def tree(ast: UOp) -> Kernel:
+        sources.append(make_source(kernel := gpu_tree(ast), GPU, dialect.name))
+        return kernel
+    check([sink], values, tree)
+    space = dialect.group_space
+    assert f"{space}i64 *group_memory" in sources[0]
+    assert f"{space}char *scratch = ({space}char *)group_memory;" in sources[0]
 
 
 def test_threads_may_not_overwrite_each_other() -> None:

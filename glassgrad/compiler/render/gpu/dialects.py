@@ -55,7 +55,8 @@ class Dialect:
     wide_access: bool = False    # up to 16 bytes are loaded and stored at once, through a pointer to words
     wide_store: str = "*({words} *)p = all;"     # stores them; some compilers split an assignment up again
     by_handle: bool = False      # memory is a handle and a distance
-    group_argument: str = ""     # the parameter for memory that a group shares; empty: it is declared inside
+    group_argument: str = ""     # the parameter for memory that a group shares; empty: it is declared inside. A driver
+                                 # aligns that memory by the parameter's type: eight bytes, the most that is accessed
     scalar: str = "u64 {name}"   # the parameter for a number's cell of eight bytes,
     scalar_pointer: str = "const "           # and what comes before the type of a pointer to it
     binding: str = ""            # after the parameter with this {number}
@@ -134,7 +135,7 @@ OPENCL = Dialect(
     wait="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     types=(("bool", "bool"), ("i64", "long"), ("u64", "unsigned long")),
     by_handle=True,
-    group_argument="__local char *scratch",
+    group_argument="__local i64 *group_memory",
     prelude=("#pragma OPENCL FP_CONTRACT OFF",),
 )
 
@@ -154,7 +155,7 @@ METAL = Dialect(
     thread_name="t",             # `thread` is a word of the language: where variables of a thread lie
     warp=32,
     shuffle="shuffle_down(x, step)",
-    group_argument="threadgroup char *scratch [[threadgroup(0)]]",
+    group_argument="threadgroup i64 *group_memory [[threadgroup(0)]]",
     scalar="constant u64 &{name}",
     scalar_pointer="constant ",
     binding=" [[buffer({number})]]",

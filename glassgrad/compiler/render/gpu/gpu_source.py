@@ -183,7 +183,9 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         if in_global:
             whole = "all_scratch_block + all_scratch_at" if d.by_handle else "all_scratch"
             out.append(f"{d.pointer}char *scratch = {whole} + {d.group} * {self.scratch_bytes};")
-        elif self.group_bytes and not d.group_argument:
+        elif self.group_bytes and d.group_argument:
+            out.append(f"{d.group_space}char *scratch = ({d.group_space}char *)group_memory;")
+        elif self.group_bytes:
             out.append(f"extern __shared__ __align__({LINES_ALIGNED if self.beside.maps else 16}) char scratch[];")
         if self.folds:
             kind = "__shared__" if not d.group_space else d.group_space.strip()
