@@ -92,7 +92,6 @@ def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAlign
     given = f.type(dtypes.float32) if pair else kind
     takes = ", ".join(f"{given} v{i}" for i in range(count))
     aligned = is_aligned(first.memory)
-    takes_aligned, given_aligned = ("", "") if aligned else (", bool aligned", ", aligned")
     if pair or kind == HALF_WORD:
         words = [f"{pair}(v{i}, v{i + 1})" if pair else f"v{i} | (unsigned)v{i + 1} << 16" for i in range(0, count, 2)]
         begin, single = [f"const unsigned w[] = {{{', '.join(words)}}};"], "p[i] = w[i / 2] >> 16 * (i % 2);"
@@ -101,15 +100,24 @@ def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAlign
         begin, single = [f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v = {{}};"], "p[i] = v.each[i];"
         begin += [*[f"v.each[{i}] = v{i};" for i in range(count)], f"const {WORDS[nbytes]} all = v.all;"]
     stored = ("*({words} *)p = all;" if aligned else whole).format(words=WORDS[nbytes])
-    name = f.define(
-        f"store_{kind}_{count}{f'_by_{pair}' if pair else ''}{'_aligned' if aligned else ''}", "void",
-        f"{kind} *p, {takes}{takes_aligned}", *begin, *_moved(stored, single, count, aligned))
     at = f"{f.base(first.memory)} + {f.split(first.index)[0].text}"
-    f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {', '.join(values)}{given_aligned});")
+    _call(f, f"store_{kind}_{count}{f'_by_{pair}' if pair else ''}", f"{kind} *p, {takes}",
+          [*begin, *_moved(stored, single, count, aligned)], f"{at}, {', '.join(values)}", aligned, test)
 
 
 def _moved(whole: str, single: str, count: int, aligned: bool) -> list[str]:
     return [whole] if aligned else [f"if (aligned) {whole}", f"else for (int i = 0; i < {count}; i++) {single}"]
+
+
+def _call(f: CFunction, name: str, takes: str, body: list[str], given: str, aligned: bool, test: str) -> None:
+    """Define a helper and call it. It is passed the condition, so that the address is computed in any case: computed
+    under the condition, each of several addresses took registers of its own through the whole loop."""
+    name += "_aligned" if aligned else ""
+    if not aligned:
+        takes, given = f"{takes}, bool aligned", f"{given}, aligned"
+    if test:
+        name, takes, body, given = f"{name}_if", f"bool test, {takes}", ["if (!test) return;", *body], f"{test}, {given}"
+    f.line(f"{f.define(name, 'void', takes, *body)}({given});")
 
 
 def load_wide(f: CFunction, values: list[UOp], is_aligned: IsAligned) -> None:
@@ -147,7 +155,6 @@ def _side_by_side(loads: tuple[UOp, ...]) -> bool:
 def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
     first, count = loads[0], len(loads)
     memory, nbytes = first.src[0], count * first.dtype.itemsize
-    takes_aligned, given_aligned = ("", "") if aligned else (", bool aligned", ", aligned")
     kind = f.type(memory.dtype)
     # two of 16 bits are taken out of their word where they are used: under the test, a thread would wait for them
     halves = kind == HALF_WORD
@@ -157,13 +164,12 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
         f"for (int i = 0; i < {many}; i++) to[i] = v.each[i]; }}"
     gate = f.operand(first.src[2]).inside if len(first.src) == 3 else ""
     test = " && ".join(t for t in (f.takes_part(first.src[1]), gate) if t)
-    name = f.define(f"load_{kind}_{count}{'_aligned' if aligned else ''}", "void",
-                    f"const {kind} *p, {holds} *to{takes_aligned}", *_moved(whole, single, many, aligned))
     f.values_named += 1
     held = f.named(("value", f.values_named), f"w{f.values_named}")
     at = f"{f.base(memory)} + {f.spot(memory, first.src[1])}"
     f.line(f"{holds} {held}[{many}] = {{}};")
-    f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {held}{given_aligned});")
+    _call(f, f"load_{kind}_{count}", f"const {kind} *p, {holds} *to", _moved(whole, single, many, aligned),
+          f"{at}, {held}", aligned, test)
     for i, load in enumerate(loads):
         text = f"({kind})({held}[{i // 2}] >> {16 * (i % 2)})" if halves else f"{held}[{i}]"
         f.keep(f.scope_of(load), load, f.reads[load], CValue(text, load.dtype))
