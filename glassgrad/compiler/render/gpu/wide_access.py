@@ -116,7 +116,8 @@ def _call(f: CFunction, name: str, takes: str, body: list[str], given: str, alig
     if not aligned:
         takes, given = f"{takes}, bool aligned", f"{given}, aligned"
     if test:
-        name, takes, body, given = f"{name}_if", f"bool test, {takes}", ["if (!test) return;", *body], f"{test}, {given}"
+        name, takes, given = f"{name}_if", f"bool test, {takes}", f"{test}, {given}"
+        body = ["if (!test) return;", *body]
     f.line(f"{f.define(name, 'void', takes, *body)}({given});")
 
 
