@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -61,7 +62,7 @@ class DriverPlan(GpuPlan):
     def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
                  slots: Sequence[tuple[int, ...]]):
         super().__init__(device, programs, slots)
-        self.driver = driver
+        self.driver, self.reference = driver, weakref.ref(self)
         self.flat = cast(list[DriverLaunch], [launch for made in self.launches for launch in made])
         self.calls = [launch.call for launch in self.flat]
 
@@ -72,11 +73,17 @@ class DriverPlan(GpuPlan):
         """Start these in order."""
         driver = self.driver
         driver.enter()
+        driver.started.append((self.reference, None))
         for call in calls:
             result = call()
             if result:
                 driver.check(driver.names.launch, result)
         driver.launched += 1
+
+
+    def run_one(self, number: int) -> int:
+        self.driver.started.append((self.reference, number))
+        return super().run_one(number)
 
 
 class TrackedArguments:
@@ -215,6 +222,7 @@ class GraphPlan(DriverPlan):
     def _run(self, parts: Sequence[tuple[int, int]], with_graphs: bool) -> bool:
         """Every part in order; whether a flag ended it."""
         self.driver.enter()
+        self.driver.started.append((self.reference, None))
         with_graphs = with_graphs and bool(self._graphs) and self._update()
         for part in parts:
             if len(parts) > 1 and part is parts[-1] and self._is_flagged(self._written if len(parts) > 2 else None):
