@@ -98,7 +98,7 @@ def test_sums_over_few_columns_are_cut_until_a_gpu_is_busy(columns: int, width: 
 
 
 def test_what_is_read_once_is_not_kept_by_a_processors_cache() -> None:
-    """Where sums read it: of a vector times a matrix the matrix, of convolutions nothing, nor of what stores as much."""
+    """Where sums read it: of a vector times a matrix the matrix; not of convolutions, nor where as much is stored."""
     x, image = zeros(1024, 4096), zeros(8, 64, 56, 56)
     for value, once in ((x.sum(0), True), (x.sum(1), True), (zeros(1, 1024) @ x, True), (x * 2, False),
                         (x.softmax(-1), False), (image.conv2d(zeros(64, 1, 3, 3), padding=1, groups=64), False)):

@@ -89,6 +89,12 @@ def test_threads_read_each_word_of_a_left_factor_once() -> None:
     assert [(row(37, r), k(37, r)) for r in range(4)] == [(17, 1), (25, 1), (17, 5), (25, 5)]
 
 
+def test_a_few_steps_of_the_unit_are_written_out(rng: np.random.Generator) -> None:
+    """Copies that refill memory in a loop do not keep it from that."""
+    source = make_source(product(*factors("int8", 128, 256, 2048, rng), True, ROUNDING), ROUNDING, "cuda")
+    assert "#pragma unroll 4\n" in source
+
+
 def test_float32_is_not_rounded_unless_a_program_says_so(rng: np.random.Generator) -> None:
     a, b = factors("float32", 256, 256, 256, rng)
     assert product(a, b, True, HOPPER).moves[0].startswith("staged(")

@@ -152,8 +152,8 @@ class Asynchronous:
         self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
                             and function.is_matrix(s.register)}) > 1          # sums of the unit
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
-        copied = {s.memory for s in walk(function.body) if isinstance(s, CopyBoxes)}
-        self.permuted = copied - {s.memory for s in walk(function.body) if isinstance(s, Store)}
+        self.copied = {s.memory for s in walk(function.body) if isinstance(s, CopyBoxes)}
+        self.permuted = self.copied - {s.memory for s in walk(function.body) if isinstance(s, Store)}
         shared = [s.cluster for s in walk(function.body) if isinstance(s, CopyBoxes) and s.cluster is not None]
         self.cluster = int(shared[0].arg.size) if shared else 1
 

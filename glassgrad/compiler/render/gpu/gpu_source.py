@@ -208,7 +208,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         steps = [m for m in self.sums() if m in flow.writes] if self.beside.stages else []
         if range_ in self.handed_on or len(steps) > 1 or steps and self.matrix_registers(1) > gpu.REGISTERS:
             return ["#pragma unroll 1"]
-        sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
+        sums = not flow.loops and all(what.op is o.REGISTER or what in self.beside.copied for what in flow.writes)
         stages = self.beside.stages                  # five of them: five steps, so that each has a stage of its own
         unit_steps = stages if stages > UNIT_STEPS and stages % UNIT_STEPS else UNIT_STEPS
         times = unit_steps if steps else LONG if len(flow.writes) <= FEW_SUMS else \
