@@ -127,6 +127,7 @@ def product_across(x: Any, y: Any) -> Any:
 
 HEADS = ((1, 2, 192, 64),) * 3
 IMAGE, WEIGHTS = (2, 64, 16, 16), (64, 64, 3, 3)
+LARGE = (2, 128, 62, 62), (128, 128, 3, 3)           # enough for Winograd's tiles, of which the last are not full
 CASES: dict[str, Case] = {
     "elements": ("float32", lambda x, y: (x * 2 + y).relu(), lambda x, y: np.maximum(x * 2 + y, 0), ((60, 1001),) * 2),
     "elements bfloat16": ("bfloat16", lambda x: x.gelu(), lambda x: x * 0.5 * (1 + erf(x / 2 ** 0.5)), ((64, 1024),)),
@@ -158,6 +159,9 @@ CASES: dict[str, Case] = {
     "attention, gradients": ("bfloat16", attention_gradients, numpy_attention_gradients, ((1, 2, 200, 64),) * 3),
     "attention masked": ("bfloat16", masked_attention, lambda q, k, v, m: softmax(
         q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5 + m) @ v, (*HEADS, (192, 192))),
+    "convolution in tiles": ("float32", lambda x, w: x.conv2d(w, padding=1), convolved, LARGE),
+    "convolution in tiles, image's gradient": ("float32", image_gradient, numpy_image_gradient, LARGE),
+    "convolution in tiles, weights' gradient": ("float32", weight_gradient, numpy_weight_gradient, LARGE),
     "convolution": ("float16", lambda x, w: x.conv2d(w, padding=1), convolved, (IMAGE, WEIGHTS)),
     "convolution, image's gradient": ("float16", image_gradient, numpy_image_gradient, (IMAGE, WEIGHTS)),
     "convolution, weights' gradient": ("float16", weight_gradient, numpy_weight_gradient, (IMAGE, WEIGHTS)),

@@ -68,6 +68,14 @@ def data_folder(name: str) -> Path:
 
 
 @pytest.fixture
+def fresh_schedules() -> Iterator[None]:
+    """The test begins without schedules."""
+    from glassgrad.engine.realize import forgotten_schedules
+    with forgotten_schedules():
+        yield
+
+
+@pytest.fixture
 def shims() -> Iterator[None]:
     """Devices that run the sources of GPU kernels on the processor."""
     from shim_device import registered  # few tests need it

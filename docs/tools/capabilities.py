@@ -9,6 +9,7 @@ CAPABILITIES = {
     "attention in one pass": (
         "compiler/lower/one_pass", "compiler/schedule/online_softmax.py", "compiler/schedule/computed_factors.py",
         "compiler/optimize/several_nests.py"),
+    "convolutions in Winograd's tiles": ("compiler/schedule/winograd.py",),
     "matrix units of GPUs": (
         "compiler/optimize/product/group_unit", "compiler/optimize/product/warp_tile.py",
         "compiler/optimize/product/window_boxes.py", "compiler/optimize/product/line_boxes.py",

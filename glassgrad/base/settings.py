@@ -47,6 +47,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("CPU_FEATURES", "", "Changes the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try others."),
     Setting("MATRIX_UNIT", 1, "0 multiplies bfloat16 and int8 in vectors, even where the CPU has a matrix unit (AMX)."),
     Setting("TF32", 0, "1 lets matrix units of NVIDIA's GPUs multiply float32, rounded to 10 bits of its mantissa."),
+    Setting("WINOGRAD", 1, "0 multiplies large convolutions of float32 on GPUs tap by tap, not tile by tile."),
     Setting("GPU_GRAPH", 1, "0 starts the kernels of a jitted call one by one on CUDA and AMD, not as one graph."),
     Setting("ONLINE_SOFTMAX", 1, "softmax(q @ k.T) @ v in one pass: 0 never, 1 where scores are many, 2 of any size."),
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
@@ -57,8 +58,8 @@ LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB":
                          "SEED": -1}
 
 # What decides which kernels a graph becomes: who keeps kernels keeps them by these
-KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "TF32", "ONLINE_SOFTMAX", "BEAM",
-                   "SANITIZE")
+KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "TF32", "WINOGRAD", "ONLINE_SOFTMAX",
+                   "BEAM", "SANITIZE")
 
 # Called with its value before a Context that names the setting is entered; what it returns is called at the end
 on_entering: dict[str, Callable[[Any], Callable[[], Any]]] = {}

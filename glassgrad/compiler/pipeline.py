@@ -119,6 +119,8 @@ OPTIMIZING_LOOPS = When("not under NOOPT=1, nor for a device that takes plain lo
                         lambda work: not (settings.NOOPT or work.plain))
 PLAIN_LOOPS = When("under NOOPT=1, and for a device that takes plain loops",
                    lambda work: bool(settings.NOOPT or work.plain))
+FEWER_PRODUCTS = When("for a GPU, not under WINOGRAD=0 nor NOOPT=1",
+                      lambda work: bool(work.limits.products_per_byte and settings.WINOGRAD and not settings.NOOPT))
 ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
@@ -179,6 +181,13 @@ def separate_results(work: GraphWork) -> None:
     """Give a result that is an input, a view or another result memory of its own."""
     work.sinks = [s if s.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT) and work.sinks.index(s) == i
                   else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(work.sinks)]
+
+
+@compiler_pass(SCHEDULE, "schedule/winograd.py", FEWER_PRODUCTS)
+def fewer_products(work: GraphWork) -> None:
+    """Multiply large convolutions of float32 tile by tile, with fewer products, where a device stores fast enough."""
+    from glassgrad.compiler.schedule.winograd import with_fewer_products
+    work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
 
 
 @compiler_pass(SCHEDULE, "schedule/computed_factors.py")

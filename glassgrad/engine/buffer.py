@@ -47,6 +47,7 @@ class Buffer:
                  "_most", "_memory", "_block", "__weakref__")
 
     def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
+        self._block: MemoryBlock | None = None         # until there is one: allocating it may fail
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
@@ -55,10 +56,8 @@ class Buffer:
         self.version = 0                 # raised by each write in place: what was found out about the contents is old
         self.leaves: list[Any] = []      # weak references to tensors that are leaves here
         self._most = _FEW
-        memory = Device[device].memory
-        block = memory.allocate(nbytes)
-        self._memory: DeviceMemory | None = memory     # gives it back, even if the name has come to mean another device
-        self._block: MemoryBlock | None = block
+        self._memory = memory = Device[device].memory  # takes it back, even if the name has come to mean another device
+        self._block = block = memory.allocate(nbytes)
         self.address = block.address
         GlobalCounters.mem_used += nbytes
         _owning.add(weakref.ref(self, _owning.discard))
@@ -77,11 +76,10 @@ class Buffer:
         return self
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        block = getattr(self, "_block", None)
+        block = self._block
         if block is not None and not finalizing():      # when the interpreter ends, the pool may be gone before us
             self._block = None
             GlobalCounters.mem_used -= self.nbytes
-            assert self._memory is not None
             self._memory.release(block)
 
     def __repr__(self) -> str:

@@ -158,13 +158,13 @@ class CompiledSchedule:
             self._write_numbers(addresses, normal, values)
         results = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
         for (slot, shape, dtype, device), sink in zip(self._results, normal.sinks):
-            if slot not in results:
+            if slot not in results:              # equal results share one
                 if slot in self.exact:
                     shape = self._shape(slot, values)
-                # the line of the expression says more than that of realize()
-                buffer = into or Buffer(shape, dtype, device, sink.place)
+                place = sink.place               # the line of the expression says more than that of realize()
+                buffer = into or Buffer(shape, dtype, device, place)
                 addresses[slot] = buffer.address
-                results[slot] = UOp(o.BUFFER, dtype, (), buffer, sink.place)
+                results[slot] = UOp(o.BUFFER, dtype, (), buffer, place)
         blocks = []
         try:
             if self.lives:
@@ -187,7 +187,7 @@ class CompiledSchedule:
         finally:
             for memory, block in blocks:
                 memory.release(block)
-        return [results[slot] for slot in self.planned.sinks]
+        return list(map(results.__getitem__, self.planned.sinks))
 
     def _write_numbers(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...]) -> None:
         """Put this run's numbers into their cells."""

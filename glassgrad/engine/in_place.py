@@ -8,7 +8,7 @@ Does not know tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, ops as o, toposort
@@ -24,18 +24,18 @@ _ALIGNED = 64                 # bytes: non-temporal stores need it,
 _LARGE = 256 * 1024           # and only results larger than this are stored so
 
 
-def free_sources(sinks: Sequence[UOp]) -> set[UOp]:
+def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
     """The buffers that nothing reads any more but one of the sinks, which replaces a part of them."""
-    found = set()
-    for at, sink in enumerate(sinks):
+    found = []
+    for sink in sinks:
         if sink.op is not o.WHERE or sink.symbolic or sink.src[2].op is not o.BUFFER:
             continue
         source: UOp = sink.src[2]
         if replacement(sink) is None or not _may_write(source.arg) or not source.arg.is_free(sink):
             continue
-        others = [*sinks[:at], *sinks[at + 1:]]
+        others = [other for other in sinks if other is not sink]
         if not (others and sink in toposort(others)):
-            found.add(source)
+            found.append(source)
     return found
 
 
@@ -61,7 +61,7 @@ def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
 
 
 # -- values that are known -----------------------------------------------------------------------------------
-def any_known(order: Sequence[UOp], trace: Trace | None) -> bool:
+def any_known(order: Iterable[UOp], trace: Trace | None) -> bool:
     """Whether the value of one of these nodes is known. In a trace only what was computed in it counts: a replay would
     go on with a value from before, whatever becomes of what it was computed from."""
     if trace is not None:

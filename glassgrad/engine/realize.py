@@ -60,7 +60,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     if not sinks:
         return list(nodes)
     stored: dict[UOp, UOp] = {}
-    free = free_sources(sinks) if trace is None else set()
+    free = free_sources(sinks) if trace is None else ()
     if free:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
@@ -221,7 +221,7 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool, state: 
             _known.pop(next(iter(_known)))
         known = _known[mode, normal.key] = _ScheduleVariants(normal.constants, _compile(normal, (), device))
     compiled = known.first if normal.constants == known.constants else known.with_arguments(normal, device)
-    return compiled, tuple([s.value for s in normal.symbols]) if normal.symbols else ()  # type: ignore[misc]
+    return compiled, normal.values if normal.symbols else ()
 
 
 def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
@@ -287,10 +287,10 @@ def _limits(device: str) -> FusionLimits:
     return OF_A_CPU if target is None else target.fusion
 
 
-def _stores_scores(device: str, dtype: DType, width: int, symbolic: bool) -> str | None:
+def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
     """Why a device is better given the scores of a softmax in memory, where their factors have this type."""
     target = getattr(Device[device], "target", None)
-    return None if target is None else target.why_scores_are_stored(dtype, width, symbolic)
+    return None if target is None else target.why_scores_are_stored(dtype, width)
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:

@@ -49,7 +49,7 @@ class Registry:
         node, reference = tensor.uop, weakref.ref(tensor)
         row = self.leaves_of(node)
         if row is not None:
-            row[:] = [*[r for r in row if r() is not None and r() is not tensor], reference]
+            row[:] = [*[r for r in row if r is not reference and r() is not None], reference]
         else:
             self.leaves.set(node, [reference])
         if node.op is o.BUFFER and (not node.arg.readers or node.arg.readers[-1] is not reference):

@@ -16,7 +16,7 @@ from typing import Any
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import start_of_piece
 from glassgrad.compiler.graph.op_arguments import Measure, Param
-from glassgrad.compiler.graph.symbolic import Symbol, replaced
+from glassgrad.compiler.graph.symbolic import Symbol, replaced, value_of
 from glassgrad.runtime.schedule_cache import schedule_name
 
 
@@ -31,6 +31,11 @@ class NormalizedGraph:
     cells: list[UOp]             # SCALAR nodes
     symbols: list[Symbol]        # variables in shapes
     constants: list[UOp]         # CONST nodes of float type
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """What the variables are now."""
+        return tuple(map(value_of, self.symbols))
 
 
 _BUFFER, _SHRINK, _DETACH, _SCALAR = o.BUFFER, o.SHRINK, o.DETACH, o.SCALAR
@@ -50,9 +55,8 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
     for n in order:
         op = n.op
         if op in _SLICING and (pieces or op is _SHRINK):
-            targets = {g.src[0] for g in order if g.op is o.GRADIENT} if targets is None else targets
-            begin = _piece(n, pieces) if n.src[0] not in targets else None
-            if begin is not None:
+            begin = _piece(n, pieces)
+            if begin is not None and n.src[0] not in (targets := _targets(order) if targets is None else targets):
                 pieces[n] = begin
                 buffers.append(n)
                 addresses.append(begin)
@@ -83,7 +87,7 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
             rows.append((op, n.dtype))
         else:
             rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
-    rows += [place[s] for s in sinks]
+    rows += map(place.__getitem__, sinks)
     return NormalizedGraph(tuple(rows), order, sinks, buffers, addresses, cells, list(symbols), constants)
 
 
@@ -91,6 +95,11 @@ def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:
     """An argument with its variables by their place among all: neither a name nor a value is structure."""
     return replaced(arg, lambda symbol: symbols.setdefault(
         symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high)))
+
+
+def _targets(order: list[UOp]) -> set[UOp]:
+    """What gradients are of."""
+    return {g.src[0] for g in order if g.op is o.GRADIENT}
 
 
 def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:

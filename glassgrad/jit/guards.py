@@ -154,22 +154,24 @@ class Walk:
         text = way.expression.format(source)
         self.bindings.append(Binding(way, holder, "", value, path, source, text))
         if way in (SIZE, TEXTS):                            # nothing of another type equals them
-            self._unless(f"{text} == {self._constant(value)}")
+            self._unless(f"{text} == {value if way is SIZE else self._constant(value)}")
         else:
             self._compare(text, value)
 
     def _compare(self, text: str, value: Any) -> None:
         """Compare a value that another equal one may stand for."""
-        kept = self._constant(value)
-        exact = value is None or isinstance(value, bool)
-        self._unless(f"{text} is {kept}" if exact else f"{text} is {kept} or same({text}, {kept})")
+        if value is None or isinstance(value, bool):
+            self._unless(f"{text} is {value}")
+        else:
+            kept = self._constant(value)
+            self._unless(f"{text} is {kept} or same({text}, {kept})")
 
     def _recognize(self, value: Any, variable: str) -> None:
         """Compare an object: by class where its content is compared as well, else by identity."""
         kind = type(value)
         if issubclass(kind, (Tensor, list, dict, tuple, deque, set, frozenset)) or _is_small_array(value):
             known = "" if self._weak or issubclass(kind, Tensor) else f"{variable} is {self._constant(value)} or "
-            self._unless(f"{known}{variable}.__class__ is {self._constant(kind)}")
+            self._unless(f"{known}type({variable}) is {self._constant(kind)}")
         elif not self._weak or issubclass(kind, (type, types.ModuleType)):
             self._unless(f"{variable} is {self._constant(value)}")
         else:
@@ -177,7 +179,7 @@ class Walk:
                 kept = self._constant(weakref.ref(value))
                 self._unless(f"{variable} is not None and {variable} is {kept}()")
             except TypeError:                    # then by class: its attributes are compared as well
-                self._unless(f"{variable}.__class__ is {self._constant(kind)}" if _is_open(kind) else
+                self._unless(f"type({variable}) is {self._constant(kind)}" if _is_open(kind) else
                              f"{variable} is {self._constant(value)}")
 
     def _part(self, value: Any, text: str, path: str) -> None:
@@ -336,7 +338,7 @@ class Guards:
         for i, b in enumerate(raised):
             number = numbers[id(b)]
             names[f"kind{i}"] = type(b.value)
-            lines[walk.tests[number]] = (f"if {b.text}.__class__ is not kind{i}: return {number}", number)
+            lines[walk.tests[number]] = (f"if type({b.text}) is not kind{i}: return {number}", number)
         self._why = [f"{b.path} is no longer {_shown(b.value)}" for b in walk.bindings] + ["a tensor it uses is gone"]
         tensors = [*walk.tensor_names, *[f"hidden{i}" for i in range(len(hidden))]]
         for i, tensor in enumerate(hidden):

@@ -16,6 +16,7 @@ import ctypes
 import gc
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -91,10 +92,11 @@ class HostMemory:
     on_host = in_parts = True
 
     def __init__(self) -> None:
-        self._free: dict[int, list[int]] = {}   # size -> addresses, the last released last
+        self._free: defaultdict[int, list[int]] = defaultdict(list)     # size -> addresses, the last released last
         self._order: dict[int, int] = {}        # address -> size of pooled blocks above 64 KiB, oldest first
         self._slabs: dict[int, list[int]] = {}  # size -> slabs
-        self._live = self._pooled = self._peak = 0
+        self._live = self._peak = 0
+        self._total = 0                         # bytes of all blocks, live or free
         self._most_pooled = 0                   # what POOL_MB is known to allow
         # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
         self._lock = held_at_fork(threading.RLock(), "memory")
@@ -109,17 +111,13 @@ class HostMemory:
         if size > _SMALL:  # small blocks are counted when their slab is made
             self._check_limit(size)
         with self._lock:
-            free = self._free.get(size)
-            if free:
-                address = free.pop()
-                self._pooled -= size
-                if size > _SMALL:
-                    del self._order[address]
-            else:
-                address = self._fresh(size)
-            self._live += size
-            if self._live > self._peak:
-                self._peak = self._live
+            free = self._free[size]
+            address = free.pop() if free else self._fresh(size)
+            if size > _SMALL:
+                self._order.pop(address, None)
+            self._live = live = self._live + size
+            if live > self._peak:
+                self._peak = live
         return MemoryBlock(address, nbytes, size)
 
     def release(self, block: MemoryBlock) -> None:
@@ -132,14 +130,13 @@ class HostMemory:
             return
         with self._lock:
             self._live -= size
-            self._pooled += size
-            self._free.setdefault(size, []).append(address)
+            self._free[size].append(address)
             if size > _SMALL:
                 self._order[address] = size
                 # Reading a setting costs more than all the rest, so not for every block.
-                if size >= _LARGE or self._pooled > self._most_pooled:
+                if size >= _LARGE or self._total - self._live > self._most_pooled:
                     self._trim(settings.POOL_MB * _MEBIBYTE)
-                    self._most_pooled = self._pooled
+                    self._most_pooled = self._total - self._live
 
     def copy_in(self, address: int, data: Any) -> None:
         """Copies bytes to an address."""
@@ -149,10 +146,7 @@ class HostMemory:
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
         """Copies the bytes at an address."""
-        out = bytearray(nbytes)
-        if nbytes:
-            ctypes.memmove((ctypes.c_char * nbytes).from_buffer(out), address, nbytes)
-        return out
+        return bytearray((ctypes.c_char * nbytes).from_address(address))
 
     def empty_cache(self) -> None:
         """Gives all pooled memory back to the system."""
@@ -165,7 +159,7 @@ class HostMemory:
     def stats(self) -> Stats:
         """Counts of bytes, rounding included."""
         with self._lock:
-            return Stats(self._live, self._pooled, self._peak)
+            return Stats(self._live, self._total - self._live, self._peak)
 
     def reset_peak(self) -> None:
         """Counts the peak from now on."""
@@ -176,6 +170,7 @@ class HostMemory:
         if size <= _SMALL:
             return self._carve(size)
         address = self._map(size, HUGE_PAGE if size >= _LARGE else PAGE)
+        self._total += size
         if size >= _LARGE:
             advise_huge(address, size)
         return address
@@ -187,9 +182,9 @@ class HostMemory:
         self._slabs.setdefault(size, []).append(slab)
         blocks = list(range(slab, slab + SLAB - size + 1, size))
         blocks.reverse()  # the pool returns its last block first: blocks are used in rising order
+        self._total += size * len(blocks)
         address = blocks.pop()
-        self._free.setdefault(size, []).extend(blocks)
-        self._pooled += size * len(blocks)
+        self._free[size].extend(blocks)
         return address
 
     def _map(self, size: int, alignment: int) -> int:
@@ -221,16 +216,16 @@ class HostMemory:
 
     def _trim(self, limit: int) -> None:
         """Unmaps the blocks that were released longest ago, until the pool fits."""
-        while self._pooled > limit and self._order:
+        while self._total - self._live > limit and self._order:
             address = next(iter(self._order))
             size = self._order.pop(address)
             self._free[size].remove(address)
-            self._pooled -= size
+            self._total -= size
             unmap_pages(address, size)
 
     def _free_slabs(self, size: int, slabs: list[int]) -> None:
         """Unmaps the slabs of one size in which every block is free."""
-        free = self._free.get(size, [])
+        free = self._free[size]
         counts: dict[int, int] = {}
         for address in free:
             slab = address & -SLAB
@@ -238,7 +233,7 @@ class HostMemory:
         empty = {slab for slab in slabs if counts.get(slab, 0) == SLAB // size}
         slabs[:] = [slab for slab in slabs if slab not in empty]
         self._free[size] = [address for address in free if address & -SLAB not in empty]
-        self._pooled -= size * (SLAB // size) * len(empty)
+        self._total -= size * (SLAB // size) * len(empty)
         for slab in empty:
             unmap_pages(slab, SLAB)
 

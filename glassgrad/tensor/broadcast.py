@@ -60,12 +60,12 @@ def number(value: Any, dtype: DType, op: o.Op = o.ADD) -> UOp:
     (dtypes.float16, dtypes.float32, dtypes.int32)
     """
     kind = dtype.kind
+    if kind == "f":
+        return const(value, dtype)
     if isinstance(value, Length):
         return const(value, dtypes.default_int if kind == "b" else dtype)
     if value is True or value is False:
         return const(value, dtype)
-    if kind == "f":
-        return const(value if type(value) is float else _as_float(value), dtype)
     if isinstance(value, float):
         return const(value, dtypes.default_float)
     if kind == "b":

@@ -279,8 +279,10 @@ def few_numbers(node: UOp) -> list[int]:
 
 
 def number_in(node: UOp, device: str) -> Any:
-    """The one number of a node with one element."""
-    return numbers_of(node, device)[0]
+    """The one number of a node with one element: copied, which costs less than to be a reader of its memory."""
+    refuse_reading("the value of a tensor with one element")
+    value = value_of(node, device)
+    return numbers_of(node, device)[0] if value.op is o.SHRINK else _typed(value.base.arg.copy_out(), node.dtype)[0]
 
 
 def _typed(data: memoryview, dtype: DType) -> Any:

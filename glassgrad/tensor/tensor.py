@@ -20,10 +20,9 @@ from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.registry import registry
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, is_only_leaf, leaves_among, others_at,
-                                              refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
+from glassgrad.tensor.autograd.leaves import (RESET, assigned, computed_at, hold, is_only_leaf, leaves_among,
+                                              refuse_cut_off, refuse_replaced, started_from)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
 from glassgrad.tensor.base import Self
@@ -90,18 +89,12 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         if others or self._storage is not None:
             tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
-            earlier = t.uop
-            if (storage := t._storage) is not None and t._steps and earlier is not node:
+            if (storage := t._storage) is not None and t._steps and t.uop is not node:
                 if is_shared(t):
                     storage.keep()
                 else:
                     leave(t)                     # a view of what is gone: it has a value of its own
-            wants = t._requires_grad is not False
-            # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-            t.uop = distinct(node) if wants and others_at(node, t) else node
-            hold(t)
-            if wants and t.uop is not earlier and registry.is_leaf(t, earlier):
-                still_a_leaf(t, earlier)         # it is the same value
+            computed_at(node, t)
         for view, owner in views:
             view.uop = applied(view._steps, owner.uop)
             hold(view)

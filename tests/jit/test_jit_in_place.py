@@ -65,7 +65,7 @@ def test_weights_and_gradients_stay_where_they_are() -> None:
     places = []
     for _ in range(CALLS):
         step(rand(8, 12))
-        places.append([(w.uop.arg.address, w.grad.uop.base.arg.address) for w in (model.first, model.bias)])
+        places.append([(w.uop.arg.address, w.grad.uop.base.arg.address) for w in model.tensors()])
     assert all(place == places[4] for place in places[4:])
 
 

@@ -231,7 +231,6 @@ def test_short_sequences_are_left_to_several_kernels(rows: int, keys: int, size:
     (AVX512, dtypes.float32, None), (GPU, dtypes.float32, "groups of threads have no tiles for it")])
 def test_a_target_may_want_its_scores_stored(target: Target, dtype: object, why: str | None) -> None:
     assert target.why_scores_are_stored(dtype) == why  # type: ignore[arg-type]
-    assert (target.why_scores_are_stored(dtype, symbolic=True) is None) == (target is AVX512)  # type: ignore[arg-type]
 
 
 def test_gradients_are_those_of_several_kernels() -> None:

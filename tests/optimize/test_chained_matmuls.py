@@ -17,7 +17,7 @@ import pytest
 from cuda_compiler import needs_nvrtc, spilled_bytes
 from shim_device import KernelFault, needs_cxx, registered, run_kernel as run_source, runtime
 
-from glassgrad import Context, Device, Tensor, dtypes
+from glassgrad import Context, Device, GlobalCounters, Tensor, Variable, dtypes
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.lower.loops import Kernel
@@ -119,6 +119,37 @@ def test_trees_are_right(name: str, dtype: DType, is_causal: bool) -> None:
     assert distance(got, exactly(*values, causal(rows, keys) if is_causal else 0.0)) < CLOSE[dtype]
 
 
+ENDS = {"rows and keys": (None, None, 70), "one of each": (None, None, 1), "whole blocks": (None, None, 128),
+        "as many as there may be": (None, None, 150), "keys": (90, None, 70), "few keys": (90, None, 3),
+        "rows": (None, 90, 70)}
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", ENDS)
+def test_rows_and_keys_may_end_at_a_value(name: str, chip: str, is_causal: bool) -> None:
+    """Nothing is read or stored past the value: what lies there is no number."""
+    fixed_rows, fixed_keys, n = ENDS[name]
+    most, length = 150, Variable("n", 1, 150).bind(n)
+    shapes = ((2, fixed_rows or most, 32), (2, fixed_keys or most, 32), (2, fixed_keys or most, 24))
+    q, k, v = (Tensor.zeros(*shape, dtype=BF16).contiguous().realize() for shape in shapes)
+    q = q if fixed_rows else q[:, :length]
+    k, v = (k, v) if fixed_keys else (k[:, :length], v[:, :length])
+    [item] = q.scaled_dot_product_attention(k, v, is_causal=is_causal).schedule()
+    target = replace(CPU_UNIT, units=CHIPS[chip].units)
+    kernel = optimize(lower(item.ast, blocks=target.score_blocks), target)
+    assert [move.split("(")[0] for move in kernel.moves] == ["held"]
+    rows, keys, values = fixed_rows or n, fixed_keys or n, numbers(*shapes)
+    mask = causal(rows, keys) if is_causal else 0.0
+    wanted = exactly(values[0][:, :rows], values[1][:, :keys], values[2][:, :keys], mask)
+    for x, size in zip(values, (rows, keys, keys)):
+        x[:, size:] = np.nan
+    out = np.zeros(2 * shapes[0][1] * 24, np.uint16)
+    run_kernel(kernel, [out, *[_stored(x, BF16) for x in values], np.array(n, np.int64)])
+    got = _widened(out, BF16).reshape(2, -1, 24)
+    assert distance(got[:, :rows], wanted) < CLOSE[BF16] and not got[:, rows:].any()
+
+
 def _stored(x: np.ndarray, dtype: DType) -> np.ndarray:
     return x.astype(np.float16).ravel() if dtype is F16 else (x.view(np.uint32) >> 16).astype(np.uint16).ravel()
 
@@ -185,6 +216,23 @@ def test_sources_are_right_and_free_of_races(form: str, shim: str) -> None:
     names = [lower(item.ast).name.split("_")[0] for item in out.schedule()]
     assert names.count("online") == 1, names
     assert distance(out.cast("float32").numpy(), reference(*values)) < CLOSE[BF16]
+
+
+@needs_cxx
+def test_one_source_serves_lengths_that_change(shim: str) -> None:
+    """Memory is as long as the value: strides are numbers that a kernel is given."""
+    made = 0
+    for n in (5, 6, 7, 64, 65, 150):
+        [x] = numbers((1, n, 3 * 32))
+        before = GlobalCounters.schedules
+        y = Tensor(x, device=shim).cast(BF16).realize()
+        q, k, v = (part.reshape(1, n, 2, 16).permute(0, 2, 1, 3) for part in y.chunk(3, dim=-1))
+        out = q.scaled_dot_product_attention(k, v, is_causal=True).permute(0, 2, 1, 3).reshape(1, n, 32).realize()
+        made = GlobalCounters.schedules - before
+        a, b, c = (part.reshape(1, n, 2, 16).transpose(0, 2, 1, 3) for part in np.split(x, 3, -1))
+        wanted = exactly(a, b, c, causal(n, n)).transpose(0, 2, 1, 3).reshape(1, n, 32)
+        assert distance(out.cast("float32").numpy(), wanted) < CLOSE[BF16], n
+    assert made == 0
 
 
 @needs_cxx

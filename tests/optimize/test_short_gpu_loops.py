@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.loops import Kernel, counter
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads, pieces
+from glassgrad.compiler.optimize.plain.short_gpu_loops import GroupNest, in_threads, pieces, shared_loops
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
@@ -36,6 +36,16 @@ def normalized(x: Tensor) -> Tensor:
 
 def pooled_gradient(x: Tensor) -> Tensor:
     return (normalized(x).max_pool2d((2, 2)) ** 2).sum().gradient(x)[0]
+
+
+def enlarged(x: Tensor) -> Tensor:
+    """Twice as many rows and columns, each pixel mixed with its neighbours by where it lies."""
+    n, c, h, w = x.shape[0], x.shape[1], x.shape[2] - 1, x.shape[3] - 1
+    corners = [x[:, :, i:i + h, j:j + w].reshape(n, c, h, 1, w, 1).expand(n, c, h, 2, w, 2)
+               for i in (0, 1) for j in (0, 1)]
+    row, column = Tensor.arange(2).reshape(1, 1, 1, 2, 1, 1), Tensor.arange(2)
+    out = corners[0] * (1 - row) + corners[1] * row * column + corners[2] * column - corners[3]
+    return out.reshape(n, c, 2 * h, 2 * w)
 
 
 EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
@@ -58,12 +68,28 @@ EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "sums over the first axis": (lambda x: x.sum(0), (300, 7)),
     "short rows": (lambda x: x.sum(1), (70, 8)),
     "rows that two loops count": (lambda x: (x + Tensor.arange(40).reshape(1, 40, 1).sin()).sum((0, 1)), (9, 40, 300)),
+    "neighbours that read the same": (enlarged, (5, 3, 9, 12)),
+    "neighbours that read the same, of odd rows": (enlarged, (6, 3, 7, 5)),
+    "rows that read the same": (lambda x: (x[:4].sum(0, keepdim=True) * Tensor.arange(6).reshape(6, 1, 1, 1)).exp(),
+                                (4, 5, 7, 9)),
     "integers": (lambda x: x.cast("int32").sum((0, 2)), (60, 3, 21)),
 }
 
 
 def tree(ast: UOp, target: Target) -> Kernel:
     return optimize(lower(ast, keep_bytes=target.row_bytes), target, products=False)
+
+
+def test_a_thread_has_neighbours_that_read_the_same_where_threads_are_left() -> None:
+    x = Tensor(Inputs().leaf(np.zeros((5, 3, 9, 13), np.float32)))
+    found = GroupNest.of(lower(enlarged(x).schedule()[-1].ast).phases[0].body)
+    assert found is not None and found.results == 5 * 3 * 16 * 24
+
+    def neighbours(few_tasks: int) -> list[int]:
+        return [*shared_loops(found, replace(SMALL, few_tasks=few_tasks)).values()]
+    assert neighbours(few_tasks=90) == [2, 2], "16 threads in each of 90 groups have four results"
+    assert neighbours(few_tasks=91) == [2]
+    assert neighbours(few_tasks=181) == []
 
 
 @pytest.mark.parametrize("target", [SMALL, replace(SMALL, few_tasks=60), GPU], ids=["small", "more groups", "gpu"])

@@ -11,7 +11,8 @@ from cuda_compiler import needs_nvrtc, spilled_bytes
 from loop_kernels import HOPPER, Inputs, check
 from shim_device import needs_cxx
 
-from glassgrad import Tensor
+from glassgrad import Tensor, Variable
+from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
@@ -58,6 +59,34 @@ def test_trees_compute_the_same(name: str) -> None:
         return seen[-1]
     check(rewrite([make(*operands).uop], ALGEBRA), values, compiled, name)
     assert any(kernel.moves[0].startswith("warps(") for kernel in seen), [k.moves for k in seen]
+
+
+@pytest.mark.parametrize("family, dtype", [("warps", BF16), ("staged", dtypes.float32)])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("both", [False, True])
+def test_rows_and_columns_may_end_at_a_value(family: str, dtype: DType, n: int, both: bool) -> None:
+    """In blocks of 64, the last of which is gated: what lies past the value is no number, and nothing is stored."""
+    most, length, rng = 200, Variable("n", 1, 200).bind(n), np.random.default_rng(n)
+    shapes = ((most, 80), (most if both else 72, 80), (most, most if both else 72))
+    x, w, more = (Tensor.zeros(*shape, dtype=dtype).contiguous().realize() for shape in shapes)
+    columns = n if both else 72
+    out = x[:length] @ (w[:length] if both else w).T + (more[:length, :length] if both else more[:length])
+    kernel = tree(out.schedule()[-1].ast)
+    assert [move.split("(")[0] for move in kernel.moves] == [family]
+    values = [(rng.integers(-8, 9, shape) / 8).astype("float32") for shape in shapes]
+    a, b, c = (v.astype("float64") for v in values)
+    wanted = a[:n] @ b[:columns].T + c[:n, :columns]
+    for array, ends in zip(values, ((n,), (columns,), (n, columns))):
+        array[ends[0]:] = np.nan
+        if len(ends) == 2:
+            array[:, ends[1]:] = np.nan
+    stored = [v.ravel() if dtype is not BF16 else (v.ravel().view(np.uint32) >> 16).astype(np.uint16) for v in values]
+    result = np.zeros(shapes[2], np.dtype(dtype.format)).ravel()
+    run_kernel(kernel, [result, *stored, np.array(n, np.int64)])
+    got = result.reshape(shapes[2])
+    got = got if dtype is not BF16 else (got.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(got[:n, :columns], wanted, rtol=1e-2 if dtype is BF16 else 1e-5, atol=1e-5)
+    assert not got[n:].any() and not got[:, columns:].any()
 
 
 def test_a_chip_with_a_faster_unit_takes_that() -> None:

@@ -32,7 +32,6 @@ OPENED_WHEN_NEEDED = {
     "engine/compiled_schedule.py": "CHECK loads the interpreter",
     "engine/check/compare.py": "what finds a fault and writes a script about it, only where there is one",
     "engine/check/bisect.py": "CHECK interprets loop trees, which loads NumPy",
-    "engine/changing_sizes/size_families.py": "only kernels with a variable are compared with the families of tilings",
     "tensor/tinygrad_methods.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
     "compiler/graph/uop.py": "view.py is built on uop.py, and few ever ask for it; pictures are for notebooks",
     "compiler/schedule/kernels.py": "pictures are for notebooks",

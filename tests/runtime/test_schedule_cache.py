@@ -73,6 +73,23 @@ def test_a_second_process_schedules_nothing(tmp_path: Path) -> None:
     assert (first[1], second[1]) == ("1", "0")
 
 
+def test_a_second_process_loads_no_optimizer_for_lengths_that_change(tmp_path: Path) -> None:
+    """Which kernels are tiled is told by their moves alone."""
+    script = """
+        import sys
+        from glassgrad import Tensor, GlobalCounters
+        w = Tensor.ones(8, 8).contiguous().realize()
+        for n in (3, 4, 5):
+            x = Tensor([[1.0] * 8] * n).realize()
+            for _ in range(24):
+                x = (x @ w * 0.125 + 0.25).relu()
+            x.realize()
+        print(GlobalCounters.schedules < 6, "glassgrad.compiler.optimize.moves.loop_moves" in sys.modules)
+    """
+    first, second = (run_script(script, CACHE_DIR=str(tmp_path))[0].splitlines() for _ in range(2))
+    assert (first, second) == (["True True"], ["True False"])
+
+
 def test_random_graphs_have_the_same_results_by_schedules_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_cache, "LEAST_NODES", 1)
     for seed in range(20_000, 20_030):

@@ -301,6 +301,22 @@ def test_a_device_that_takes_few_buffers_gets_more_kernels(buffers: int) -> None
     assert MANY_BUFFERS in reasons
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_new_value_of_an_input_is_computed_after_the_other_readers_of_the_old_one(swapped: bool) -> None:
+    """So that it can be written over the old one, as a jit does with the weights of a step."""
+    w, x, rate = ready(6, 6), ready(6, 6), ready(1)
+    new, other, third = w - rate * x, w @ x, w.sum(0)
+    planned = planned_of(*([third, other, new] if swapped else [new, other, third]))
+    check_schedule(planned)
+    assert [item.ast.src[0].src[1].op is o.SUB for item in planned.items] == [False, False, True]
+
+
+def test_two_values_that_replace_each_other_are_computed_in_some_order() -> None:
+    a, b = ready(4, 4), ready(4, 4)
+    planned = planned_of(a + b.sum(0), b + a.sum(0), a * 2 + (b @ a), b * 2 + (a @ b))
+    check_schedule(planned)
+
+
 # -- what every schedule promises ----------------------------------------------------------------------------
 def planned_of(*tensors: Tensor) -> Schedule:
     sinks, params = with_params(normalize([t.uop for t in tensors]), ())

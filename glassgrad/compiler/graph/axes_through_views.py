@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Shape
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
@@ -129,6 +130,13 @@ def varies(order: list[UOp], known: dict[UOp, AxisSet] | None = None) -> dict[UO
         else:
             found[node] = nontrivial(node.shape)
     return found
+
+
+def varies_along(node: UOp, known: dict[UOp, AxisSet]) -> AxisSet:
+    """Along which axes a value changes; each node is looked at once, however many sums stand above it."""
+    if node not in known:
+        varies(toposort([node], lambda n: [s for s in n.src if s not in known]), known)
+    return known[node]
 
 
 def _edges(node: UOp) -> AxisSet:

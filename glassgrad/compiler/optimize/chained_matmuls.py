@@ -40,13 +40,13 @@ def in_registers(body: list[Statement], target: Target, decisions: Decisions) ->
     """for tasks: nests  ->  TASK ..: nests over registers      refuses (None): no unit for it, or other memory"""
     loops, inner = task_loops(body)
     plan = HeldPlan.of(inner, target)
-    if plan is None or any(f.stop is not None for f in loops):
+    if plan is None:
         return None
     unit = plan.unit
     own = Tiling("held", plan.row.arg.size // unit.rows, 1, lanes=plan.threads, unit=unit.name, left="shared",
                  right="shared")
     chosen = decisions.ask(own, lambda c: None)
-    return nested([f.range for f in loops], HeldNests(plan, chosen.ahead).statements(inner), TASK)
+    return moves.around(loops, HeldNests(plan, chosen.ahead).statements(inner))
 
 
 @dataclass

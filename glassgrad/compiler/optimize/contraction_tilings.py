@@ -8,9 +8,11 @@ name. Does not know what pays on a processor: that is data (targets/).
 
 from __future__ import annotations
 
+from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, times
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, task_loops, walk
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, counter, expressions, ranges_of,
+                                            task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -68,9 +70,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     if plan is None:
         return None
     phases = RegisterTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
-    for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in product.stops]:
-        loop.stop = product.stops[loop.range]
-    return [*before, *[few_tasks(phase) for phase in phases]]
+    return [*before, *[few_tasks(phase) for phase in product.ended(phases)]]
 
 
 @move(lambda body, *_: [body])
@@ -83,6 +83,8 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     one more loop around them. The last small block begins 8 before the end, so that none of its rows is beyond it; rows
     that the block before it has are not stored again. There are no large blocks where the other factor stays in a cache
     anyway. Where several loops end at values, all are cut into blocks of 16 alone. Each case is code to compile.
+    For groups of threads there are blocks of 64 alone, and the last goes past the end: a group takes as long for a part
+    of a block as for all of it.
     refuses (returns the body): there is no such loop
     """
     loops, inner = task_loops(body)
@@ -93,6 +95,8 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends:
         return [body]
+    if target.groups:
+        return [_gated_blocks(loops, ends, inner)]
     if len(ends) > 1:
         return _small_blocks(loops, ends, inner, NARROW, rest_of=0)
     size = NARROW if ends[0].range in product.with_lanes_right().n else SMALL
@@ -100,6 +104,28 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     if 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
         return _small_blocks(loops, ends, inner, size, rest_of=0)
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, NARROW, rest_of=BLOCK)]
+
+
+def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> list[Statement]:
+    """Blocks of 64 alone, the last of which goes past the end: nothing is read or stored there."""
+    places, gates, blocks = dict[UOp, UOp](), dict[UOp, UOp](), list[For]()
+    around = {f.range: f for f in loops}
+    for f in ends:
+        assert f.stop is not None
+        name, row = f.range.arg.name, counter(f.range.arg.name, BLOCK)
+        block = counter(name + "b", -(-f.range.arg.size // BLOCK))
+        places[f.range] = add(multiply(block, BLOCK), row)
+        gates[row] = less(places[f.range], f.stop)
+        blocks.append(For(block, TASK, [], divide(add(f.stop, index(BLOCK - 1)), BLOCK)))
+        around[f.range] = For(row, TASK, [])
+    cut = moves.rebuild(inner, places)
+    for row, gate in gates.items():
+        reads = [n for n in toposort([e for s in walk(cut) for e in expressions(s)]) if n.op is o.LOAD]
+        cut = moves.rebuild(cut, {n: moves.edge_gate(n, gate) for n in reads if row in ranges_of(n)})
+        for s in cut:
+            if isinstance(s, Store):
+                s.gate = both(gate, s.gate)
+    return moves.around([*blocks, *around.values()], cut)
 
 
 def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[Statement]:

@@ -260,7 +260,8 @@ class _Plan(InlinedValues):
             if padded is None:
                 return NOTHING
             self.inlined[source] = inside = NOTHING._replace(cost=source.op.cost)
-        if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and not self.feeds_contraction(node):
+        if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and \
+                not self.feeds_contraction(node) and not self.chosen_by_position(node):
             self.store(source, "costly, and repeated many times")
             return NOTHING
         if node.op is o.EXPAND and node.size >= FEWER * source.size:

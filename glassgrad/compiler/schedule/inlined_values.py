@@ -30,6 +30,7 @@ class FusionLimits(NamedTuple):
     buffers: int = 1 << 30         # that a kernel can be given
     pads_as_read: bool = False     # a window's image is stored without its padding
     side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
+    products_per_byte: int = 0     # of float32 that are done while a byte is stored: fewer products may be worth bytes
     masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
 
 
@@ -162,6 +163,12 @@ class InlinedValues:
         """A repeated factor of a sum of products is packed once, so what it costs is paid once. All that read it are
         such sums: a layer's and that of its gradient, for example."""
         return all(self._read_by_contractions(node))
+
+    def chosen_by_position(self, node: UOp) -> bool:
+        """Whether positions alone say where a value is read, by all that read it: one of several that are put side by
+        side. It is not needed as often as it is repeated."""
+        return all(reader.op is o.WHERE and not any(n.op in (o.BUFFER, o.PARAM) for n in toposort([reader.src[0]]))
+                   for reader in self.readers.get(node, ()))
 
     def is_factor(self, node: UOp) -> bool:
         """Whether a sum of products reads a value, whatever else does."""

@@ -4,7 +4,8 @@ Results of equal shape, but for axes of length 1, that belong together share one
 from it element by element (a gradient and the updated weight), and results that read the same values (an optimizer's
 moments). So do reductions of the same rows on a GPU, such as a mean and a variance, and small maps of one shape that
 have nothing to do with each other, such as the updates of many biases: a launch takes longer than they do. Kernels run
-after those they read from, and those that let go of memory before those that take some.
+after those they read from, and those that let go of memory before those that take some. What computes a new value of
+an input (an optimizer's step) runs after the others that read the old one, so that a jit can write it over that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from heapq import heappop, heappush
+from operator import or_
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
@@ -66,21 +69,16 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
         for other in roots[:-1]:
             reads.update((r, reads.get(r, True) and plain) for r, plain in _reads(other, reasons)[0].items())
         bit = 1 << len(groups)
-        needs = bit
         reads = {r: plain for r, plain in reads.items() if r not in roots}
-        for r in reads:
-            if r in group_of:
-                needs |= group_of[r].needs
+        needs = bit | _needs(reads, group_of)
         rows = _rows(node, reads, reasons) if reduces and few_rows else None
         if rows is not None and rows.last and node.size < few_rows:
             rows = None
         fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
         alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None) or \
             any(r.size == node.size for r in roots[:-1])         # sums of several chains: what reads two has its own
-        joined = None
-        if not alone:
-            joined = _join(fresh, by_shape.get(squeezed(node), [])[-MOST_RESULTS:], group_of, groups, reasons,
-                           buffers)
+        near = by_shape.get(squeezed(node), [])[-MOST_RESULTS:]
+        joined = None if alone else _join(fresh, near, group_of, groups, reasons, buffers)
         if joined is None:
             groups.append(fresh)
             group_of.update((root, fresh) for root in roots)
@@ -92,7 +90,7 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
         for maps in by_shape.values():
             small = [group for group in maps if not group.reduces]
             _join_small_maps(small, groups, group_of, min(side_by_side, buffers))
-    return _in_memory_order(groups, group_of, outputs)
+    return _new_values_later(_in_memory_order(groups, group_of, outputs), outputs)
 
 
 def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_of: dict[UOp, KernelGroup],
@@ -108,13 +106,22 @@ def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_o
             continue
         into.roots += group.roots
         into.reads |= {r: plain and into.reads.get(r, True) for r, plain in group.reads.items()}
-        both, needs = into.bit | group.bit, into.needs | group.needs
-        for other in groups:
-            if other.needs & both:
-                other.needs |= needs
-        into.bit = both
+        into.bit |= group.bit
+        _add_needs(groups, into.bit, into.needs | group.needs)
         group_of.update((root, into) for root in group.roots)
         groups.remove(group)
+
+
+def _needs(values: Iterable[UOp], group_of: dict[UOp, KernelGroup]) -> int:
+    """The groups that compute some values, and all that these wait for."""
+    return reduce(or_, [group_of[value].needs for value in values if value in group_of], 0)
+
+
+def _add_needs(groups: list[KernelGroup], bit: int, needs: int) -> None:
+    """A group waits for others from now on, and so does what waits for it."""
+    for group in groups:
+        if group.needs & bit:
+            group.needs |= needs
 
 
 def _values(group: KernelGroup) -> int:
@@ -146,10 +153,7 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
         inside = [r for r in fresh.reads if r in group.roots]
         if any(reasons[r] == LONG_ENOUGH for r in inside):
             continue                      # it was cut there on purpose
-        outside_needs = 0
-        for r in fresh.reads:
-            if r in group_of and r not in group.roots:
-                outside_needs |= group_of[r].needs
+        outside_needs = _needs([r for r in fresh.reads if r not in group.roots], group_of)
         if outside_needs & group.bit:
             continue                      # it waits for a third kernel that waits for this group: a circle
         together = all(fresh.reads[r] for r in inside) if inside else \
@@ -160,20 +164,15 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
         for r, plain in fresh.reads.items():
             if r not in group.roots:
                 group.reads[r] = group.reads.get(r, True) and plain
-        added = outside_needs & ~group.needs
-        group.needs |= outside_needs
-        if added:
-            for other in groups:
-                if other.needs & group.bit:
-                    other.needs |= added
+        if outside_needs & ~group.needs:
+            _add_needs(groups, group.bit, outside_needs)
         return group
     return None
 
 
 def _short(root: UOp, reasons: dict[UOp, str]) -> bool:
     """Whether a result takes so few operations that it may share a kernel for the sake of a number that both read."""
-    computed = [n for n in _inside(root, reasons) if n.op in o.ELEMENTWISE or n.op is o.RANDOM]
-    return sum([n.op.cost for n in computed]) < LONG_MAP
+    return sum([n.op.cost for n in _inside(root, reasons) if n.op in o.ELEMENTWISE or n.op is o.RANDOM]) < LONG_MAP
 
 
 def _same_rows(fresh: KernelGroup, group: KernelGroup) -> bool:
@@ -209,10 +208,7 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
 def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> ReducedRows | None:
     """What all reductions of a result go along; None where they differ, or nothing of that size is read."""
     found = {ReducedRows(n.src[0].shape, tuple(n.arg.axes)) for n in _inside(root, reasons) if n.op in o.REDUCE}
-    if len(found) != 1:
-        return None
-    [rows] = found
-    return rows if rows.among(reads) else None
+    return found.pop() if len(found) == 1 and next(iter(found)).among(reads) else None
 
 
 def squeezed(node: UOp) -> Shape:
@@ -271,6 +267,24 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
             if not missing[follower]:
                 heappush(frees if takes[follower] <= 0 else ready, follower)
     return out
+
+
+def _new_values_later(order: list[KernelGroup], outputs: set[UOp]) -> list[KernelGroup]:
+    """The groups with those moved back that alone compute an output which could be written over an input: behind the
+    others that read the input, unless one of these waits for it."""
+    readers: dict[UOp, list[KernelGroup]] = {}
+    for group in order:
+        for value in group.reads:
+            readers.setdefault(value, []).append(group)
+    for value, found in readers.items():
+        like = (value.dtype, squeezed(value))
+        writers = [group for group in found if value.op is o.PARAM and group.reads[value] and any(
+            r in outputs and (r.dtype, squeezed(r)) == like for r in group.roots)]
+        if len(writers) == 1 and len(found) > 1:
+            at, last = order.index(writers[0]), max(map(order.index, found))
+            if not any(group.needs & writers[0].bit for group in order[at + 1:last + 1]):
+                order.insert(last, order.pop(at))
+    return order
 
 
 def _bytes(node: UOp) -> int:

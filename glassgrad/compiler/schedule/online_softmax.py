@@ -23,8 +23,8 @@ from glassgrad.compiler.graph.axes_through_views import AxisSet, carried
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import least
 
-# device, type of the factors, numbers of a key or value, whether the number of scores is symbolic: why they are stored
-StoresScores = Callable[[str, DType, int, bool], "str | None"]
+# device, type of the factors, numbers of a key or value: why scores are stored
+StoresScores = Callable[[str, DType, int], "str | None"]
 LEAST_KEYS = 128       # two blocks: what would be stored of fewer scores stays in a cache
 LEAST_ROWS = 32        # that a block shares its keys among
 ONE_PASS = "softmax(scores) times values, in one pass: the scores are not stored"
@@ -265,8 +265,7 @@ def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | Non
             return f"{rows} rows are few"
     if stores_scores is None:
         return None
-    return stores_scores(chain.total.device or device, stored_type(chain.keys[0]), max(terms, columns),
-                         chain.weights.symbolic)
+    return stores_scores(chain.total.device or device, stored_type(chain.keys[0]), max(terms, columns))
 
 
 def stored_type(factor: UOp) -> DType:

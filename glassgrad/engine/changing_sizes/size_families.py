@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
+from glassgrad.compiler.optimize.product.families import FAMILIES
 from glassgrad.compiler.schedule.computed_factors import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, grown_from_one, with_variable
@@ -32,6 +33,8 @@ MOST_SEEN = 12            # sizes that no variable fits, until a skeleton is giv
 FIXED_AFTER = 50          # runs of one size, until that size is compiled for itself
 
 UNTILED = 1 << 24         # multiply-adds of a product that is left to plain loops, until one for its own size pays
+IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26, "staged": 1 << 26}     # the same, of families whose blocks are for
+# groups of threads on a GPU: kernels for one size have copies that run ahead
 READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, because where a sum ends is a value
 
 
@@ -273,17 +276,18 @@ def _at(length: Size, value: int) -> int:
 
 def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
     """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: products
-    that no tiling takes, and those with a sum that ends at the value, whose factors are not packed, while small."""
-    from glassgrad.compiler.optimize.product.tiling_parameters import FAMILIES
+    that no tiling takes, those in blocks for groups of threads, and those with a sum that ends at the value, whose
+    factors are not packed, while small."""
     limits: list[tuple[Size, int]] = []
     for ast, program in {item.ast: program for item, program in zip(items, programs)}.items():      # layers repeat
-        tiled = any(move.split("(")[0] in FAMILIES for move in getattr(program, "moves", ()))
+        families = FAMILIES.keys() & {move.split("(")[0] for move in getattr(program, "moves", ())}
+        of_groups = [IN_GROUPS[family] for family in families if family in IN_GROUPS]
         for n in ast.toposort():
             if n.op is o.SUM and n.src[0].op is o.MUL:
                 depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])
                 columns = next((size for size in reversed(n.shape) if size != 1), 1)
-                if not tiled:
-                    limits.append((n.src[0].elements, UNTILED))
+                if of_groups or not families:
+                    limits.append((n.src[0].elements, min(of_groups, default=UNTILED)))
                 elif isinstance(depth, Length) and not in_kernel(ast):         # blocks of keys stay in a cache
                     limits.append((depth * columns, READ_IN_PLACE))
     fits = [(size, most) for size, most in limits if isinstance(size, Length)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context
+from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import with_fixed
 from glassgrad.tensor.tensor import Tensor
 
@@ -96,8 +97,9 @@ conv_transpose1d, conv_transpose3d = (with_fixed(conv_transpose2d, f"conv_transp
 
 # -- normalizations ------------------------------------------------------------------------------------------
 def _scaled(x: Tensor, weight: Maybe, bias: Maybe) -> Tensor:
-    x = x if weight is None else x * weight
-    return x if bias is None else x + bias
+    with one_place():
+        x = x if weight is None else x * weight
+        return x if bias is None else x + bias
 
 
 def layer_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, bias: Maybe = None,

@@ -58,6 +58,7 @@ class Optimizer:
         self.buffers: list[Tensor] = []             # given with requires_grad=False: computed along, never changed
         self.param_groups: list[Group] = []
         self.rates: list[Tensor] = []               # the learning rate of each group
+        # These lists, and those of `keeps`, end with the last parameter that has such a tensor: mostly they are empty.
         self.master: list[Tensor | None] = []       # float32 values of narrower parameters
         self.shared: dict[Any, Any] = {}            # what updates of one step have in common; empty between steps
         for attribute in self.keeps:
@@ -127,16 +128,14 @@ class Optimizer:
         for i in group.indices:
             p = self.params[i]
             wide = p.dtype.accumulator
-            narrow = self.master_weights and p.dtype.bits < 32
-            self.master.append(_kept(p.detach().cast(wide).contiguous()) if narrow else None)
+            if self.master_weights and p.dtype.bits < 32:
+                _put(self.master, i, _kept(p.detach().cast(wide).contiguous()))
             for attribute in self.keeps:
-                made: Tensor | None = None
                 if self.wants(attribute, group) and self.wants_for(attribute, p):
+                    made = self._filled(attribute, p, group)
                     if attribute == "t":             # one value in memory, as long as all count alike
-                        made = Tensor(counter.setdefault(wide, self._filled("t", p, group)), requires_grad=False)
-                    else:
-                        made = self._filled(attribute, p, group)
-                getattr(self, attribute).append(made)
+                        made = Tensor(counter.setdefault(wide, made), requires_grad=False)
+                    _put(getattr(self, attribute), i, made)
 
     def _filled(self, attribute: str, p: Tensor, group: Group) -> Tensor:
         if attribute == "t":
@@ -148,9 +147,8 @@ class Optimizer:
     def kept(self, attribute: str, i: int, group: Group) -> Tensor:
         """The tensor that is kept under a name for parameter i; made now if a setting was switched on later."""
         tensors = getattr(self, attribute)
-        if tensors[i] is None:
-            tensors[i] = self._filled(attribute, self.params[i], group)
-        return tensors[i]  # type: ignore[no-any-return]
+        found = _at(tensors, i)
+        return _put(tensors, i, self._filled(attribute, self.params[i], group)) if found is None else found
 
     def counted(self, i: int, group: Group) -> Tensor:
         """How many steps parameter i has seen, this one included."""
@@ -255,7 +253,7 @@ class Optimizer:
                 _in_order(grad)
                 gradient = computed_from(grad, grad.uop.cast(p.dtype.accumulator))
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
-                master = self.master[i]
+                master = _at(self.master, i)
                 if master is not None:
                     master.assign(new.cast(master.dtype))
                 p.assign(computed_from(new, new.uop.detach().cast(p.dtype)))
@@ -263,7 +261,7 @@ class Optimizer:
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
         where the parameter was changed otherwise, that is the value."""
-        p, master = self.params[i], self.master[i]
+        p, master = self.params[i], _at(self.master, i)
         wide = computed_from(p, p.uop.cast(p.dtype.accumulator))
         return wide if master is None else (master.cast(p.dtype) == p.detach()).where(master, wide)
 
@@ -282,8 +280,8 @@ class Optimizer:
         (['exp_avg', 'exp_avg_sq', 'step'], [0])
         """
         names = {**self.keeps, "master": "master"}
-        state = {i: {name: Tensor(kept[i], requires_grad=False) for attribute, name in names.items()
-                     if (kept := getattr(self, attribute))[i] is not None} for i in range(len(self.params))}
+        state = {i: {name: Tensor(kept, requires_grad=False) for attribute, name in names.items()
+                     if (kept := _at(getattr(self, attribute), i)) is not None} for i in range(len(self.params))}
         groups = [{**dict(g), "params": list(g.indices)} for g in self.param_groups]
         return {"state": state, "param_groups": groups}
 
@@ -372,6 +370,18 @@ def _groups(params: Parameters) -> list[dict[str, Any]]:
 def _unnamed(given: Any) -> Any:
     """A parameter that came with its name, as pairs do from `get_state_dict(model).items()`."""
     return given[1] if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) else given
+
+
+def _at(tensors: list[Tensor | None], i: int) -> Tensor | None:
+    """The tensor that is kept for parameter i, if there is one."""
+    return tensors[i] if i < len(tensors) else None
+
+
+def _put(tensors: list[Tensor | None], i: int, tensor: Tensor) -> Tensor:
+    """Keep a tensor for parameter i."""
+    tensors += [None] * (i + 1 - len(tensors))
+    tensors[i] = tensor
+    return tensor
 
 
 def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:

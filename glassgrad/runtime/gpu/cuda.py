@@ -92,7 +92,8 @@ class CudaDevice(DriverDevice):
     @target.setter
     def target(self, target: Target) -> None:
         features = target.features | {"tf32"}
-        self.targets = [target, replace(target, features=features, units=units_of(features))]
+        self.targets = [target, replace(target, features=features, units=units_of(features),
+                                        fusion=target.fusion._replace(products_per_byte=0))]
 
     @property
     def machine(self) -> str:

@@ -124,8 +124,9 @@ class WebgpuDevice(GpuDevice):
                       self.limits["max-compute-workgroup-size-x"])
         group_bytes = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
         about = adapter.info
-        self.target = replace(GPU, vector_bytes=threads, row_bytes=group_bytes, group_bytes=group_bytes,
-                              fusion=GPU.fusion._replace(buffers=self.limits["max-storage-buffers-per-shader-stage"]),
+        fusion = GPU.fusion._replace(buffers=self.limits["max-storage-buffers-per-shader-stage"],
+                                     products_per_byte=0)      # what a convolution's tiles store may not fit a block
+        self.target = replace(GPU, vector_bytes=threads, row_bytes=group_bytes, group_bytes=group_bytes, fusion=fusion,
                               most_rounds=ROUNDS.get(about["vendor"], GPU.most_rounds))
         self.about = f"{about['device']}, {about['description']}, through {about['backend_type']}"
         self.machine = f"{self.about} {wgpu.__version__} {self.limits} {features}"

@@ -86,6 +86,16 @@ def others_at(node: UOp, tensor: Any) -> bool:
     return bool(known) and any([t is not tensor and t.uop is node for t in _alive(known)])
 
 
+def computed_at(node: UOp, tensor: Any) -> None:
+    """The tensor's value was computed, and is at this node now: it is a leaf there, and still one where it was."""
+    earlier, wants = tensor.uop, tensor._requires_grad is not False
+    # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
+    tensor.uop = distinct(node) if wants and others_at(node, tensor) else node
+    hold(tensor)
+    if wants and tensor.uop is not earlier and registry.is_leaf(tensor, earlier):
+        still_a_leaf(tensor, earlier)
+
+
 def _alive(references: Tensors | None) -> list[Any]:
     return [] if references is None else [t for r in references if (t := r()) is not None]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes_through_views import AxisSet, moved_behind, runs, varies
+from glassgrad.compiler.graph.axes_through_views import AxisSet, moved_behind, runs, varies_along
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Unwindow
 from glassgrad.compiler.graph.uop import UOp
@@ -46,13 +46,6 @@ def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
     while inner.op in _THROUGH and readers.get(inner, 0) == 1:
         inner = inner.src[0]
     return readers.get(inner, 0) == 1
-
-
-def _changes(node: UOp, known: dict[UOp, AxisSet]) -> AxisSet:
-    """Along which axes a value changes; each node is looked at once, however many sums stand above it."""
-    if node not in known:
-        varies(toposort([node], lambda n: [s for s in n.src if s not in known]), known)
-    return known[node]
 
 
 def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
@@ -89,8 +82,8 @@ def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) 
     axis, last = lead + arg.axis, len(factors[0].shape) - 1
     out: list[UOp] = []
     masked = False
-    for f in sorted(factors, key=lambda f: axis not in _changes(f, known)):      # what changes along the axis first
-        changes = _changes(f, known)
+    for f in sorted(factors, key=lambda f: axis not in varies_along(f, known)):      # what changes along the axis first
+        changes = varies_along(f, known)
         if axis not in changes and masked:
             still = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
             out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(still))

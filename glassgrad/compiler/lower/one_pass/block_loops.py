@@ -79,8 +79,9 @@ class ScoreBlocks(NamedTuple):
 
 
 SCORE_BLOCKS = ScoreBlocks()
-GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48)
-BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=192)
+GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic=64)
+BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=192,
+                         symbolic=64)
 
 
 class BlockLoops(Values):

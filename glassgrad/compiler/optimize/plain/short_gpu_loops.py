@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import linear
+from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, expressions,
-                                            load, local, task_loops, walk)
+                                            load, local, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
@@ -31,6 +31,7 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 WINDOW, WRITTEN_OUT = 7, 64      # steps along one loop of a window, and of all of its loops that are written out
+LEAST_SHARED = 4         # loads from which a thread takes all results that need them
 STRIPS = range(8, 1, -1)         # rows of results that a thread takes, where their windows overlap
 FULL = 0.75              # of a group's threads that have work: then loops stay as they are
 FEW_STORES = 16          # that one thread does for its result
@@ -59,7 +60,7 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
     several = len(found.sums) > 1 and found.results < target.few_tasks
     pixels = any(part.nested and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
     beside = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
-    used = 0.0 if several or pixels else lanes_used(body, target.lanes(4) * beside)
+    used = 0.0 if several or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
     if used >= FULL or len(found.loops) < 2 and not found.sums:
         return None
     return phases(found, target, decisions)
@@ -241,7 +242,7 @@ def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[l
         sums += [*part.begins, part.loops or part.loop]
     row = next((r for r in found.loops if _has_windows(sums, r)), None)
     if row is None:
-        return found.loops, found.inner
+        return _shared_in_a_thread(found, target)
     inner, name, size = [*_written_out(sums), *found.rest], row.arg.name, row.arg.size
     most = found.results // (target.lanes(4) * target.few_tasks) if row is not found.loops[-1] else 1
 
@@ -255,6 +256,48 @@ def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[l
     [strip] = strips
     assert isinstance(strip, For)
     return [strip.range if r is row else r for r in found.loops], strip.body
+
+
+def _shared_in_a_thread(found: GroupNest, target: Target) -> tuple[list[UOp], list[Statement]]:
+    """for r: S(x[r // 4], r % 4)  ->  for r by 4: TILE u: S(x[r], u)      what all of them read is read once"""
+    loops, inner = list(found.loops), found.inner
+    for r, n in reversed(shared_loops(found, target).items()):
+        inner, at = moves.wide(For(r, LOOP, inner), n, 1), loops.index(r)
+        loops.remove(r)
+        if n < r.arg.size:
+            [outside] = inner
+            assert isinstance(outside, For)
+            loops.insert(at, outside.range)
+            inner = outside.body
+    return loops, inner
+
+
+def shared_loops(found: GroupNest, target: Target) -> dict[UOp, int]:
+    """Loops of results whose neighbours, so many, read the same: a thread has these, where threads are left for all
+    processors, and reads it once. The last loop in pieces that are stored at once."""
+    places = [n.src[1] for n in toposort([e for s in walk(found.rest) for e in expressions(s)]) if n.op is o.LOAD]
+    by: dict[UOp, int] = {}
+    if found.sums or len(places) < LEAST_SHARED:
+        return by
+    left = found.results // (target.lanes(4) * target.few_tasks)
+    for r in found.loops:
+        pieces = range(WINDOW, 1, -1) if r is not found.loops[-1] else (r.arg.size, 4, 2)
+        n = next((n for n in pieces if 1 < n <= min(left, WINDOW) and r.arg.size % n == 0 and
+                  _is_shared(places, r, n)), 1)
+        if n > 1:
+            by[r], left = n, left // n
+    return by
+
+
+def _is_shared(places: list[UOp], loop: UOp, count: int) -> bool:
+    """Whether so many neighbours along a loop read most of what they read together."""
+    if sum(loop in linear(place)[1] for place in places) * LEAST_SHARED > len(places):
+        return False
+    within = counter("within", count)
+    at = {loop: add(multiply(counter("outside", loop.arg.size // count), count), within)}
+    memo: dict[UOp, UOp] = {}
+    apart = sum(within in ranges_of(substitute_index(place, at, memo)) for place in places)
+    return apart * LEAST_SHARED <= len(places)
 
 
 def _has_windows(body: list[Statement], row: UOp) -> bool:

@@ -38,7 +38,7 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
     """The phases as tiles of groups, and the loops that add up parts of K; refuses (None) what is too thin for tiles,
     or not of floats."""
-    if product.stops or not product.n:
+    if product.k_stop is not None or not product.n:
         return None
     product = product.with_lanes_right()
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
@@ -61,7 +61,8 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         return None
     n, outer, _, tile, parts = min(
         ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.GROUP_TILES
-         for parts in gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors)), key=time)
+         for parts in ((1,) if product.stops else
+                       gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors))), key=time)
     tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * product.total.dtype.itemsize
     two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * tile.step
     own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,
@@ -72,7 +73,7 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         left = packed("weights", product.left, m, k, outer, gpu.STEP, must_follow_k=False)
         before, product = [left.before], replace(product, left=_read_back(left))
     phases, rest = GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
-    return [*before, *phases], rest
+    return product.ended([*before, *phases]), rest
 
 
 def _steps_of_one_loop(p: Product, m: FlatAxis, n: FlatAxis) -> list[UOp] | None:

@@ -42,6 +42,12 @@ class Product:
         """Where the sum ends, if only the running kernel can tell: then K is one loop."""
         return self.stops.get(self.k[0])
 
+    def ended(self, phases: list[list[Statement]]) -> list[list[Statement]]:
+        """The phases of a tiling, whose loops end where those of the product do."""
+        for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in self.stops]:
+            loop.stop = self.stops[loop.range]
+        return phases
+
     @property
     def depth(self) -> int:
         """How many products one sum has."""

@@ -16,19 +16,7 @@ from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.decisions import Choice, one_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import one
-
-# Each family with its free fields, which a search may change. The others decide the order of a sum, or follow from it.
-FAMILIES = {
-    "contract": ("rows", "vectors", "lanes", "block_m", "block_n", "left", "right", "ahead", "k_blocks"),
-    "direct": ("rows", "vectors", "along", "block_m", "block_n"),
-    "unit": ("rows", "vectors", "block_m", "block_n", "left", "k_block"),
-    "staged": ("rows", "vectors", "k_block", "stages"),
-    "boxes": ("rows", "unit", "stages", "stay", "cluster"),
-    "warps": ("rows", "vectors"),
-    "held": ("ahead", "stay"),
-    "taps": (),
-    "window": ("rows", "vectors"),
-}
+from glassgrad.compiler.optimize.product.families import FAMILIES
 
 
 @dataclass(frozen=True)

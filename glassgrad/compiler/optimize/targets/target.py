@@ -64,11 +64,9 @@ class Target:
             return BOX_BLOCKS
         return GROUP_BLOCKS if any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
 
-    def why_scores_are_stored(self, dtype: DType, width: int = 1, symbolic: bool = False) -> str | None:
+    def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:
         """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
-        key or value so many numbers; `symbolic`: for any number of scores. None: by one, in one pass over blocks."""
-        if self.groups and symbolic:
-            return "tiles of groups are for a number of scores that is known"
+        key or value so many numbers. None: by one, in one pass over blocks."""
         if self.groups:
             takes = any(unit.loads is not None and unit.left is dtype for unit in self.units)
             if not takes:
@@ -111,7 +109,8 @@ class Target:
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
              few_tasks=264, least_chunk=128, groups=True,
              fusion=FusionLimits(costly=64, costly_with_rows=64, stores_factors=True, small=256, few_rows=264,
-                                 long_rows=16 << 10, pads_as_read=True, side_by_side=64, masked_keys=0))
+                                 long_rows=16 << 10, pads_as_read=True, side_by_side=64,
+                                 products_per_byte=6, masked_keys=0))
 
 # Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.
 APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, fusion=GPU.fusion._replace(buffers=31))

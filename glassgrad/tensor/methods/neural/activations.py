@@ -11,6 +11,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor.formulas import (absolute, add, as_float, divide, elementary, halves, in_accumulator, less, mean,
                                        mul, pad_axis, power, repeat_interleave, square, sub, where)
@@ -351,10 +352,10 @@ class ActivationsMixin(TensorBase):
                              given=f"query {self.shape}, key {key.shape}, value {value.shape}",
                              expected="(.., heads, time, size)" if enable_gqa else "(.., time, size)",
                              fix="add the missing axes with unsqueeze")
-        k, v = key.uop, value.uop
-        if enable_gqa:
-            k, v = (repeat_interleave(x, self.shape[-3] // x.shape[-3], -3) for x in (k, v))
         factor = 1.0 / math.sqrt(self.shape[-1]) if scale is None else scale
-        mask = None if attn_mask is None else attn_mask.uop
-        return self._with(attention(self.uop, k, v, mask, is_causal, factor, dropped if settings.TRAINING else 0.0),
-                          key, value, attn_mask)
+        mask, dropped = None if attn_mask is None else attn_mask.uop, dropped if settings.TRAINING else 0.0
+        with one_place():
+            k, v = (repeat_interleave(x, self.shape[-3] // x.shape[-3], -3) if enable_gqa else x
+                    for x in (key.uop, value.uop))
+            mixed = attention(self.uop, k, v, mask, is_causal, factor, dropped)
+        return self._with(mixed, key, value, attn_mask)

@@ -1,0 +1,328 @@
+"""Convolutions with fewer products, after Winograd. In: sinks. Out: sinks, where windows are multiplied tile by tile.
+
+Along one axis, m neighbouring sums over a window of r taps read m + r - 1 = 6 pixels. They are the coefficients of a
+product of polynomials, which is known by its values at 6 points (five numbers, and infinity):
+
+    y = A^T [(G g) * (B^T d)]       d: 6 pixels, g: r taps, y: m sums; 6 products where there were m * r
+
+G and A are values of polynomials at the points, B^T goes back from values to coefficients. Along two axes all is done
+twice: 36 products for 4 x 4 sums of 3 x 3 taps, not 144. The gradient by the weights has 3 x 3 results, and it is its
+long sum that is cut into tiles of 4 x 4: the same, with A and G exchanged. What is left is 36 products of matrices,
+
+    SUM over (channel, taps) of windows * weights   ->   A^T [SUM over channel of (B^T tiles B) * (G weights G^T)] A
+
+whose factors and sums are stored: that has to take less than the products that it saves. Knows of a device how many
+products it does while it stores a byte, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from glassgrad.base.source_lines import one_place
+from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies_along
+from glassgrad.compiler.graph.op_arguments import Iota
+
+POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)     # and infinity: sums have 2.5 times the error of all products (2, -2: 4 times)
+SIZE = len(POINTS) + 1                   # pixels of a tile
+MOST_TAPS = 5
+LAUNCHES = 280_000_000                   # products that are done while the kernels of the transforms are started
+Matrix = list[list[float]]
+
+
+# -- the three matrices ------------------------------------------------------------------------------------------------
+def values_at_points(terms: int) -> Matrix:
+    """G and A: from so many coefficients of a polynomial to its values at all points.
+
+    >>> values_at_points(3)[3:]
+    [[1.0, 0.5, 0.25], [1.0, -2.0, 4.0], [0.0, 0.0, 1.0]]
+    """
+    return [*[[point ** power for power in range(terms)] for point in POINTS], [0.0] * (terms - 1) + [1.0]]
+
+
+def _coefficients(roots: Sequence[float]) -> list[float]:
+    """Of the polynomial with these zeros that begins with 1 * x^n; of x^0 first."""
+    out = [1.0]
+    for root in roots:
+        out = [low - root * high for low, high in zip([0.0, *out], [*out, 0.0])]
+    return out
+
+
+def to_coefficients() -> Matrix:
+    """B^T: each row has the coefficients of the polynomial that is 1 at a point, and 0 at all others."""
+    rows = []
+    for point in POINTS:
+        others = [p for p in POINTS if p != point]
+        rows.append([c / math.prod(point - p for p in others) for c in _coefficients(others)] + [0.0])
+    return [*rows, _coefficients(POINTS)]
+
+
+def _transposed(matrix: Matrix) -> Matrix:
+    return [list(column) for column in zip(*matrix)]
+
+
+# -- in a graph --------------------------------------------------------------------------------------------------------
+def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
+    """The sinks with convolutions in tiles, where that pays on a device that does so many products for a byte."""
+    if not any(_is_large(node) for node in toposort(sinks)):
+        return sinks
+    known: dict[UOp, AxisSet] = {}       # along which axes values change
+
+    def tiled(node: UOp) -> Convolution | None:
+        found = Convolution.of(node, known) if _is_large(node) else None
+        return found if found is not None and found.pays(products_per_byte) else None
+
+    def cut(node: UOp, alone: list[bool]) -> UOp | None:
+        part = _summed_part(node) if alone == [True] else None
+        return part.reshape(node.shape) if part is not None and tiled(part) is not None else None
+
+    def in_tiles(node: UOp, alone: list[bool]) -> UOp | None:
+        found = tiled(node)
+        return _stored_once(node, alone) if found is None else found.computed()
+    return _rewritten(_rewritten(sinks, cut), in_tiles)
+
+
+def _is_large(node: UOp) -> bool:
+    """Whether a node is a sum of enough products of float32, none of which a matrix unit takes, and has windows."""
+    if node.op is not o.SUM or node.dtype is not dtypes.float32 or node.src[0].op is not o.MUL:
+        return False
+    product = node.src[0]
+    return all(f.dtype is dtypes.float32 and f.shape == product.shape and not f.symbolic and _base(f).op is not o.CAST
+               for f in product.src) and product.size >= LAUNCHES and any(windows_of(f) for f in product.src)
+
+
+Rewriting = Callable[[UOp, "list[bool]"], "UOp | None"]      # of a node; which of its sources nothing else reads
+
+
+def _rewritten(sinks: list[UOp], rule: Rewriting) -> list[UOp]:
+    """The sinks with a rule applied to each node, sources first; what is made of a node keeps the user's line."""
+    order = toposort(sinks)
+    readers = Counter([*sinks, *[s for node in order for s in node.src]])
+    alone: dict[UOp, bool] = {}          # whether one node reads a value, and what it is a reshape of
+    new: dict[UOp, UOp] = {}
+    for node in order:
+        alone[node] = readers[node] == 1 and (node.op is not o.RESHAPE or alone[node.src[0]])
+        with one_place(node.place):
+            rebuilt = node.over(tuple([new[s] for s in node.src]))
+            new[node] = rule(rebuilt, [alone[s] for s in node.src]) or rebuilt
+    return [new[s] for s in sinks]
+
+
+def _summed_part(node: UOp) -> UOp | None:
+    """A part of a sum of products as the sum of this part: the gradient by a padded image, say. Refuses (None) other
+    nodes, and reshapes that mix an axis of which only a part is left with others."""
+    if node.op is not o.SHRINK:
+        return None
+    below, bounds = node.src[0], node.arg.bounds
+    while below.op is o.RESHAPE:
+        source = below.src[0]
+        axes = [carried(below, frozenset([a]), exact=True) for a in range(len(source.shape))]
+        if any(b != (0, n) and frozenset([a]) not in axes for a, (b, n) in enumerate(zip(bounds, below.shape))):
+            return None
+        bounds = tuple([bounds[min(a)] if a and len(a) == 1 else (0, n) for a, n in zip(axes, source.shape)])
+        below = source
+    if below.op is not o.SUM or below.src[0].op is not o.MUL:
+        return None
+    summed = below.arg.axes
+    ends = [(0, n) if a in summed else b for a, (b, n) in enumerate(zip(bounds, below.src[0].shape))]
+    left, right = (factor.shrink(ends) for factor in below.src[0].src)
+    return (left * right).sum(summed)
+
+
+def _stored_once(node: UOp, alone: list[bool]) -> UOp | None:
+    """contiguous(reshape(contiguous(x)))  ->  contiguous(reshape(x))"""
+    below = node
+    while node.op is o.CONTIGUOUS and alone[0] and (below is node or below.op is o.RESHAPE):
+        below = below.src[0]
+    return below.src[0].reshape(node.shape).contiguous() if below is not node and below.op is o.CONTIGUOUS else None
+
+
+@dataclass
+class TapWindows:
+    """Windows along one axis: the axes of their positions and taps; whether these are counted back, or are results."""
+    position: int
+    tap: int
+    count: int
+    taps: int
+    reversed: bool = False
+
+    @property
+    def step(self) -> int:
+        """Positions of a tile."""
+        return SIZE + 1 - self.taps
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.count // self.step)
+
+    def picked(self, x: UOp, offset: int) -> UOp:
+        """One position of each tile, zeros past the end."""
+        at, zeros = self.position, [(0, 0)] * len(x.shape)
+        zeros[at] = (0, self.tiles * self.step - self.count)
+        front, back = x.shape[:at], x.shape[at + 1:]
+        x = x.pad(zeros).reshape((*front, self.tiles, self.step, *back))
+        return _only(x, at + 1, offset).reshape((*front, self.tiles, *back))
+
+    def pixels(self, image: UOp) -> list[UOp]:
+        """The pixels of each tile: all taps but the last at its first position, the last tap at all positions."""
+        last = self.taps - 1
+        places = [*[(tap, 0) for tap in range(last)], *[(last, offset) for offset in range(self.step)]]
+        return [self.picked(_only(image, self.tap, last - tap if self.reversed else tap), at) for tap, at in places]
+
+    def numbers(self, other: UOp, summed: AxisSet) -> UOp:
+        """What pixels are multiplied with, at all points: taps of weights, or what belongs to positions of a tile."""
+        if self.tap not in summed:
+            return _times(values_at_points(self.step), [self.picked(other, n) for n in range(self.step)], self.tap)
+        taps = [_only(other, self.tap, n) for n in range(self.taps)]
+        return _times(values_at_points(self.taps), taps[::-1] if self.reversed else taps, self.tap)
+
+    def sums(self, at_points: UOp, summed: AxisSet) -> UOp:
+        """From sums at all points to those of positions of a tile, or of taps."""
+        rows = [_only(at_points, self.tap, n) for n in range(SIZE)]
+        out = _times(_transposed(values_at_points(self.step if self.tap in summed else self.taps)), rows, self.tap)
+        return out.flip([self.tap]) if self.reversed and self.tap not in summed else out
+
+
+def _only(x: UOp, axis: int, at: int) -> UOp:
+    return x.shrink([(at, at + 1) if a == axis else (0, n) for a, n in enumerate(x.shape)])
+
+
+def _times(matrix: Matrix, column: list[UOp], axis: int) -> UOp:
+    """A matrix times a column of values, whose rows are one axis of the result."""
+    shape = (*column[0].shape[:axis], len(matrix), *column[0].shape[axis + 1:])
+    number = UOp(o.IOTA, dtypes.int32, (), Iota((len(matrix),)))
+    number = number.reshape([n if a == axis else 1 for a, n in enumerate(shape)]).expand(shape)
+    out: UOp | None = None
+    for n, row in enumerate(matrix):
+        terms = [value if c == 1 else value * c for c, value in zip(row, column) if c]
+        total = sum(terms[1:], terms[0]).expand(shape)
+        out = total if out is None else number.eq(n).where(total, out)
+    assert out is not None
+    return out
+
+
+def windows_of(image: UOp) -> list[TapWindows]:
+    """The windows of a view, by its own axes; none where a view mixes these axes with others."""
+    chain: list[UOp] = []
+    while image.op in o.MOVEMENT:
+        chain.append(image)
+        image = image.src[0]
+    found: list[TapWindows] = []
+    for move in reversed(chain):
+        arg = move.arg
+        for each in found:
+            if move.op is o.UNWINDOW or move.op is o.WINDOW and arg.axis in (each.position, each.tap):
+                return []
+            positions, taps = (carried(move, frozenset([a]), exact=True) or () for a in (each.position, each.tap))
+            if len(positions) != 1 or len(taps) != 1:
+                return []
+            each.position, each.tap = min(positions), min(taps)
+            each.count = move.shape[each.position]
+            if move.shape[each.tap] != each.taps or move.op is o.FLIP and each.position in arg.axes or \
+                    move.op is o.PAD and any(arg.padding[a] != (0, 0) for a in (each.position, each.tap)):
+                return []
+            each.reversed ^= move.op is o.FLIP and each.tap in arg.axes
+        if move.op is o.WINDOW and arg.stride == arg.dilation == 1 and 1 < arg.size <= MOST_TAPS:
+            found.append(TapWindows(arg.axis, len(move.shape) - 1, move.shape[arg.axis], arg.size))
+    return found
+
+
+@dataclass
+class Convolution:
+    """A sum of products of windows and other numbers, in tiles."""
+    total: UOp
+    image: UOp
+    other: UOp
+    windows: list[TapWindows]
+    summed: AxisSet
+
+    @staticmethod
+    def of(total: UOp, known: dict[UOp, AxisSet]) -> Convolution | None:
+        """A sum of products as one; refuses (None) a factor that changes along both axes of the windows it meets, and
+        windows of more axes than two, whose tiles are too large for a thread."""
+        summed, factors = frozenset(total.arg.axes), total.src[0].src
+        along = [varies_along(f, known) for f in factors]
+        for image, other in ((0, 1), (1, 0)):
+            windows = windows_of(factors[image])
+            if len(windows) in (1, 2) and all(
+                    (w.tap in summed) != (w.position in summed) and w.count > w.step and
+                    (w.position if w.tap in summed else w.tap) not in along[other] for w in windows):
+                return Convolution(total, _of_axes(factors[image], along[image]),
+                                   _of_axes(factors[other], along[other]), windows, summed)
+        return None
+
+    @property
+    def taps(self) -> list[int]:
+        return [w.tap for w in self.windows]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the axes, in tiles."""
+        sizes = list(self.total.src[0].shape)
+        for w in self.windows:
+            sizes[w.position], sizes[w.tap] = w.tiles, SIZE
+        return sizes
+
+    def pays(self, products_per_byte: int) -> bool:
+        """Whether fewer products are worth what the transforms read and store, and their launches."""
+        sizes, taps = self.sizes, self.taps
+        made = [math.prod(n for a, n in enumerate(sizes) if a in taps or is_stored(a)) for is_stored in
+                (lambda a: self.image.shape[a] > 1, lambda a: self.other.shape[a] > 1, lambda a: a not in self.summed)]
+        read = [_base(self.image).size, _base(self.other).size, self.total.size]
+        moved = self.total.dtype.itemsize * sum([*made, *read])
+        return self.total.src[0].size - math.prod(sizes) >= LAUNCHES + products_per_byte * moved
+
+    def factors(self) -> tuple[UOp, UOp]:
+        """Both at all points."""
+        image, other = self.image, self.other
+        for w in self.windows:
+            image = _times(to_coefficients(), w.pixels(image), w.tap)
+            other = w.numbers(other, self.summed)
+        return image, other
+
+    def computed(self) -> UOp:
+        """The sums, by way of their values at the points. What follows positions lies inside, in memory."""
+        tiled = {w.position in self.summed for w in self.windows}
+        factors = self._order(lambda axis: (axis in self.summed) in tiled)
+        image, other = (_stored(f, factors).expand(self.sizes) for f in self.factors())
+        sums = (image * other).sum(self.summed - frozenset(self.taps))
+        out = _stored(sums, self._order(lambda axis: self.image.shape[axis] > 1))
+        for w in self.windows:
+            out = w.sums(out, self.summed)
+        return self._in_place(out)
+
+    def _order(self, last: Callable[[int], bool]) -> list[int]:
+        """The axes as they are stored: points, then others, then those that come last."""
+        others = [a for a in range(len(self.sizes)) if a not in self.taps]
+        return [*self.taps, *sorted(others, key=last)]
+
+    def _in_place(self, out: UOp) -> UOp:
+        """The results of tiles side by side."""
+        along = {w.position: w for w in self.windows if w.tap in self.summed}
+        order = [b for a in range(len(self.sizes)) if a not in {w.tap for w in along.values()}
+                 for b in ((a, along[a].tap) if a in along else (a,))]
+        out = out.permute(order)
+        shape = [along[a].tiles * along[a].step if a in along else n for a, n in enumerate(self.total.shape)]
+        if tuple(shape) == self.total.shape:
+            return out.reshape(shape).contiguous() if along else out
+        return out.contiguous().reshape(shape).shrink([(0, n) for n in self.total.shape])
+
+
+def _base(x: UOp) -> UOp:
+    while x.op in o.MOVEMENT:
+        x = x.src[0]
+    return x
+
+
+def _of_axes(x: UOp, axes: AxisSet) -> UOp:
+    """A value without repetitions along other axes."""
+    return x.shrink([(0, n) if a in axes else (0, 1) for a, n in enumerate(x.shape)])
+
+
+def _stored(x: UOp, order: list[int]) -> UOp:
+    """A value that lies in memory with its axes in this order."""
+    return x.permute(order).contiguous().permute([order.index(a) for a in range(len(order))])

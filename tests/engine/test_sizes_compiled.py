@@ -1,0 +1,217 @@
+"""Sizes that change become a variable by themselves: when, how often is compiled, and which sizes the guard takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from changing_programs import PROGRAMS, WEIGHT, attention, compiled_by, data, general_graphs
+
+from glassgrad import Context, Tensor, Variable
+from glassgrad.engine import realize as engine
+from glassgrad.engine.changing_sizes import size_families as families
+from glassgrad.engine.changing_sizes.general_graph import fit
+from glassgrad.engine.changing_sizes.size_families import SEEN_GROWING, fast_up_to
+from glassgrad.engine.observer import Observer, observed_by
+
+pytestmark = pytest.mark.usefixtures("fresh_schedules")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_length_that_grows_by_one_is_compiled_twice(name: str) -> None:
+    program, shape = PROGRAMS[name]
+    counts = []
+    for n in (3, 4, 5, 9):
+        x = data(shape(n))
+        counts.append(compiled_by(lambda: program(Tensor(x)).numpy())[0])  # noqa: B023 - called at once
+    assert counts == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("name, counts", [
+    ("attention with a mask", [1, 1, 1, 0, 0]), ("product of a batch", [1, 1, 0, 0, 0]), ("softmax", [1, 1, 0, 0, 0]),
+    ("layer norm", [1, 1, 0, 0, 0]), ("flip and pad", [1, 1, 1, 0, 0]), ("mean", [1, 1, 1, 0, 0])])
+def test_a_size_of_one_that_becomes_two_is_taken_for_a_text_that_grows(name: str, counts: list[int]) -> None:
+    """A batch of 2 and a padding of 2 look like the size, and a mean's 1 / 2 like a number: the third size decides."""
+    program, shape = PROGRAMS[name]
+    found = []
+    for n in (1, 2, 3, 4, 70):
+        x = data(shape(n))
+        count, got = compiled_by(lambda: program(Tensor(x)).numpy())  # noqa: B023 - called at once
+        found.append(count)
+        with Context(DYNAMIC=0):
+            np.testing.assert_allclose(got, program(Tensor(x)).numpy(), rtol=1e-4, atol=1e-5, err_msg=f"{n}")
+    assert found == counts
+
+
+def test_formulas_that_two_sizes_suggest_and_the_third_refutes_are_made_again() -> None:
+    """6, 12 and 20 are n * (n + 1); through the first two goes 6 * n - 6 as well."""
+    def pairs(n: int) -> None:
+        x = data((n * (n + 1), 4))
+        np.testing.assert_allclose(Tensor(x).reshape(n, n + 1, 4).sum(1).numpy(), x.reshape(n, n + 1, 4).sum(1),
+                                   rtol=1e-4, atol=1e-5)
+
+    counts = [compiled_by(lambda: pairs(n))[0] for n in (2, 3, 4, 5, 9)]  # noqa: B023 - called at once
+    assert sum(counts) <= 4 and counts[-2:] == [0, 0]
+
+
+def test_a_thousand_lengths_compile_four_times() -> None:
+    weight = Tensor(WEIGHT).realize()
+
+    def step(n: int) -> None:
+        x = np.full((n, 8), 0.5, np.float32)
+        got = ((Tensor(x) @ weight).softmax(-1).mean(0)).numpy()
+        wanted = x[:1] @ WEIGHT
+        wanted = np.exp(wanted - wanted.max())
+        np.testing.assert_allclose(got, (wanted / wanted.sum())[0], rtol=1e-4)
+
+    count, _ = compiled_by(lambda: [step(n) for n in range(1, 1001)])
+    assert count <= 4
+
+
+def test_dynamic_0_compiles_every_size() -> None:
+    with Context(DYNAMIC=0):
+        count, _ = compiled_by(lambda: [(Tensor(data((n, 3))) + 1).numpy() for n in range(2, 9)])
+    assert count == 7 and not general_graphs()
+
+
+def test_two_sizes_stay_as_they_are() -> None:
+    """A batch and its rest are no reason for a variable."""
+    count, _ = compiled_by(lambda: [(Tensor(data((n, 3))) + 1).numpy() for n in (64, 10, 64, 10)])
+    assert count == 2 and not general_graphs()
+
+
+def test_sizes_that_follow_no_formula_are_compiled_for_themselves() -> None:
+    def halves(n: int) -> None:
+        x = data((n, 3))
+        got = (Tensor(x)[:n // 2] * 2).sum(0).cat(Tensor(x).sum(0)).numpy()
+        np.testing.assert_allclose(got, np.concatenate([x[:n // 2].sum(0) * 2, x.sum(0)]), rtol=1e-4, atol=1e-4)
+
+    for n in (4, 5, 6, 7, 9, 12, 13):
+        halves(n)
+
+
+def test_the_guard_takes_only_sizes_that_the_formulas_give() -> None:
+    def joined(n: int, m: int) -> None:
+        x, y = data((n, 4)), data((m, 4))
+        np.testing.assert_array_equal(Tensor(x).cat(Tensor(y)).numpy(), np.concatenate([x, y]))
+
+    for n in (3, 5, 8):
+        joined(n, 2 * n)
+    [general] = general_graphs()
+    assert general.runs
+    runs = dict(general.runs)
+    joined(10, 19)                     # not twice as long
+    assert general.runs == runs
+    joined(10, 20)
+    assert general.runs != runs
+
+
+def test_a_length_at_which_two_nodes_become_one_compiles_nothing() -> None:
+    """Where n is 7, both counters are one node, and so is what is computed of them."""
+    def program(n: int, other: int = 7) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        x = np.arange(n, dtype=np.float32)
+        first, second = Tensor.arange(n) * 2.0, Tensor.arange(other) * 2.0
+        got = (Tensor(x) * first).sum() + second.sum()
+        return got.numpy(), (x * x * 2).sum() + 2.0 * np.arange(other).sum()
+
+    counts = []
+    for n in (3, 4, 5, 7, 8, 7):
+        count, (got, wanted) = compiled_by(lambda: program(n))  # noqa: B023 - called at once
+        counts.append(count)
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    assert counts == [1, 1, 0, 0, 0, 0]
+    [general] = general_graphs()
+    runs = dict(general.runs)
+    got, wanted = program(6, other=6)                        # one node as well, but none of these graphs
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    assert general.runs == runs
+
+
+def test_a_float_that_follows_the_size_is_an_argument() -> None:
+    for n in (3, 5, 8, 9, 30):
+        x = data((n, 4))
+        np.testing.assert_allclose((Tensor(x) * (1 / n)).sum(0).numpy(), x.mean(0), rtol=1e-4, atol=1e-6)
+    assert len(general_graphs()) == 1
+
+
+def test_longer_than_the_bound_is_compiled_once_more() -> None:
+    sizes = (3, 4, 5, families.LEAST_HIGH + 1, families.LEAST_HIGH + 2)
+    count, _ = compiled_by(lambda: [(Tensor(data((n, 2))) + 1).numpy() for n in sizes])
+    assert count == 3, "one size, all up to the bound, all up to a higher one"
+
+
+def test_a_size_that_comes_often_gets_its_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "FIXED_AFTER", 3)
+    for n in (3, 4, 5):
+        (Tensor(data((n, 2))) + 1).numpy()
+    x = data((7, 2))
+    counts = [compiled_by(lambda: (Tensor(x) + 1).numpy())[0] for _ in range(6)]
+    assert counts == [0, 0, 0, 1, 0, 0]
+
+
+def test_large_products_that_are_slower_with_a_variable_get_their_own_kernels() -> None:
+    for n in (40, 48, 56):
+        (Tensor(data((n, n))) @ Tensor(data((n, n)))).numpy()
+    [general] = general_graphs()
+    assert 256 <= general.fast_to < 512
+    x = data((512, 512))
+    count, got = compiled_by(lambda: (Tensor(x) @ Tensor(x)).numpy())
+    assert count == 1
+    np.testing.assert_allclose(got, x @ x, rtol=1e-3, atol=1e-3)
+
+
+def test_debug_says_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEBUG=1):
+        for n in (3, 4, 5):
+            (Tensor(data((n, 2))) + 1).numpy()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DYNAMIC")]
+    assert len(lines) == 1 and "kernels for all sizes from 2 to 1024, made at" in lines[0] and __file__ in lines[0]
+
+
+@pytest.mark.parametrize("seen, found", [
+    ([(4, 8, 3), (5, 10, 3), (9, 18, 3)], [(0, 1, 0), (0, 2, 0), (3, 0, 0)]),
+    ([(4, 16), (5, 25), (9, 81)], [(0, 1, 0), (0, 0, 1)]),
+    ([(4, 20), (5, 27), (9, 71)], None),
+    ([(3, 1), (4, 2), (5, 2)], None),
+    ([(4, 9, 16, 3, 60), (5, 10, 25, 3, 70)], [(0, 1, 0), (5, 1, 0), (0, 0, 1), (3, 0, 0), (20, 10, 0)]),
+    ([(4, 9), (6, 12)], None),
+    ([(4, 4), (4, 4)], None),
+])
+def test_sizes_as_polynomials(seen: list[tuple[int, ...]], found: Any) -> None:
+    result = fit(seen)
+    assert (None if result is None else [tuple(p) for p in result[1]]) == found
+
+
+def test_observers_are_told_of_these_schedules() -> None:
+    """The profiler and the visualizer read a schedule's memory and its kernels, which have no value of their own."""
+    seen: list[Any] = []
+
+    class Notes(Observer):
+        def prepared(self, normal: Any, ready: Any, times: tuple[int, int, int]) -> None:
+            seen.append((ready.memory.peak, len(ready.arenas), [item.lines for item in ready.items]))
+
+    with observed_by(Notes()):
+        for n in (3, 4, 5, 9):
+            attention(Tensor(data((2, n, 8)))).numpy()
+    assert len(seen) == SEEN_GROWING and seen[-1][0] > seen[0][0] and all(lines for _, _, lines in seen)
+
+
+def test_graphs_of_fewer_rows_with_named_gradients_are_compared_too() -> None:
+    for n in range(10, 15):
+        Tensor.arange(n).cast("float32").realize().tanh().sum().relu().abs().sqrt().realize()
+    found = Tensor.arange(17).cast("float32").realize().tanh().sum().item()
+    assert abs(found - np.tanh(np.arange(17)).sum()) < 1e-4
+
+
+@pytest.mark.parametrize("move, limit", [("lanes(loop=i0)", 1 << 24), ("warps(rows=4)", 1 << 26),
+                                         ("staged(rows=2)", 1 << 26), ("held(rows=4)", 1 << 28),
+                                         ("contract(rows=6)", None)])
+def test_how_large_a_product_may_be_depends_on_its_tiles(move: str, limit: int | None) -> None:
+    n = Variable("n", 1, 1 << 16).bind(5)
+    x, w = (Tensor.zeros(*shape).contiguous().realize() for shape in ((1 << 16, 64), (64, 64)))
+    items = (x[:n] @ w).schedule()
+    [symbol] = {s for node in items[0].ast.toposort() for s in node.symbols}
+    found = fast_up_to(items, [SimpleNamespace(moves=[move])], symbol)
+    assert found == (symbol.high if limit is None else limit // 64 ** 2)
