@@ -138,6 +138,21 @@ def kernel_line(row: dict[str, Any]) -> str:
             f"{row['error']:.1e} | {row['their_error']:.1e} |")
 
 
+def with_backward(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Cases, each that is trained followed by its backward pass alone: what it takes longer than the forward one."""
+    out: dict[str, dict[str, Any]] = {}
+    for name, both in cases.items():
+        out[name] = both
+        forward = cases.get(name.replace(" trained", ""), both)
+        if forward is not both and "failed" not in (*both, *forward):
+            ours, theirs = (both[time] - forward[time] for time in ("ours_us", "theirs_us"))
+            work = both["tflops"] * both["ours_us"] - forward["tflops"] * forward["ours_us"]
+            alone = name.replace("trained", "backward")
+            out[alone] = {**both, "case": alone, "ours_us": ours, "theirs_us": theirs, "ratio": theirs / ours,
+                          "tflops": work / ours}
+    return out
+
+
 def step_line(words: str, row: dict[str, Any]) -> str:
     ours, theirs = row["ours"], row["torch"]
     if not isinstance(ours, (int, float)):
@@ -150,8 +165,7 @@ def step_line(words: str, row: dict[str, Any]) -> str:
 def table(results: dict[str, Any]) -> str:
     """All rows as tables of Markdown, a section each."""
     lines = [f"{results['machine']}; {results['date']}, commit {results['commit']}."]
-    cases = {row["case"]: row for row in results["rows"] if "case" in row}
-    left = dict(cases)
+    left = with_backward({row["case"]: row for row in results["rows"] if "case" in row})
     for section, begins in SECTIONS.items():
         mine = [left.pop(name) for name in list(left) if name.startswith(begins)]
         if mine:

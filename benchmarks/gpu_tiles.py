@@ -104,6 +104,7 @@ def tile_cases() -> list[Case]:
            attention("attention float16", "float16", long, long),
            attention("attention 4x16x4096x64", "bfloat16", (4, 16, 4096, 64), (4, 16, 4096, 64)),
            attention("attention 4x16x4096x64 causal", "bfloat16", (4, 16, 4096, 64), (4, 16, 4096, 64), causal=True),
+           attention("attention 8x12x1024x64 causal", "bfloat16", (8, 12, 1024, 64), (8, 12, 1024, 64), causal=True),
            attention("attention, 8 heads of keys", "bfloat16", long, (4, 8, 2048, 128), share=True),
            attention("attention ragged 8x12x1000x1500x80", "bfloat16", (8, 12, 1000, 80), (8, 12, 1500, 80)),
            trained("attention trained 4x32x2048x128", long, causal=False, of=0),

@@ -383,6 +383,8 @@ def test_the_table_of_a_gpu_is_written_into_its_page_from_the_file_of_results(tm
     rows = [{"case": "product 512", "ours_us": 25.0, "tflops": 700.0, **kernel},
             {"case": "add float32", "ours_us": 25.0, "tflops": None, **kernel},
             {"case": "conv 3x3", "failed": "Bug: what it was\nand more"},
+            {"case": "attention causal", "ours_us": 20.0, "tflops": 400.0, **kernel},
+            {"case": "attention trained causal", "ours_us": 60.0, "tflops": 350.0, **kernel, "theirs_us": 90.0},
             {"name": "un-jitted x + 1, whole", "ours": 40.0, "unit": "us", "torch": 20.0},
             {"name": "a row that the table leaves out", "ours": 1.0, "unit": "us", "torch": None},
             {"name": "first failed", "ours": "no end after 5 s", "unit": "", "torch": None}]
@@ -396,6 +398,7 @@ def test_the_table_of_a_gpu_is_written_into_its_page_from_the_file_of_results(tm
     assert "| product 512 | 25.0 | 50.0 | 2.00 | 700 TFLOP/s | 1.0e-03 | 2.0e-03 |" in lines
     assert "| add float32 | 25.0 | 50.0 | 2.00 | 4.00 TB/s | 1.0e-03 | 2.0e-03 |" in lines
     assert "| conv 3x3 | failed: Bug: what it was | | | | | |" in lines
+    assert "| attention backward causal | 40.0 | 40.0 | 1.00 | 325 TFLOP/s | 1.0e-03 | 2.0e-03 |" in lines
     assert "| un-jitted `x + 1` of 1024 numbers | 40 us | 20 us | 0.50 |" in lines
     assert "| first failed | failed: no end after 5 s | | |" in lines and "old" not in lines
     assert not any("leaves out" in line for line in lines)

@@ -31,14 +31,14 @@ from glassgrad.compiler.graph.symbolic import Symbol, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, AwaitCopies,
                                             AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Phase, Statement,
-                                            Store, expressions, ranges_of, shared_locals, task_loops, walk)
+                                            Store, Turn, expressions, ranges_of, shared_locals, task_loops, walk)
 from glassgrad.compiler.render.unroll_and_jam import is_step
 
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
 ALWAYS = Wide(np.asarray(True))
 COPY_BYTES = 16           # along the innermost axis: hardware stops at any other box
-WAITS = (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)
+WAITS = (CopyBoxes, AwaitCopies, AwaitSteps, Barrier, Turn)
 
 
 def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
@@ -206,7 +206,7 @@ class _PhaseRun:
             value = self.axes.select(any_over(mask, self._own(register)), value, self.registers.get(register, nothing))
         self.registers[register] = value
 
-    def _wait(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier, mask: Wide | None) -> None:
+    def _wait(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier | Turn, mask: Wide | None) -> None:
         """What a group of threads starts, or waits for, together."""
         counters = [axis for axis in mask.axes if isinstance(axis, UOp)] if mask is not None else []
         threads = [counter for counter in counters if self.kinds.get(counter) in WIDE]
@@ -226,7 +226,7 @@ class _PhaseRun:
             self.in_flight.await_copies(s.memory, self._value(s.round, mask).array.item())
         elif isinstance(s, AwaitSteps):
             self.in_flight.await_steps(s.pending)
-        else:
+        elif isinstance(s, Barrier):
             self.in_flight.barrier(s.copies)
 
     def _copy_box(self, memory: UOp, box: Box, round_: int, mask: Wide | None) -> None:

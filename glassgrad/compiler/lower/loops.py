@@ -10,7 +10,7 @@ The grammar, whole:
     Statement  = For(range, kind, body, stop) | If(condition, body)
                | Assign(register, value) | Accumulate(register, combine, value)
                | Store(memory, index, value, combine, gate) | Prefetch(memory, index)
-               | CopyBoxes(memory, round, boxes) | AwaitCopies(round) | AwaitSteps(pending) | Barrier()
+               | CopyBoxes(memory, round, boxes) | AwaitCopies(round) | AwaitSteps(pending) | Barrier() | Turn()
 
 The last line is for groups of threads (GPUs): copies and steps of a matrix unit that run beside the statements after
 them, and what waits for them. A wait is written where it is needed, so the interpreter can tell that one is missing.
@@ -142,8 +142,15 @@ class Barrier:
     copies: bool = False      # and copies that begin after it come after what threads did to memory before it
 
 
+@dataclass(eq=False)
+class Turn:
+    """The threads that start steps of a matrix unit together wait until those before them have ended their turn, in a
+    ring; or end their own. It changes no value: while some have the unit, others compute."""
+    ends: bool = False
+
+
 Statement = Union[For, If, Assign, Accumulate, Store, Prefetch, CopyBoxes,  # noqa: UP007 - it is evaluated, on
-                  AwaitCopies, AwaitSteps, Barrier]                         # Python 3.10 too
+                  AwaitCopies, AwaitSteps, Barrier, Turn]                   # Python 3.10 too
 S = TypeVar("S", bound=Statement)
 
 
@@ -233,7 +240,7 @@ def numbered_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
 
 _EXPRESSIONS: dict[type, tuple[str, ...]] = {
     For: ("stop",), If: ("condition",), Assign: ("value",), Accumulate: ("value",), Store: ("index", "value", "gate"),
-    Prefetch: ("index",), CopyBoxes: ("round",), AwaitCopies: ("round",), AwaitSteps: (), Barrier: ()}
+    Prefetch: ("index",), CopyBoxes: ("round",), AwaitCopies: ("round",), AwaitSteps: (), Barrier: (), Turn: ()}
 
 
 def expressions(statement: Statement) -> list[UOp]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glassgrad.compiler.graph import UOp, toposort
 from glassgrad.compiler.lower.expression_text import memory_text, statement_text, text
 from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For,
-                                            If, Kernel, Prefetch, Statement, Store, expressions, walk)
+                                            If, Kernel, Prefetch, Statement, Store, Turn, expressions, walk)
 
 
 def show(kernel: Kernel) -> str:
@@ -64,6 +64,8 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
             lines.append(f"{pad}await steps, all but {s.pending}")
         elif isinstance(s, Barrier):
             lines.append(f"{pad}barrier" + ", for copies too" * s.copies)
+        elif isinstance(s, Turn):
+            lines.append(f"{pad}{'end' if s.ends else 'await'} a turn")
         else:
             lines.append(pad + statement_text(s))
 

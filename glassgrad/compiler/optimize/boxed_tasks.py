@@ -16,8 +16,7 @@ from dataclasses import replace
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, less, modulo, multiply, operation,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, Store, counter, register, task_loops,
-                                            walk)
+from glassgrad.compiler.lower.loops import LOOP, TASK, Assign, For, Statement, counter, register, task_loops
 from glassgrad.compiler.optimize.chained_matmul_pipeline import BlockParts, BoxedNests, NextTask
 from glassgrad.compiler.optimize.chained_matmuls import HeldPlan
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -42,9 +41,7 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
         return None
     processors, own = target.few_tasks // 2, nests.tiling()
     stays = replace(own, stay=True)
-    even = nests.parts.count.op is o.CONST and all(s.gate is None for s in walk(nests.parts.after)
-                                                   if isinstance(s, Store))
-    pays = tasks.size > processors and (even or len(nests.lasts) == 1) and refuses(nests, stays) is None
+    pays = tasks.size > processors and refuses(nests, stays) is None
     chosen = decisions.ask(stays if pays else own, lambda c: refuses(nests, c))
     main = staying(nests, tasks, processors) if chosen.stay else \
         nested(tasks.parts, moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks)), TASK)

@@ -9,6 +9,8 @@ nests between them, a block at a time. Out: the same for one thread group, or No
                                                         wait for out; copy values[j + 2]; weights; out *= shrink
                                                  out += weights values[last]
 
+Where a block has many products, threads take turns at the unit: some start their steps while others compute f.
+
 There may be several products before the weights are made, and several that take weights. All right factors, and the
 left ones of the first products, are matrices in memory that copies bring as they lie; what lies past their edges comes
 as zeros. The weights stay in registers, where the unit takes them as its left factor; so do the left factors of the
@@ -19,15 +21,14 @@ store neighbouring pieces of a line. Does not know what nests compute, nor which
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, bounds, divide, index, less, modulo,
                                                     multiply, operation, substitute_index)
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, If, Prefetch, Statement, Store, counter, expressions, load,
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box,
+                                            CopyBoxes, For, If, Statement, Store, Turn, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.box_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.chained_matmuls import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
@@ -41,6 +42,8 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 BLOCKS = 2           # whose factors are in memory or on their way; one more where a factor is used twice
+TURN_PRODUCTS = 4    # of a block, from which threads take turns at the unit: their steps take as long as the rest,
+TURN_THREADS = 384   # or threads of a group: there are others to compute meanwhile
 
 
 @dataclass
@@ -110,21 +113,24 @@ class BoxedNests(HeldNests):
             same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
             self.lasts.append((same[0] if same else len(self.right), again))
             self.right += [] if same else [again]
-        self.blocks = BLOCKS + any(which < firsts for which, _ in self.lasts)
+        twice = any(which < firsts for which, _ in self.lasts)
+        self.blocks = BLOCKS + twice
         self.factors = len(self.right)
         self.beside: dict[UOp, tuple[int, UOp]] = {}  # loads of what scores are made of besides, such as masks: which
         for product in parts.firsts:                  # of the boxed tiles has them, and the columns of their matrix
             self.bring(product)
         depths = [self.right[i].depth for i in range(firsts)]
-        limit = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
-        pays = self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
+        self.most = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
+        self.takes_turns = len(plan.products) >= TURN_PRODUCTS or plan.threads >= TURN_THREADS
+        pays = not self.takes_turns and self.most_blocks * max(depths) >= gpu.HELD_WORK and all(
             FlatAxis.of(p.n).size <= gpu.NARROW_STEP for p in parts.firsts)
-        self.holds = pays and self.registers(sum(depths)) <= limit and not any(t.before for t in self.left)
+        self.holds = pays and self.registers(sum(depths)) <= self.most and not any(t.before for t in self.left)
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
-        self.of_sums = list(dict.fromkeys(which for which, _ in self.lasts))
-        self.of_scores = [i for i in range(firsts) if i not in self.of_sums]
-        self.of_others = [which for which, _ in self.beside.values()]
+        # what is copied as one round: where a factor is used twice all of them, until the sums have read it
+        self.of_sums = [i for i in range(len(self.right)) if twice or i in dict(self.lasts)]
+        self.of_scores = [i for i in range(len(self.right)) if i not in self.of_sums]
+        self.rounds = [part for part in (self.of_scores, self.of_sums) if part]
 
     def bring(self, product: Product) -> None:
         """What scores are made of besides their product, as boxes: matrices of the unit's type, along their rows."""
@@ -145,10 +151,15 @@ class BoxedNests(HeldNests):
         return super().new(value, {**replace, **there})
 
     def registers(self, more: int) -> int:
-        """Of a thread, for all matrices, and so many more columns in the unit's type."""
+        """Of a thread, for all matrices, and so many more columns in the unit's type. Where threads take turns, a
+        block's scores are gone when its weights are there, and the columns are read."""
         small = self.unit.total.itemsize // self.unit.left.itemsize
-        columns = [self.column[m].arg.size * (small + (m in self.rounded)) for m in self.plan.matrices]
-        return (sum(columns) + more) * self.unit.rows // (self.unit.threads * small)
+        sums = {s.memory for p in self.parts.seconds for s in p.epilogue if isinstance(s, Store)}
+        every, of_sums, weights = (sum(self.column[m].arg.size for m in ms)
+                                   for ms in (self.plan.matrices, sums, self.rounded))
+        more += weights
+        columns = max(every * small, of_sums * small + more) if self.takes_turns else every * small + more
+        return columns * self.unit.rows // (self.unit.threads * small)
 
     def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
         """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the
@@ -189,7 +200,7 @@ class BoxedNests(HeldNests):
     # -- memory --------------------------------------------------------------------------------------------------
     @property
     def stages(self) -> int:
-        return self.blocks * len(self.right)
+        return self.blocks * len(self.rounds)
 
     @property
     def left_size(self) -> int:
@@ -214,21 +225,24 @@ class BoxedNests(HeldNests):
         before, whole = (sum(sizes) for sizes in (self.stage_sizes[:which], self.stage_sizes))
         return add(index(self.left_size + before), multiply(modulo(add(self.first, block), self.blocks), whole))
 
-    def copies(self, which: int, block: UOp, by_last: bool = False) -> CopyBoxes:
-        """Start to copy a block of the right factor of a product; the left one comes along with the first block."""
-        round_, tile = self.round(which, block), self.right[which]
-        replace = self.at_block(backward(self.parts.block, block) if tile in self.backwards else block)
-        boxes = tile.boxes(self.stage_at(which, block), replace)
-        if which < len(self.left) and block.op is o.CONST and block.arg == 0:
-            begin = sum(left.size for left in self.left[:which])
-            boxes = [*self.left[which].boxes(index(begin), {}), *boxes]
-        return CopyBoxes(self.memory, round_, tuple(boxes), by_last)
+    def copies(self, factors: list[int], block: UOp, by_last: bool = False) -> CopyBoxes:
+        """Start to copy a block of the right factors of a round; the left ones come along with the first block."""
+        boxes: list[Box] = []
+        for which in factors:
+            tile = self.right[which]
+            if which < len(self.left) and block.op is o.CONST and block.arg == 0:
+                begin = sum(left.size for left in self.left[:which])
+                boxes += self.left[which].boxes(index(begin), {})
+            replace = self.at_block(backward(self.parts.block, block) if tile in self.backwards else block)
+            boxes += tile.boxes(self.stage_at(which, block), replace)
+        return CopyBoxes(self.memory, self.round(factors, block), tuple(boxes), by_last)
 
-    def round(self, which: int, block: UOp) -> UOp:
-        return add(multiply(add(self.first, block), len(self.right)), index(which))
+    def round(self, factors: list[int], block: UOp) -> UOp:
+        return add(multiply(add(self.first, block), len(self.rounds)), index(self.rounds.index(factors)))
 
-    def await_copies(self, which: int, block: UOp) -> AwaitCopies:
-        return AwaitCopies(self.memory, self.round(which, block), self.stages)
+    def await_copies(self, rounds: list[list[int]], block: UOp) -> list[Statement]:
+        """Wait for rounds of a block: of the first one scores are made, the second is for the sums alone."""
+        return [AwaitCopies(self.memory, self.round(factors, block), self.stages) for factors in rounds]
 
     def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
         return PlacedTile(tile or self.right[which], self.memory, self.stage_at(which, block))
@@ -251,33 +265,52 @@ class BoxedNests(HeldNests):
 
     # -- statements ----------------------------------------------------------------------------------------------
     def statements_of_task(self) -> list[Statement]:
-        """The first block as far as its weights, the loop over the others, and the last product."""
-        parts, zero = self.parts, index(0)
+        """The copies of the first blocks, unless the task before has begun them; all blocks; the results."""
         out = [] if self.next_task else self.first_copies()
-        out += [s for nest in parts.before for s in self.nest(nest)]
-        scores = self.scores(zero)
-        reads, made = read_first(scores.made)
-        early, late = self.weights(zero)
-        more, early = read_first(early)
-        sums = self.sums(zero)
-        out += [*self.await_scores(zero), *self.held_factors(), *scores.begins, *scores.steps, *reads, *more,
-                AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *sums.begins,
-                *self.await_values(zero)]
-        if self.most_blocks > 1:
-            out += [*self.refill([*self.of_scores, *self.of_others], index(self.blocks)), self.other_blocks()]
-        last = self.sums(add(parts.count, index(-1)))
-        early_copies, late_copies = self.next_copies()
-        out += [*last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
+        out += [s for nest in self.parts.before for s in self.nest(nest)]
+        out += self.in_order() if self.takes_turns else self.overlapped()
         out += [] if self.next_task else [Barrier()]              # a result lies over the stages
         self.block = {}
-        return out + [s for nest in parts.after for s in self.nest(nest)]
+        return out + [s for nest in self.parts.after for s in self.nest(nest)]
+
+    def in_order(self) -> list[Statement]:
+        """for blocks: in turn, the steps of scores; weights; numbers of the next columns; the second products
+
+        Steps wait for what their sums begin with: numbers of columns are read a block ahead where registers suffice.
+        The scores of exponentials come last: a compiler would take these in the turn, between the steps of others."""
+        loop, count = counter("kn", self.most_blocks), self.parts.count
+        now = one(loop)
+        following = operation(o.MIN, add(now, index(1)), add(count, index(-1)))        # past the last block, the last
+        first, ahead = (self.column_numbers(self.scores(block).begins)[0] for block in (index(0), following))
+        scores, reads, made, early, late = self.weighted(now)
+        _, begins = self.column_numbers(scores.begins)
+        sums, after = self.sums(now), add(now, index(self.blocks))
+        body: list[Statement] = [
+            *begins, *self.await_copies(self.rounds[:1], now), Turn(), *scores.steps[::-1], Turn(ends=True), *reads,
+            AwaitSteps(0, registers_of(scores.steps)), *made, *self.refill(self.of_scores, after), *early, *late,
+            *sums.begins, *self.await_copies(self.rounds[1:], now), *ahead, *sums.steps,
+            AwaitSteps(0, registers_of(sums.steps)), *self.refill(self.of_sums, after)]
+        early_copies, late_copies = self.next_copies()
+        return [*first, For(loop, LOOP, body, None if count.op is o.CONST else count), *early_copies, *late_copies]
+
+    def overlapped(self) -> list[Statement]:
+        """The first block as far as its weights, the loop over the others, and the last product."""
+        zero = index(0)
+        scores, reads, made, early, late = self.weighted(zero)
+        out = [*self.await_copies(self.rounds[:1], zero), *self.held_factors(), *scores.begins, *scores.steps, *reads,
+               AwaitSteps(0, registers_of(scores.steps)), *made, *early, *late, *self.sums(zero).begins,
+               *self.await_copies(self.rounds[1:], zero)]
+        if self.most_blocks > 1:
+            out += [*self.refill(self.of_scores, index(self.blocks)), self.other_blocks()]
+        last = self.sums(add(self.parts.count, index(-1)))
+        early_copies, late_copies = self.next_copies()
+        return [*out, *last.steps, *early_copies, AwaitSteps(0, registers_of(last.steps)), *late_copies]
 
     def first_copies(self) -> list[Statement]:
         """The copies of the first blocks of a task."""
-        every = range(len(self.right))
-        out: list[Statement] = [self.copies(which, index(0)) for which in every]
-        for block in range(1, self.blocks):
-            out += self.where_there(index(block), [self.copies(which, index(block)) for which in every])
+        out: list[Statement] = []
+        for block in range(self.blocks):
+            out += self.where_there(index(block), [self.copies(factors, index(block)) for factors in self.rounds])
         return out
 
     def next_copies(self) -> tuple[list[Statement], list[Statement]]:
@@ -288,67 +321,53 @@ class BoxedNests(HeldNests):
             return early, late
         mine, self.first = self.first, following.first
         for block in range(self.blocks):
-            for which in range(len(self.right)):
-                to = late if block == self.blocks - 1 and which in self.of_sums else early
-                to += moves.rebuild([self.copies(which, index(block), by_last=True)], following.tasks)
+            for factors in self.rounds:
+                to = late if block == self.blocks - 1 and factors is self.of_sums else early
+                to += moves.rebuild([self.copies(factors, index(block), by_last=True)], following.tasks)
         self.first = mine
         return [If(following.there, early)], [If(following.there, late)]
 
     def other_blocks(self) -> For:
-        """for blocks: scores of the next one and the second product of this one, and beside them the next weights"""
+        """for blocks: scores of the next one and the second product of this one, and beside them the next weights
+
+        Steps wait for what their sums begin with: it is read before threads wait for copies."""
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
-        touched = self.touched(add(now, index(2)))
-        sums, scores = self.sums(now), self.scores(later)
-        reads, made = read_first(scores.made)
-        early, late = self.weights(later)
-        more, early = read_first(early)
+        sums = self.sums(now)
+        scores, reads, made, early, late = self.weighted(later)
         assigned = dict.fromkeys(s.register for s in walk(early) if isinstance(s, (Assign, Accumulate)))
         read = {n for s in walk([*late, *sums.begins]) for e in expressions(s) for n in toposort([e])}
         beside = tuple([r for r in assigned if r in read and r.dtype is self.unit.total])
         body: list[Statement] = [
-            *self.await_scores(later), *scores.begins, *scores.steps, *sums.steps, *reads, *more,
-            AwaitSteps(len(self.lasts), registers_of(scores.steps)), *touched,
-            *self.refill(self.of_scores, add(later, index(blocks))), *made,
-            *self.refill(self.of_others, add(later, index(blocks))), *early,
-            *self.await_values(later),         # a loop that waits: no compiler moves what is above it below
-            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))), *late,
-            *sums.begins]
+            *scores.begins, *self.await_copies(self.rounds[:1], later), *scores.steps, *sums.steps, *reads,
+            AwaitSteps(len(self.lasts), registers_of(scores.steps)), *made,
+            *self.refill(self.of_scores, add(later, index(blocks))), *early,
+            *self.await_copies(self.rounds[1:], later),     # a loop that waits: no compiler moves what is above it
+            AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))),
+            *late, *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
-    def touched(self, block: UOp) -> list[Statement]:
-        """What the sums of a block begin with, brought near: steps cannot start before threads have it. Past the last
-        block, that of the last one."""
-        count = self.parts.count
-        last = add(count, index(-1))
-        block = last if less(block, count).op is o.CONST else operation(o.MIN, block, last)
-        begins, out = self.scores(block).begins, list[Statement]()
-        read = {n: None for s in walk(begins) for n in toposort(expressions(s)) if n.op is o.LOAD and len(n.src) == 2}
-        for memory, at in (n.src for n in read if n.src[0].op is o.PARAM):
-            wide = [r for r in ranges_of(at) if r in (self.row, *self.column.values())]
-            if len(wide) == 1 and wide[0] is not self.row:                     # numbers of columns
-                out += [Prefetch(memory, substitute_index(at, {wide[0]: index(c)}, {}))
-                        for c in range(0, wide[0].arg.size, gpu.CACHE_LINE // memory.dtype.itemsize)]
-        return out
-
-    def await_values(self, block: UOp) -> list[Statement]:
-        """Wait for the right factors of the second products, unless the scores have waited for them."""
-        return [self.await_copies(which, block) for which in self.of_sums if which >= len(self.parts.firsts)]
-
-    def await_scores(self, block: UOp) -> list[Statement]:
-        """Wait for the right factors of the products that scores are made of, and for what else they are made of."""
-        return [self.await_copies(which, block) for which in (*range(len(self.parts.firsts)), *self.of_others)]
+    def column_numbers(self, begins: list[Statement]) -> tuple[list[Statement], list[Statement]]:
+        """What sums begin with, in two parts: numbers of columns are read into registers, where there are some left,
+        while the block before is finished. The next steps wait for them."""
+        values = [s.value for s in walk(begins) if isinstance(s, Assign)]
+        wide = {n: c for n in toposort(values) if n.op is o.LOAD and n.src[0].op is o.PARAM
+                for c in self.column.values() if c in ranges_of(n) and self.row not in ranges_of(n)}
+        if self.registers(sum(c.arg.size for c in wide.values())) > self.most:
+            return [], begins
+        held = {n: register(f"begin{i}", n.dtype, (self.row, c)) for i, (n, c) in enumerate(wide.items())}
+        reads = [s for n, to in held.items() for s in self.over(list(to.src), Assign(to, n))]
+        return reads, moves.rebuild(begins, held)
 
     @property
     def most_blocks(self) -> int:
         return bounds(self.parts.count)[1]
 
-    def refill(self, factors: Iterable[int], block: UOp) -> list[Statement]:
+    def refill(self, factors: list[int], block: UOp) -> list[Statement]:
         """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
-        copies: list[Statement] = [self.copies(which, block, by_last=True) for which in factors]
-        return self.where_there(block, copies) if copies else []
+        return self.where_there(block, [self.copies(factors, block, by_last=True)]) if factors else []
 
     def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
         """Statements about a block, where there is one."""
@@ -366,14 +385,16 @@ class BoxedNests(HeldNests):
         return joined([self.product(p, self.tile(which, block, tile))
                        for p, (which, tile) in zip(self.parts.seconds, self.lasts)])
 
-    def weights(self, block: UOp) -> tuple[list[Statement], list[Statement]]:
-        """What is made of a block's sums: what may run beside the steps that read the last weights, and the rest."""
-        self.block = self.at_block(block)
+    def weighted(self, block: UOp) -> WeightedBlock:
+        """A block as far as its weights."""
+        scores = self.scores(block)
         made = [s for nest in self.parts.between for s in self.nest(nest)]
         held = set(self.rounded.values())
         first = next(i for i, s in enumerate(made) if any(isinstance(a, Assign) and a.register in held
                                                           for a in walk([s])))
-        return made[:first], made[first:]
+        reads, finished = read_first(scores.made)
+        more, early = read_first(made[:first])
+        return WeightedBlock(scores, [*reads, *more], finished, early, made[first:])
 
     def nest(self, nest: Statement) -> list[Statement]:
         _, body = task_loops([nest])
@@ -424,6 +445,15 @@ class BoxedNests(HeldNests):
         pitch = inside + gpu.COPY_BYTES // s.memory.dtype.itemsize
         over = "" if self.next_task else "stages"
         return local("result", s.memory.dtype, lines * pitch, over=over), across, lines, inside
+
+
+class WeightedBlock(NamedTuple):
+    """The scores of a block and what is made of them."""
+    scores: ProductSteps
+    reads: list[Statement]       # what may be read while the steps run
+    made: list[Statement]        # the sums, finished
+    early: list[Statement]       # what may run beside the steps that read the last weights
+    late: list[Statement]        # the weights
 
 
 class NextTask(NamedTuple):

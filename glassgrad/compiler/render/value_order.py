@@ -16,7 +16,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, exact, linear, plus
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
-                                            For, If, Prefetch, Statement, Store, expressions, ranges_of, walk)
+                                            For, If, Prefetch, Statement, Store, Turn, expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 READS = "reads"     # what a load without a gate depends on, besides its memory: the branches that make it safe
@@ -94,7 +94,7 @@ class Walker:
 
     def prefetch(self, statement: Prefetch) -> None: raise NotImplementedError
 
-    def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
+    def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier | Turn) -> None:
         raise Bug("copies and steps that run beside the program are for groups of threads")
 
     def before(self, statement: Statement) -> None:
@@ -155,11 +155,10 @@ class Walker:
                 self.changed(statement.register)
             elif isinstance(statement, Prefetch):
                 self.prefetch(statement)
-            elif isinstance(statement, (CopyBoxes, AwaitCopies)):
+            elif isinstance(statement, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier, Turn)):
                 self.asynchronous(statement)
-                self.changed(statement.memory)
-            elif isinstance(statement, (AwaitSteps, Barrier)):
-                self.asynchronous(statement)
+                if isinstance(statement, (CopyBoxes, AwaitCopies)):
+                    self.changed(statement.memory)
             else:
                 group = self.together(body, at)
                 self.store(statement) if len(group) == 1 else self.store_together(group)

@@ -46,23 +46,26 @@ class ScoreBlocks(NamedTuple):
     even: bool = False             # all blocks are as large, past the end too: for groups of threads
     again: int = 8                 # what it costs to read the keys once more, in rows
     narrow_rows: int = 0           # instead of `rows` where registers suffice for them: values are narrow,
-    narrow: int = 64               # of at most so many numbers, and scores read no memory besides keys
+    narrow: int = 64               # of at most so many numbers, and scores read no memory besides keys; and where
+    processors: int = 1            # each of so many has a block
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
     symbolic: int = 32             # rows, or keys, where their number is symbolic: few are past the end
 
-    def rows_of(self, size: Size, width: int = 0, reads: bool = True) -> int:
-        """Rows of a block: few are computed twice or past the end, and few blocks read the keys again.
+    def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
+        """Rows of a block: few are computed twice or past the end, and few blocks read the keys again. There are so
+        many rows so many times.
 
         >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
         [64, 48, 20, 5]
         >>> [GROUP_BLOCKS.rows_of(size) for size in (512, 65, 20, 5)]
         [128, 128, 64, 64]
         >>> [BOX_BLOCKS.rows_of(size, width=64, reads=False) for size in (4096, 1024, 130)]
-        [192, 128, 192]
+        [256, 256, 64]
         """
         if isinstance(size, Length):
             return self.symbolic
-        largest = self.narrow_rows if self.narrow_rows and width <= self.narrow and not reads else self.rows
+        enough = times * size >= self.processors * self.narrow_rows > 0
+        largest = self.narrow_rows if enough and width <= self.narrow and not reads else self.rows
         steps = range(self.lanes, largest + 1, self.lanes)
         rows = min(steps, key=lambda rows: (-(-size // rows) * (rows + self.again), -rows))
         return rows if self.even else min(size, rows)
@@ -80,8 +83,13 @@ class ScoreBlocks(NamedTuple):
 
 SCORE_BLOCKS = ScoreBlocks()
 GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic=64)
-BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=192,
-                         symbolic=64)
+BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic=64)
+
+
+def times_of(chain: WeightedSum) -> int:
+    """How often there are the rows of a chain: for each of its other axes."""
+    shape = chain.weights.shape
+    return math.prod(least(n) for a, n in enumerate(shape) if a not in (chain.row_axis, chain.axis, *chain.columns))
 
 
 class BlockLoops(Values):

@@ -25,9 +25,9 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import Assign, Statement, Store, load, local, register
+from glassgrad.compiler.lower.loops import Assign, Statement, Store, load, local, ranges_of, register
 from glassgrad.compiler.lower.movement import Index, source_index
-from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks
+from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.one_pass.scores import in_full_precision, shifted_sum, without_factor
 from glassgrad.compiler.lower.values import Computation
 from glassgrad.compiler.schedule.computed_factors import FactorProduct
@@ -37,10 +37,13 @@ class ComputedFactor(BlockLoops):
     """The loops of one kernel: those of its first chain, which all the products belong to, and of what shares them."""
     any_order = True
 
-    def __init__(self, sink: UOp, chains: list[FactorProduct], blocks: ScoreBlocks, number: int = 0):
+    def __init__(self, sink: UOp, chains: list[FactorProduct], blocks: ScoreBlocks, number: int = 0,
+                 rows: int | None = None):
         chain, *others = chains
-        rows, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
-        super().__init__(sink, chain, chain.total.dtype.accumulator, blocks, blocks.rows_of(rows),
+        size, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
+        width = sum(math.prod(c.weights.shape[a] for a in c.columns) for c in chains)
+        rows = rows or blocks.rows_of(size, width, reads=False, times=times_of(chain))
+        super().__init__(sink, chain, chain.total.dtype.accumulator, blocks, rows,
                          blocks._replace(keys=blocks.factor_keys).keys_of(keys))
         self.out = local(f"out{number or ''}", self.dtype, self.out.arg.size)
         self.factor, self.scale = in_full_precision(chain.weights, chain.inside, self.dtype), 1.0
@@ -54,7 +57,7 @@ class ComputedFactor(BlockLoops):
                       for i, p in enumerate(chain.products)}
         self.tops = {p: self.top(p) if self.even else p for p in chain.products}
         self.factors: dict[UOp, float] = {}           # of what is in a tile, by its product
-        self.sharing = [ComputedFactor(sink, [other], blocks, i) for i, other in enumerate(others, 1)]
+        self.sharing = [ComputedFactor(sink, [other], blocks, i, self.rows) for i, other in enumerate(others, 1)]
         for other in self.sharing:
             other.tiles, other.factors = self.tiles, self.factors
             self.stands_for.update(other.stands_for)
@@ -155,9 +158,24 @@ class ComputedFactor(BlockLoops):
         if found is None:
             raise Bug(f"{top.op.name} is not made of a product by additions, factors and masks alone")
         self.factors[node] = found.factor
+        found = found._replace(begin=self.without_other_gates(found.begin, gate))
         if self.key_gate is not None and self.is_exponent(top) and found.factor > 0:
             found = found._replace(mask=both(self.key_gate, found.mask))
         return [Store(tile, spot, found.over(total))]
+
+    def without_other_gates(self, value: UOp | None, gate: UOp | None) -> UOp | None:
+        """A value that reads numbers of rows past the last key too, and those of keys past the last row: where either
+        is past the end, nothing is kept of it."""
+        if value is None or gate is None:
+            return value
+        reads = [n for n in toposort([value]) if n.op is o.LOAD and n.src[2:] == (gate,)]
+        return substitute_index(value, {n: load(n.src[0], n.src[1], both(*self.gates_of(n.src[1]))) for n in reads}, {})
+
+    def gates_of(self, at: UOp) -> list[UOp | None]:
+        """The gate of rows and that of keys, where an index depends on their counters."""
+        counters = frozenset[UOp]().union(*[ranges_of(self.stands_for.get(r, r)) for r in ranges_of(at)])
+        return [None if gate is None or counters.isdisjoint(ranges_of(gate)) else gate
+                for gate in (self.row_gate, self.key_gate)]
 
     def is_exponent(self, top: UOp) -> bool:
         """Whether a value is read by an exponential alone."""

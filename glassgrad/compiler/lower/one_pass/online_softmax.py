@@ -26,7 +26,7 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)
 from glassgrad.compiler.lower.movement import Index, source_index
-from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks
+from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.one_pass.scores import in_full_precision, without_factor
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
@@ -41,7 +41,8 @@ class OnlineSoftmax(BlockLoops):
         if blocks.even:                    # not rounded anywhere, a constant factor left to the exponential
             self.scores, self.factor = without_factor(in_full_precision(chain.scores, chain.inside, chain.exps.dtype))
         width = math.prod(chain.weights.shape[a] for a in chain.columns)
-        rows = blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain))
+        rows = blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain),
+                              times_of(chain))
         super().__init__(sink, chain, chain.exps.dtype, blocks, rows, blocks.keys_of(chain.weights.shape[chain.axis]))
         rate = self.factor * (1 if chain.rate is None else chain.rate.arg)
         self.rate = None if rate == 1 else const(rate, self.dtype)

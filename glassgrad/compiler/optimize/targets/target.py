@@ -61,7 +61,7 @@ class Target:
         if not self.groups:
             return SCORE_BLOCKS
         if any(unit.text is not None and unit.text.held for unit in self.units):
-            return BOX_BLOCKS
+            return BOX_BLOCKS._replace(processors=self.few_tasks // 2)
         return GROUP_BLOCKS if any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
 
     def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:

@@ -14,7 +14,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import add, bounds, build, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
-                                            For, Kernel, Prefetch, Store, ranges_of, walk)
+                                            For, Kernel, Store, Turn, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of, unit_of, units_here
@@ -23,6 +23,7 @@ from glassgrad.compiler.render.launch import BoxMap
 
 WARP = 32
 WORD_BYTES = 16      # of a line that a permutation keeps together
+TURN = 128           # threads that start a step together
 LEFT_WORDS = 4       # of a thread, for one instruction whose left factor is in registers
 
 __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
@@ -63,6 +64,13 @@ static __device__ __forceinline__ bool comes_last(unsigned arrived, unsigned war
     asm volatile("atom.shared.acq_rel.cta.inc.u32 %0, [%1], %2;"
                  : "=r"(before) : "r"(arrived), "r"(warps - 1) : "memory");
   return thread % 32 == 0 && before == warps - 1;
+}
+// Turns in a ring of so many times 128 threads: those of a number have a barrier, at which the ones before them arrive.
+static __device__ __forceinline__ void turn_begins(unsigned number, unsigned count) {
+  if (count > 1) asm volatile("bar.sync %0, 256;" :: "r"(1 + number) : "memory");
+}
+static __device__ __forceinline__ void turn_ends(unsigned number, unsigned count) {
+  if (count > 1) asm volatile("bar.arrive %0, 256;" :: "r"(1 + (number + 1) % count) : "memory");
 }
 // A matrix in shared memory as the unit is told of it: where it is, two strides in bytes, the permutation of its lines.
 static __device__ __forceinline__ unsigned long long matrix_at(unsigned address, unsigned leading, unsigned stride,
@@ -172,14 +180,20 @@ class Asynchronous:
         return [f"__shared__ u64 rounds[{self.stages}];",
                 *([f"__shared__ unsigned arrived[{self.stages}];"] if by_last else []),
                 *([f"__shared__ u64 freed[{self.stages}];"] if self.cluster > 1 else []), first, self.wait, *self.end(),
-                "const unsigned warps = __shfl_sync(0xffffffffu, (unsigned)thread / 128, 0);"]
+                "const unsigned warps = __shfl_sync(0xffffffffu, (unsigned)thread / 128, 0);", *self.first_turn()]
+
+    def first_turn(self) -> list[str]:
+        """The last threads of the ring end a turn, so that the first ones begin."""
+        count = self.warps * WARP // TURN
+        turns = any(isinstance(s, Turn) for s in walk(self.f.body))
+        return [f"if (warps == {count - 1}) turn_ends(warps, {count});"] if turns else []
 
     def end(self) -> list[str]:
         """What a function ends with: no group of a cluster leaves while others may write to its memory."""
         return ["cluster_wait();"] if self.cluster > 1 else []
 
     # -- statements ----------------------------------------------------------------------------------------------
-    def write(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
+    def write(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier | Turn) -> None:
         line = self.f.line
         if isinstance(s, CopyBoxes):
             self.copy(s)
@@ -189,6 +203,8 @@ class Asynchronous:
             if s.copies:
                 line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
             line(self.wait)
+        elif isinstance(s, Turn):
+            line(f"turn_{'ends' if s.ends else 'begins'}(warps, {self.warps * WARP // TURN});")
         else:
             self.await_steps(s)
 
@@ -334,14 +350,6 @@ class Asynchronous:
     def value(self, node: UOp) -> str:
         self.f.note((node,))
         return self.f.operand(node).inside
-
-    def touch(self, s: Prefetch) -> None:
-        """A load that nothing waits for, where steps of a unit wait for what threads read; elsewhere other threads run
-        while one waits."""
-        if self.maps:
-            name = self.f.define("touch", "void", "const void *p", "unsigned word;",
-                                 'asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(p));')
-            self.f.line(f"{name}({self.f.base(s.memory)} + {self.value(s.index)});")
 
     def spot(self, memory: UOp, at: UOp) -> str:
         """Where copies have put an element that threads read by themselves: lines are permuted."""

@@ -20,7 +20,7 @@ from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposor
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, Kernel, Prefetch, Statement, Store, expressions, ranges_of,
+                                            CopyBoxes, For, Kernel, Statement, Store, Turn, expressions, ranges_of,
                                             shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -300,7 +300,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             self.wide_memories[memory] = None
         return self.is_group_memory(memory)
 
-    def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
+    def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier | Turn) -> None:
         self.beside.write(statement)
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
@@ -348,9 +348,6 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             term = value if k == 1 else self.wrapping(dtype, "*", value, times)
             total = term if total.constant == 0 else self.wrapping(dtype, "+", total, term)
         return total
-
-    def prefetch(self, statement: Prefetch) -> None:
-        self.beside.touch(statement)
 
     def spot(self, memory: UOp, index: UOp) -> str:
         return self.beside.spot(memory, index) if memory in self.beside.permuted else super().spot(memory, index)
