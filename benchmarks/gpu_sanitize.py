@@ -51,6 +51,12 @@ def convolved(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.einsum("bihwyx,oiyx->bohw", windows, w)
 
 
+def depthwise(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """3x3, each channel by itself, of the same size."""
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    return np.einsum("bchwyx,cyx->bchw", np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)), w[:, 0])
+
+
 def scattered(x: np.ndarray) -> np.ndarray:
     out = np.zeros((50, x.shape[1]))
     np.add.at(out, np.arange(len(x)) * 7 % 50, x)
@@ -111,6 +117,14 @@ def numpy_weight_gradient(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.broadcast_to(windows.sum((0, 4, 5)), w.shape)
 
 
+def product_of(x: Any, y: Any) -> Any:
+    return x @ y
+
+
+def product_across(x: Any, y: Any) -> Any:
+    return x.T @ y.T
+
+
 HEADS = ((1, 2, 192, 64),) * 3
 IMAGE, WEIGHTS = (2, 64, 16, 16), (64, 64, 3, 3)
 LARGE = (2, 128, 62, 62), (128, 128, 3, 3)           # enough for Winograd's tiles, of which the last are not full
@@ -128,10 +142,18 @@ CASES: dict[str, Case] = {
                   / x.std(1, keepdims=True), ((100, 768),)),
     "cumsum": ("float32", lambda x: x.cumsum(0), lambda x: x.cumsum(0), ((100_000,),)),
     "product float32": ("float32", lambda x, y: x @ y, lambda x, y: x @ y, ((200, 300), (300, 250))),
+    "product float32, parts of K": ("float32", product_of, product_of, ((64, 784), (784, 128))),
+    "product float32, 64 threads": ("float32", product_of, product_of, ((1500, 70), (70, 1500))),
+    "product float32, 128 threads": ("float32", product_of, product_of, ((2050, 40), (40, 2050))),
+    "product float32, 256 threads": ("float32", product_of, product_of, ((300, 500), (500, 3000))),
+    "product tf32": ("tf32", product_of, product_of, ((300, 200), (200, 260))),
+    "product tf32, both transposed": ("tf32", product_across, product_across, ((200, 300), (260, 200))),
     "product bfloat16": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((256, 256), (256, 256))),
     "product ragged": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((201, 301), (301, 251))),
     "product batched": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((4, 128, 64), (4, 64, 128))),
     "vector times matrix": ("bfloat16", lambda x, y: x @ y, lambda x, y: x @ y, ((1, 1024), (1024, 2048))),
+    "product of few rows": ("bfloat16", product_of, product_of, ((3, 512), (512, 1000))),
+    "product of few columns": ("bfloat16", product_of, product_of, ((512, 1024), (1024, 10))),
     "attention": ("bfloat16", lambda q, k, v: q.scaled_dot_product_attention(k, v), attention, HEADS),
     "attention causal": ("bfloat16", causal_attention, lambda q, k, v: attention(q, k, v, causal=True), HEADS),
     "attention, gradients": ("bfloat16", attention_gradients, numpy_attention_gradients, ((1, 2, 200, 64),) * 3),
@@ -143,11 +165,16 @@ CASES: dict[str, Case] = {
     "convolution": ("float16", lambda x, w: x.conv2d(w, padding=1), convolved, (IMAGE, WEIGHTS)),
     "convolution, image's gradient": ("float16", image_gradient, numpy_image_gradient, (IMAGE, WEIGHTS)),
     "convolution, weights' gradient": ("float16", weight_gradient, numpy_weight_gradient, (IMAGE, WEIGHTS)),
+    "convolution float32": ("float32", lambda x, w: x.conv2d(w, padding=1), convolved, (IMAGE, WEIGHTS)),
+    "convolution float32, image's gradient": ("float32", image_gradient, numpy_image_gradient, (IMAGE, WEIGHTS)),
+    "convolution float32, weights' gradient": ("float32", weight_gradient, numpy_weight_gradient, (IMAGE, WEIGHTS)),
+    "depthwise convolution": ("float16", lambda x, w: x.conv2d(w, padding=1, groups=64), depthwise,
+                              ((8, 64, 56, 56), (64, 1, 3, 3))),
     "gather": ("float32", lambda x: x[rows_of(x)], lambda x: x[np.arange(300) * 7 % 50], ((50, 129),)),
     "scatter": ("float32", added_rows, scattered, ((300, 129),)),
     "random": ("float32", lambda x: x + 0 * type(x).rand(*x.shape, device=x.device), lambda x: x, ((100, 100),))}
 
-TOLERANCES = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
+TOLERANCES = {"float32": 1e-5, "tf32": 2e-3, "float16": 3e-3, "bfloat16": 2e-2}
 
 
 def erf(x: np.ndarray) -> np.ndarray:
@@ -157,13 +184,15 @@ def erf(x: np.ndarray) -> np.ndarray:
 
 def run_case(name: str, device: str) -> float:
     """The case's largest error, relative to its largest result."""
-    from glassgrad import Tensor
+    from glassgrad import Context, Tensor
     dtype, ours, numpys, shapes = CASES[name]
     random = np.random.default_rng(0)
-    tensors = [Tensor(random.standard_normal(shape).astype(np.float32), device=device).cast(dtype).realize()
-               for shape in shapes]
+    tensors = [Tensor(random.standard_normal(shape).astype(np.float32), device=device)
+               .cast("float32" if dtype == "tf32" else dtype).realize() for shape in shapes]
     arrays = [t.cast("float32").numpy().astype(np.float64) for t in tensors]
-    found, wanted = ours(*tensors).cast("float32").numpy(), numpys(*arrays)
+    with Context(TF32=int(dtype == "tf32")):
+        found = ours(*tensors).cast("float32").numpy()
+    wanted = numpys(*arrays)
     error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
     if not error < TOLERANCES[dtype]:
         raise AssertionError(f"{name}: error {error:.1e}, expected less than {TOLERANCES[dtype]:.0e}")

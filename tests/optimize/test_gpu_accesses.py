@@ -97,10 +97,18 @@ def test_sums_over_few_columns_are_cut_until_a_gpu_is_busy(columns: int, width: 
     assert groups * threads >= 132 * 256 and (f"tile={width // threads}," in kernel.moves[1] or columns % width)
 
 
+def test_what_is_read_once_is_not_kept_by_a_processors_cache() -> None:
+    """Where sums read it: of a vector times a matrix the matrix; not of convolutions, nor where as much is stored."""
+    x, image = zeros(1024, 4096), zeros(8, 64, 56, 56)
+    for value, once in ((x.sum(0), True), (x.sum(1), True), (zeros(1, 1024) @ x, True), (x * 2, False),
+                        (x.softmax(-1), False), (image.conv2d(zeros(64, 1, 3, 3), padding=1, groups=64), False)):
+        assert ("L1::no_allocate" in make_source(kernel_of(value), HOPPER, "cuda")) == once
+
+
 def test_threads_that_are_left_over_read_nothing() -> None:
     source = make_source(kernel_of(zeros(100_000, 64).sum(1)), HOPPER, "cuda")
-    reads = [line.strip() for line in source.splitlines() if "load_f32_4(data1" in line]
-    assert len(reads) == 2 and reads[1].startswith("if (thread < 160)")
+    reads = [line.strip() for line in source.splitlines() if line.strip().startswith("load_") and "data1" in line]
+    assert len(reads) == 2 and reads[1].startswith("load_f32_4_if(thread < 160, data1")
 
 
 @pytest.mark.parametrize("rows, together", [(300, True), (200, False)])

@@ -111,7 +111,7 @@ def test_threads_follow_from_the_length_of_a_row() -> None:
 def test_rows_that_do_not_fit_are_read_again() -> None:
     long = kernel_of(rmsnorm(zeros(300, 50304)))
     assert long.moves[0] == "hold(loop=k0, tile=4, lanes=1024, held=no)" and len(loads(long)) == 2
-    assert "load_f32_4(data1" in make_source(long, LARGE, "cuda")
+    assert "load_f32_4_if(" in make_source(long, LARGE, "cuda")
     small = kernel_of(rmsnorm(zeros(300, 50304, dtype="bfloat16")))
     assert "lanes=512, held=no" in small.moves[0], "two such rows are in the cache for each processor"
     assert "hold" not in " ".join(kernel_of(rmsnorm(zeros(300, 1_000_000))).moves), "long sums are added in chunks"

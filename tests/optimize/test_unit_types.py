@@ -16,7 +16,7 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
-from glassgrad.compiler.optimize.targets.matrix_units import units_of
+from glassgrad.compiler.optimize.targets.matrix_units import FOUR_WORDS, units_of
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.dialects import CUDA
@@ -55,7 +55,7 @@ def test_products_of_other_types(dtype: str, m: int, n: int, k: int, right_along
     assert kernel.moves[0].startswith("boxes(") and LETTERS[dtype] in make_source(kernel, ROUNDING, "cuda")
 
 
-@pytest.mark.parametrize("dtype", LETTERS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_both_factors_lie_along_k(dtype: str, rng: np.random.Generator) -> None:
     """One that does not is transposed first: as many neighbours as memory brings at once, by each thread."""
     a, b = factors(dtype, 128, 128, 512, rng)
@@ -63,6 +63,36 @@ def test_both_factors_lie_along_k(dtype: str, rng: np.random.Generator) -> None:
     kernel = product(a, b, False, ROUNDING)
     assert len(kernel.phases) == 2 and "left=shared" in kernel.moves[0] and "right=shared" not in kernel.moves[0]
     assert all(m.dtype == dtype and m.strides[0] % 128 == 0 for m in gpu_launch(kernel).maps)
+
+
+@pytest.mark.parametrize("m, n, k", [(128, 128, 512), (132, 100, 72), (64, 320, 96)])
+@pytest.mark.parametrize("left_along_k, right_along_k", [(True, False), (False, True), (False, False)])
+def test_a_factor_of_words_that_lies_across_k_is_the_left_one(
+        m: int, n: int, k: int, left_along_k: bool, right_along_k: bool, rng: np.random.Generator) -> None:
+    """Threads read its words, so it is not stored first; of two such factors, the right one is."""
+    a, b = rng.standard_normal((m, k)).astype("float32"), rng.standard_normal((k, n)).astype("float32")
+    left, right = (Tensor(x).realize() if along else Tensor(np.ascontiguousarray(x.T)).realize().T
+                   for x, along in ((a, left_along_k), (b, not right_along_k)))
+    kernel = optimize(lower((left @ right).schedule()[-1].ast), ROUNDING, products=False)
+    assert "left=shared" in kernel.moves[0] and len(kernel.phases) == (1 if left_along_k or right_along_k else 2)
+    assert "left15 = *(const u32 *)" in make_source(kernel, ROUNDING, "cuda")
+    out = np.zeros(m * n, "float32")
+    run_kernel(kernel, [out, (a if left_along_k else a.T).ravel(), (b.T if right_along_k else b).ravel()])
+    np.testing.assert_allclose(out.reshape(m, n), a.astype("float64") @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_threads_read_each_word_of_a_left_factor_once() -> None:
+    """As the instruction has it: register 1 is 8 rows below register 0, registers 2 and 3 are 4 further along k."""
+    row, k = FOUR_WORDS.row, FOUR_WORDS.column
+    places = {(row(lane, r), k(lane, r)) for lane in range(128) for r in range(FOUR_WORDS.registers)}
+    assert places == {(i, j) for i in range(64) for j in range(8)}
+    assert [(row(37, r), k(37, r)) for r in range(4)] == [(17, 1), (25, 1), (17, 5), (25, 5)]
+
+
+def test_a_few_steps_of_the_unit_are_written_out(rng: np.random.Generator) -> None:
+    """Copies that refill memory in a loop do not keep it from that."""
+    source = make_source(product(*factors("int8", 128, 256, 2048, rng), True, ROUNDING), ROUNDING, "cuda")
+    assert "#pragma unroll 4\n" in source
 
 
 def test_float32_is_not_rounded_unless_a_program_says_so(rng: np.random.Generator) -> None:

@@ -99,7 +99,7 @@ class Row:
         held = self.size * words / lanes
         if gpu.HELD_WORDS < 2 * held <= 2 * gpu.HELD_WORDS and self.is_light:
             lanes = max(lanes, min(2 * lanes, most, gpu.MOST_LIGHT_THREADS))
-        return lanes if self.size * words <= gpu.HELD_WORDS * lanes and self.size >= lanes else None
+        return lanes if self.size * words <= gpu.HELD_WORDS * lanes and self.size >= max(lanes, gpu.LEAST_ROW) else None
 
 
 def _can_be_wide(loop: For) -> bool:

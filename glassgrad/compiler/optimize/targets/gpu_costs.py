@@ -16,7 +16,8 @@ PIECE = 4                # neighbouring positions of a thread: one access of 16 
 PAD = 4                  # positions between rows of a tile: what is copied along k falls into different banks
 LEAST_SIDE = 4           # positions of M or N, where the other one has more than a group's threads
 STEP = 16                # of K that are copied at once; or half of it, where a thread would copy more than
-MOST_COPIED = 24         # elements
+MOST_COPIED = 24         # elements, or have more than
+MOST_HELD = 80           # of them and of results: of 128 registers, too few would be left, and it would wait for copies
 WARP = 32                # threads that read and store at once
 MEMORY_PIECE = 32        # bytes that are read at least
 WARP_PIECES = 4          # of them, where each thread has four bytes and all are in order
@@ -28,7 +29,7 @@ LIGHT_ROW = 16           # operations on each number of a row: up to these, thre
 MOST_LIGHT_THREADS = 512     # of such a group
 ROW_OF_TWO = 128 << 10   # bytes of a row that is not held: two of them on each processor stay in the cache together
 MOST_ROW_STEPS = 128     # of one that is not held: a sum adds so many numbers, and float32 wants few
-LEAST_ROW_THREADS = 64   # of a group that holds a row
+LEAST_ROW_THREADS, LEAST_ROW = 32, 64    # of a group that holds a row; numbers of a row
 NEAR_STRIDES = (1, 2, 3, 4)   # of neighbours that share pieces of memory
 OUT_OF_ORDER = 1.05      # times as long, where columns of a tile are not neighbours in the result
 LEAST_STEPS = 8          # from which two of them are in memory at a time: threads wait once for each, not twice
@@ -76,7 +77,8 @@ class Tile(NamedTuple):
     @property
     def step(self) -> int:
         """Of K that are copied at once."""
-        return STEP if STEP * self.copied <= MOST_COPIED else STEP // 2
+        copied = STEP * self.copied
+        return STEP if copied <= MOST_COPIED and copied + self.rows * self.columns <= MOST_HELD else STEP // 2
 
     @property
     def is_whole(self) -> bool:

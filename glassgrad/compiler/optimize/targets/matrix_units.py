@@ -101,6 +101,8 @@ class MatrixUnit:
     sums: Fragments | None = None      # where the total lives, if not in registers of the unit's own
     lines: Swizzled | None = None      # how both factors lie in memory that a group shares, if they are read there
     across: bool = True                # whether these lines may lie across k, too
+    left_words: Fragments | None = None    # elements of its left factor, where threads read those from lines across k:
+                                           # the rows and k of each thread's
     loads: WordLoads | None = None     # how they come into registers of the threads, if they are read there
     text: StepText | None = None       # how a step is written, where its own renderer does not say so
 
@@ -151,6 +153,11 @@ MULTIPLIED = (
     Multiplied(dtypes.uint8, dtypes.uint8, dtypes.int32, "s32.u8.u8", ""))
 
 
+# Of words, a thread has two rows of a warp's 16, and two of 8 steps of k.
+FOUR_WORDS = Fragments(4, lambda lane, register: lane // 32 * 16 + lane % 32 // 4 + register % 2 * 8,
+                       lambda lane, register: lane % 4 + register // 2 * 4)
+
+
 def _wgmma(columns: int, types: Multiplied) -> MatrixUnit:
     """Four warps multiply 64 rows by up to 256 columns, both factors in memory that the group shares: lines of 128
     bytes along k, or for 16 bits across it. A sum lies in one register; a warp has 16 rows, four threads a row."""
@@ -160,15 +167,17 @@ def _wgmma(columns: int, types: Multiplied) -> MatrixUnit:
     shape = f"m64n{columns}k{32 // types.left.itemsize}"
     step = "{{ .reg .pred more; setp.ne.b32 more, 1, 0; " \
            f"wgmma.mma_async.sync.aligned.{shape}.{types.letters} {{{{{{sums}}}}}}, "
-    held = step + "{{{left}}}, {right}, more, 1, 1, {right_across}; }}" if types.ends == _BOTH_WAYS else ""
+    by_words = types.left.itemsize in (2, 4)
+    held = step + "{{{left}}}, {right}, more, 1, 1" + ", {right_across}" * (types.ends == _BOTH_WAYS) + "; }}"
     text = StepText(
-        step + "{left}, {right}, more" + types.ends + "; }}", held,
+        step + "{left}, {right}, more" + types.ends + "; }}", held if by_words else "",
         "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned {pending};")
     factors = "_".join(dict.fromkeys(types.letters.split(".")[1:]))
     needs = frozenset(("sm_90a", types.needs) if types.needs else ("sm_90a",))
     return MatrixUnit(f"wgmma_{shape}_{factors}", needs, types.left, types.right, types.total, 64, columns, words=8,
                       registers=1, in_flight=2, threads=128, sums=sums, lines=Swizzled(),
-                      across=types.ends == _BOTH_WAYS, text=text)
+                      across=types.ends == _BOTH_WAYS, left_words=FOUR_WORDS if types.left.itemsize == 4 else None,
+                      text=text)
 
 
 # A thread has a row of sums in each half of a matrix, and two neighbours of it; four threads have a row. Side by side,

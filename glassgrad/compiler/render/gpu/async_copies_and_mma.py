@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopie
                                             For, Kernel, Store, Turn, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
-from glassgrad.compiler.render.gpu.fragment_layout import registers_of, unit_of, units_here
+from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of, unit_of, units_here
 from glassgrad.compiler.render.gpu.register_mma import RegisterSteps
 from glassgrad.compiler.render.launch import BoxMap
 
@@ -160,8 +160,8 @@ class Asynchronous:
         self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
                             and function.is_matrix(s.register)}) > 1          # sums of the unit
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
-        copied = {s.memory for s in walk(function.body) if isinstance(s, CopyBoxes)}
-        self.permuted = copied - {s.memory for s in walk(function.body) if isinstance(s, Store)}
+        self.copied = {s.memory for s in walk(function.body) if isinstance(s, CopyBoxes)}
+        self.permuted = self.copied - {s.memory for s in walk(function.body) if isinstance(s, Store)}
         shared = [s.cluster for s in walk(function.body) if isinstance(s, CopyBoxes) and s.cluster is not None]
         self.cluster = int(shared[0].arg.size) if shared else 1
 
@@ -284,6 +284,8 @@ class Asynchronous:
         described = [f"  const u64 right = {self.descriptor(right_matrix, lines)};"]
         if left.op is o.LOAD:
             left_matrix = SharedMatrix.of(left, row, depth, lines)
+        by_words = left.op is not o.LOAD or left_matrix.across and unit.left_words is not None
+        if not by_words:
             above = f" + warps * {unit.rows * lines.line_bytes}"
             described.append(f"  u64 left = {self.descriptor(left_matrix, lines, above)};")
             if self.several:                        # or a loop keeps one for each of its steps, in registers
@@ -291,16 +293,16 @@ class Asynchronous:
         self.f.line("{")
         for line in described:
             self.f.line(line)
-        if left.op is o.LOAD:
+        if not by_words:
             step = text.step.format(sums=sums, left=f"%{count}", right=f"%{count + 1}",
                                     left_across=int(left_matrix.across), right_across=int(right_matrix.across))
         else:
-            words = self.held_words(left, unit)
+            words = self.read_words(left, row, depth, unit) if left.op is o.LOAD else self.held_words(left, unit)
             step = text.held.format(sums=sums, left=", ".join(f"%{count + i}" for i in range(LEFT_WORDS)),
                                     right=f"%{count + LEFT_WORDS}", right_across=int(right_matrix.across))
         self.f.line(f'  asm volatile("{text.before}" ::: "memory");')
         for number, at in enumerate(range(0, depth.arg.size, unit.depth)):
-            if left.op is o.LOAD:
+            if not by_words:
                 ins = [f'"l"(left + {left_matrix.bytes_to(at) // 16})']
             else:
                 ins = [f'"r"({word})' for word in words[number * LEFT_WORDS:][:LEFT_WORDS]]
@@ -308,6 +310,20 @@ class Asynchronous:
             self.f.line(f'  asm volatile("{step}" : {outs} : {", ".join(ins)});')
         self.f.line(f'  asm volatile("{text.commit}" ::: "memory");')
         self.f.line("}")
+
+    def read_words(self, read: UOp, row: UOp, depth: UOp, unit: MatrixUnit) -> list[str]:
+        """The elements of a left factor that lies across k, a word each, from memory that the group shares."""
+        memory, kind, layout = read.src[0], self.f.type(WORD), layout_of(unit, row.arg.size)
+        assert unit.left_words is not None
+        words: list[str] = []
+        for first in range(0, depth.arg.size, unit.depth):
+            for number in range(LEFT_WORDS):
+                at_row = add(layout.above, unit.left_words.row(layout.lane, number))
+                at_k = add(index(first), unit.left_words.column(layout.lane, number))
+                spot = self.spot(memory, substitute_index(read.src[1], {row: at_row, depth: at_k}, {}))
+                words.append(f"left{len(words)}")
+                self.f.line(f"  const {kind} {words[-1]} = *(const {kind} *)({self.f.base(memory)} + {spot});")
+        return words
 
     def held_words(self, matrix: UOp, unit: MatrixUnit) -> list[str]:
         """The words of a left factor in registers, two elements each; they are made before the steps begin. One that no

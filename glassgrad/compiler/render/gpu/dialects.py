@@ -54,6 +54,7 @@ class Dialect:
     exchange: str = ""           # x of the thread whose number differs by the bit `step`
     wide_access: bool = False    # up to 16 bytes are loaded and stored at once, through a pointer to words
     wide_store: str = "*({words} *)p = all;"     # stores them; some compilers split an assignment up again
+    read_once: str = ""          # 16 bytes at p as v.all, which a processor's cache does not keep; empty: no way to
     by_handle: bool = False      # memory is a handle and a distance
     group_argument: str = ""     # the parameter for memory that a group shares; empty: it is declared inside. A driver
                                  # aligns that memory by the parameter's type: eight bytes, the most that is accessed
@@ -106,6 +107,8 @@ CUDA = replace(
     shuffle="__shfl_down_sync(0xffffffffu, x, step)",
     exchange="__shfl_xor_sync(0xffffffffu, x, step)",
     wide_store="__stwb(({words} *)p, all);",
+    read_once='asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : '
+              '"=r"(v.all.x), "=r"(v.all.y), "=r"(v.all.z), "=r"(v.all.w) : "l"(p));',
     power_of_two=("f32 r;", 'asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
     reciprocal=("f32 r;", 'asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),
     ordinary_reciprocal=("f32 r;", 'asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));', "return r;"),

@@ -34,7 +34,8 @@ from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, group_threads, 
 from glassgrad.compiler.render.gpu.gpu_ops import GpuArithmetic
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.gpu.skipped_rounding import rounded_divisions
-from glassgrad.compiler.render.gpu.wide_access import MOST_BYTES, load_wide, neighbours, runs_of_reads, store_wide
+from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, load_wide, neighbours, read_once, runs_of_reads,
+                                                       store_wide)
 from glassgrad.compiler.render.launch import LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -43,7 +44,7 @@ from glassgrad.compiler.render.value_order import Flow
 __all__ = ["render_gpu"]
 
 UNROLL, SHORT, UNIT_STEPS = 8, 16, 4     # iterations that are written out: of long loops, of short ones, of a unit's
-FEW_SUMS = 2
+FEW_SUMS, LONG = 2, 32      # sums of a loop up to which so many are
 FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
 MOST_THREADS = 1024         # of groups that are at once on a processor: more leave each thread too few registers
@@ -84,6 +85,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         self.wide_memories: dict[UOp, None] = {}         # of which up to 16 bytes are moved at once
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, jammed, name, definitions, group_threads(jammed.lanes))
+        self.once = read_once(jammed.body, tasks)
         self.counts_in = self.type(dtypes.int32 if fit_32_bits(jammed.body) and tasks < 1 << 31 else dtypes.int64)
         self.thread, self.wait = dialect.thread_name, dialect.wait
         self.taken |= {self.thread, "area", "arrived", "rounds", "warps", "left", "right", "round", "aligned"}
@@ -196,7 +198,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         super().before(statement)
         if id(statement) in self.runs:
             values = [s.value for s in self.runs[id(statement)] if isinstance(s, (Accumulate, Assign))]
-            load_wide(self, values, self.is_aligned)
+            read = {n.src[0] for n in toposort(values) if n.op is o.LOAD}
+            load_wide(self, values, self.is_aligned, self.dialect.read_once if read & self.once else "")
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
@@ -207,10 +210,11 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         steps = [m for m in self.sums() if m in flow.writes] if self.beside.stages else []
         if range_ in self.handed_on or len(steps) > 1 or steps and self.matrix_registers(1) > gpu.REGISTERS:
             return ["#pragma unroll 1"]
-        sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
+        sums = not flow.loops and all(what.op is o.REGISTER or what in self.beside.copied for what in flow.writes)
         stages = self.beside.stages                  # five of them: five steps, so that each has a stage of its own
         unit_steps = stages if stages > UNIT_STEPS and stages % UNIT_STEPS else UNIT_STEPS
-        times = unit_steps if steps else SHORT if range_.arg.size <= SHORT or len(flow.writes) <= FEW_SUMS else UNROLL
+        times = unit_steps if steps else LONG if len(flow.writes) <= FEW_SUMS else \
+            SHORT if range_.arg.size <= SHORT else UNROLL
         return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------

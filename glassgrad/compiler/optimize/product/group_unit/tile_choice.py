@@ -135,7 +135,9 @@ class GroupUnitPlan:
     def placed(self) -> list[Factor | ImageFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
         found = [in_place(*of, self.line(self.units[0])) for of in self.factors()]
-        readable = [f if f is not None and (f.along_k or self.units[0].across) else None for f in found]
+        unit = self.units[0]
+        across = (unit.across or unit.left_words is not None, unit.across)
+        readable = [f if f is not None and (f.along_k or may) else None for f, may in zip(found, across)]
         return [image or factor for image, factor in zip(self.images, readable)]
 
     def own(self) -> Tiling:
@@ -249,7 +251,8 @@ class GroupUnitPlan:
 
     def apart(self, c: Tiling) -> bool:
         """Whether a second phase stores the results: of parts of K, or of columns that do not lie side by side."""
-        return c.k_parts > 1 or self.n.parts[-1].arg.size > 1 and neighbours_stored(self.product, self.n) == 1
+        return c.k_parts > 1 or self.n.parts[-1].arg.size > 1 and \
+            neighbours_stored(self.product, self.n) == neighbours_stored(self.product, self.m) == 1
 
     def refuses_cluster(self, c: Tiling) -> str | None:
         """Why groups cannot share the copies of this product's right factor."""

@@ -38,9 +38,13 @@ def on_group_unit(product: Product, target: Target, decisions: Decisions) \
     to repay it."""
     if not target.units or product.stops or not product.n:
         return None
-    plan = GroupUnitPlan.of(product.with_neighbours_right(), target)
+    product = product.with_neighbours_right()
+    plan = GroupUnitPlan.of(product, target)
     if plan is None:
         return None
+    if plan.placed()[1] is None and (exchanged := GroupUnitPlan.of(product.swapped(), target)) is not None and \
+            None not in exchanged.placed() and exchanged.own().k_parts == 1:
+        plan = exchanged                          # the right factor would be stored first; as the left one it need not
     return GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
 
 

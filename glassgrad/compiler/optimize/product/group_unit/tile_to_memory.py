@@ -25,14 +25,16 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     line. `m` and `n` are the axes, and where the tile begins along them. Sums that are rounded to a small type before
     anything else are so on their way to that memory: one `over` another, or `into` one that begins there. With `parts`
     they are stored as the sums of that part of K."""
-    (axis_m, first_m), (axis_n, first_n) = m, n
     row, column = total.src
+    if parts is None and neighbours_stored(product, n[0]) == 1 < neighbours_stored(product, m[0]):
+        m, n, row, column = n, m, column, row                     # lines go along M, as those of the result do
+    (axis_m, first_m), (axis_n, first_n) = m, n
     height, width = row.arg.size, column.arg.size
     pitch = width + gpu.UNIT_PAD
     small = rounded_to(product) if parts is None or parts[0].part.arg.size == 1 else None
     tile, start = into or (local("tile", small or total.dtype, height * pitch, over=over), index(0))
     value = total if small is None else total.cast(small)
-    keep = nested([row, column], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
+    keep = nested([*total.src], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
     columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n)
     piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
     along = width // piece
