@@ -7,7 +7,7 @@ A capability that is spread over files of the core (a method of `Tensor`, a keyw
 
 CAPABILITIES = {
     "attention in one pass": (
-        "compiler/lower/one_pass", "compiler/schedule/online_softmax.py", "compiler/schedule/computed_factors.py",
+        "compiler/lower/one_pass", "compiler/schedule/online_softmax.py", "compiler/schedule/attention_backward.py",
         "compiler/optimize/several_nests.py"),
     "convolutions in Winograd's tiles": ("compiler/schedule/winograd.py",),
     "matrix units of GPUs": (

@@ -27,10 +27,10 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.deferred_gradient import without_detach, written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
 from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
-from glassgrad.compiler.graph.rules.nested_sums import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
-from glassgrad.compiler.schedule.computed_factors import with_one_number
+from glassgrad.compiler.schedule.attention_backward import with_one_number
 from glassgrad.compiler.schedule.device_placement import place_on_devices
 from glassgrad.compiler.schedule.fusion import fuse
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
@@ -169,8 +169,8 @@ def fold(work: GraphWork) -> None:
     work.sinks = rewrite(work.sinks, ALGEBRA)
 
 
-@compiler_pass(GRAPH, "graph/rules/nested_sums.py", OPTIMIZING, FOLDED)
-def nested_sums(work: GraphWork) -> None:
+@compiler_pass(GRAPH, "graph/rules/conv_input_gradient.py", OPTIMIZING, FOLDED)
+def conv_input_gradient(work: GraphWork) -> None:
     """Join a sum of a moved sum of products into one sum: the gradient of a convolution by its input."""
     work.sinks = join_sums(work.sinks)
 
@@ -190,7 +190,7 @@ def fewer_products(work: GraphWork) -> None:
     work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
 
 
-@compiler_pass(SCHEDULE, "schedule/computed_factors.py")
+@compiler_pass(SCHEDULE, "schedule/attention_backward.py")
 def row_numbers(work: GraphWork) -> None:
     """Have the gradient of a softmax read one number of each row: exp2(x) / sum is exp2(x - log2(sum))."""
     work.sinks = with_one_number(work.sinks, work.device, work.stores_scores, work.limits.masked_keys)

@@ -19,7 +19,7 @@ from glassgrad.compiler.lower.one_pass.block_loops import ScoreBlocks
 from glassgrad.compiler.lower.one_pass.scores import blocks_in_sight, kept_below
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
-from glassgrad.compiler.schedule.computed_factors import SCORES_AGAIN
+from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS
 
 ON_A_CPU = pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="a GPU without a matrix unit for float32 stores scores")

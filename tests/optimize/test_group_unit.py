@@ -23,7 +23,7 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.index_algebra import index, substitute_index
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.nested_sums import join_sums
+from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, If, Kernel, Phase,

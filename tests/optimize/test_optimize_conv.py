@@ -18,12 +18,12 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.nested_sums import join_sums
+from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, expressions, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.moves.divisibility_gates import residues
+from glassgrad.compiler.optimize.moves.split_by_remainder import residues
 from glassgrad.compiler.optimize.plain.plain_loops import weighed
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu

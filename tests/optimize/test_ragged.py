@@ -24,7 +24,7 @@ from glassgrad import Context, Tensor
 from glassgrad.compiler import optimize as package
 from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.nested_sums import join_sums
+from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
@@ -191,9 +191,9 @@ REWRITES = {
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "cold_path.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
     "redundant_phases.filled_once": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
-    "divisibility_gates.interleaved": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
-    "divisibility_gates.side_by_side": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
-    "divisibility_gates.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
+    "split_by_remainder.interleaved": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
+    "split_by_remainder.side_by_side": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
+    "split_by_remainder.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
 }
 
 

@@ -14,11 +14,11 @@ from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kernel, Phase, Statement, Store, load,
                                             register)
 from glassgrad.compiler.lower.movement import flatten, source_index
+from glassgrad.compiler.lower.one_pass.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.one_pass.block_loops import SCORE_BLOCKS, ScoreBlocks
-from glassgrad.compiler.lower.one_pass.computed_factor import ComputedFactor
 from glassgrad.compiler.lower.one_pass.online_softmax import OnlineSoftmax
 from glassgrad.compiler.lower.values import Block, Values
-from glassgrad.compiler.schedule.computed_factors import FactorProduct, in_kernel
+from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
 KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again

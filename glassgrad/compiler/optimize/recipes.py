@@ -15,7 +15,7 @@ from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
 from glassgrad.compiler.optimize.contraction_tilings import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.divisibility_gates import interleaved, residues, side_by_side
+from glassgrad.compiler.optimize.moves.split_by_remainder import interleaved, residues, side_by_side
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads

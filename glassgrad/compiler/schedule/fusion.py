@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, nontrivial
-from glassgrad.compiler.schedule.computed_factors import SCORES_AGAIN, Passes, find
+from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN, Passes, find
 from glassgrad.compiler.schedule.inlined_values import (CONSTANT, FEWER, LEAVES, NOTHING, OF_A_CPU, SEEN_THROUGH,
                                                         FusionLimits, Inlined, InlinedValues, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum

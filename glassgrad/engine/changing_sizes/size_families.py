@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.optimize.product.families import FAMILIES
-from glassgrad.compiler.schedule.computed_factors import in_kernel
+from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, grown_from_one, with_variable
 from glassgrad.engine.changing_sizes.skeleton import SizesOf, argument_at, some_ops, split, with_sizes, with_sources

@@ -1,6 +1,6 @@
 """Sums of products whose weights are computed block by block. In: a kernel's graph that holds one. Out: its loop tree.
 
-What softmax(scores) times values (online_softmax.py) and the parts of its gradient (computed_factor.py) have in common:
+What softmax(scores) times values (online_softmax.py) and parts of its gradient (attention_backward.py) have in common:
 
     task batch, heads, blocks of rows:
       begin                                     factors of the rows, transposed; nothing is summed yet

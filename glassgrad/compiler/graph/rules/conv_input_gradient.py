@@ -107,7 +107,7 @@ def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
 
 def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
     """UNWINDOW with a stride of a value that is the same for every tap: that of the padded value, where no tap lies
-    outside. What is left to test is whether the stride divides: compiler/optimize/moves/divisibility_gates.py."""
+    outside. What is left to test is whether the stride divides: compiler/optimize/moves/split_by_remainder.py."""
     taps, stride = node.shape[-1], arg.stride
     before = -(-arg.dilation * (taps - 1) // stride)
     after = max(0, -(-(arg.length - 1) // stride) + 1 - node.shape[axis])

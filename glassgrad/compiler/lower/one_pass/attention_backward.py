@@ -30,7 +30,7 @@ from glassgrad.compiler.lower.movement import Index, source_index
 from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.one_pass.scores import in_full_precision, shifted_sum, without_factor
 from glassgrad.compiler.lower.values import Computation
-from glassgrad.compiler.schedule.computed_factors import FactorProduct
+from glassgrad.compiler.schedule.attention_backward import FactorProduct
 
 
 class ComputedFactor(BlockLoops):
