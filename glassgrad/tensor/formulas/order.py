@@ -8,6 +8,8 @@ digit's position is a scalar argument, so every pass runs the same two kernels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from glassgrad.compiler.graph import Cell, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
 from glassgrad.tensor.formulas.movement import counting
 
@@ -67,7 +69,7 @@ def _moved_to(value: UOp, within: UOp) -> UOp:
     """A permutation of each row: value[i] goes to within[i]."""
     flat = value.reshape((value.elements,))
     src = full(flat.shape, 0, value.dtype), _linear(within, value.shape[1]), flat
-    return UOp(o.SCATTER, value.dtype, src, Scatter("set")).reshape(value.shape)
+    return UOp(o.SCATTER, value.dtype, src, Scatter("permute")).reshape(value.shape)
 
 
 def _by_counting(key: UOp) -> UOp:
@@ -91,7 +93,7 @@ def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
     pairs = n < 1 << _FIELD
     for first in range(0, bits, 2 if pairs else 1):
         shift = UOp(o.SCALAR, dtypes.uint64, (), Cell(32 + first))
-        packed = _moved_to(packed, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n)).contiguous()
+        packed = _moved_to(packed, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n))
     return (packed & 0xFFFFFFFF).cast(dtypes.int32)
 
 
@@ -108,7 +110,7 @@ def _totals(running: UOp) -> UOp:
 def _by_one_bit(packed: UOp, shift: UOp, n: int) -> UOp:
     """Zeros first, then ones: where each element goes within its row."""
     one = ((packed >> shift) & 1).ne(0)
-    ones = _running(one.cast(dtypes.int32)).contiguous()
+    ones = _running(one.cast(dtypes.int32))
     return one.where((n - 1) - _totals(ones) + ones, counting(n) - ones)
 
 
@@ -116,7 +118,7 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
     """The same for the digits 0 to 3: the counts of 0, 1 and 2 run along together, in three fields of one number."""
     digit = ((packed >> shift) & 3).cast(dtypes.int64)
     field = digit * _FIELD
-    counts = _running(digit.eq(3).where(0, const(1, dtypes.int64) << field)).contiguous()
+    counts = _running(digit.eq(3).where(0, const(1, dtypes.int64) << field))
     totals = _totals(counts)
     mask = (1 << _FIELD) - 1
 
@@ -135,7 +137,7 @@ def largest_of(key: UOp, k: int) -> UOp:
     """The indices of each row's k largest keys, in their own order (rows, k), int32.
 
     The k-th largest key is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with
-    that bit set. Then keys above it, and the first of those equal to it, are moved together.
+    that bit set. Keys above it, and the first of those equal to it, are taken: running counts say where each is.
     """
     rows, n = key.shape
     key = key.contiguous()
@@ -145,12 +147,24 @@ def largest_of(key: UOp, k: int) -> UOp:
         tried = (limit | UOp(o.SCALAR, word, (), Cell(1 << bit))).contiguous()
         reach = (key < tried).logical_not().cast(dtypes.int32).sum((1,))
         limit = (reach < k).where(limit, tried).contiguous()
-    above = limit < key
+    above, level = limit < key, key.eq(limit)
     left = k - above.cast(dtypes.int32).sum((1,)).contiguous()      # how many of the equal ones are taken
-    level = key.eq(limit)
-    chosen = (above | (level & (_running(level.cast(dtypes.int32)) < left + 1))).contiguous()
-    slot = _running(chosen.cast(dtypes.int32)) - 1
-    slot = _linear(chosen.where(slot, k), k + 1)                    # the last slot is for all that were not chosen
-    flat = counting(n).broadcast((rows, n)).reshape((rows * n,))
-    slots = UOp(o.SCATTER, dtypes.int32, (full((rows * (k + 1),), 0, dtypes.int32), slot, flat), Scatter("set"))
-    return slots.reshape((rows, k + 1)).shrink(((0, rows), (0, k)))
+    # both are counted in one number: those above in its high half
+    half, count = (16, dtypes.int32) if most(n) < 1 << 15 else (32, dtypes.int64)
+    counts = _running((above.cast(count) << half) | level.cast(count))
+
+    def taken(reached: UOp) -> UOp:
+        return (reached >> half) + (reached & ((1 << half) - 1)).minimum(left.cast(count))
+    return _first_reaching(counts, taken, (counting(k, count) + 1).reshape((1, k)).broadcast((rows, k)))
+
+
+def _first_reaching(running: UOp, value: Callable[[UOp], UOp], wanted: UOp) -> UOp:
+    """For each row, the first indices at which the value of `running`, which never falls, is as large as `wanted`
+    (rows, k): a binary search, whose steps are powers of two."""
+    rows, n = running.shape
+    flat, before = running.reshape((rows * n,)), full(wanted.shape, 0, dtypes.int32)
+    for bit in range(most(n).bit_length() - 1, -1, -1):
+        further = before + (1 << bit)                               # so many elements may come before it
+        reached = value(UOp(o.GATHER, flat.dtype, (flat, _linear(further - 1, n))).reshape(wanted.shape))
+        before = ((further < n + 1) & (reached < wanted)).where(further, before)
+    return before
