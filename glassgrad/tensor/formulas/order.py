@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glassgrad.compiler.graph import Cell, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
-from glassgrad.tensor.formulas.movement import counting
+from glassgrad.tensor.formulas.movement import cat, counting
 
 SHORT = 64                 # rows up to here are ordered by counting
+FEW = 16                   # elements of a long row that are found one by one
 _WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 _FIELD = 21                # bits of a running count: three of them share an int64
 
@@ -133,6 +134,20 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
 
 
 # -- the first k of many -------------------------------------------------------------------------------------
+def few_largest_of(key: UOp, k: int) -> UOp:
+    """The indices of each row's k largest 32-bit keys, the largest first (rows, k), int32: one pass over the row each.
+
+    Key and index are one number, larger for an earlier index: each pass finds the largest below that of the pass before.
+    """
+    rows, n = key.shape
+    last = (1 << 32) - 1
+    packed = (key.cast(dtypes.uint64) << 32) | (last - counting(n, dtypes.int64)).cast(dtypes.uint64)
+    found = [packed.reduce(o.AMAX, (1,))]
+    while len(found) < k:
+        found.append((packed < found[-1]).where(packed, 0).reduce(o.AMAX, (1,)))
+    return (last - (cat(found, 1) & last).cast(dtypes.int64)).cast(dtypes.int32)
+
+
 def largest_of(key: UOp, k: int) -> UOp:
     """The indices of each row's k largest keys, in their own order (rows, k), int32.
 
