@@ -18,7 +18,6 @@ from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.interrupts import interrupts_deferred
 from glassgrad.base.settings import settings
 from glassgrad.runtime.gpu.driver_calls import DriverCalls
-from glassgrad.runtime.gpu.driver_memory import DriverMemory
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuPlan
 
 __all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
@@ -138,10 +137,8 @@ class LaunchGraph:
 
 
 class GraphPlan(DriverPlan):
-    """Launches to be run often with other addresses: one graph, or two with a look at flags between them. Kernels that
-    a failed run may have run, because they write no value that must stay whole, are a graph of their own, started
-    before that look: the GPU has work meanwhile. With GPU_GRAPH=0, where there are few, and where a kernel needs a copy
-    first, they are started one by one."""
+    """Launches to be run often with other addresses: one graph, or two with a look at flags between them. With
+    GPU_GRAPH=0, where there are few, and where a kernel needs a copy first, they are started one by one."""
     uninterrupted = True
 
     def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
@@ -150,7 +147,6 @@ class GraphPlan(DriverPlan):
         self._ends = [len(self.flat)]              # of the parts, between which flags are read
         self._flags: list[tuple[int, int]] = []    # (address, bound)
         self._kept_together: int | None = None     # the first program that overwrites what must stay whole
-        self._written: Any = None                  # an event: flags are written. Made where kernels run before the look
         self._changed: dict[int, None] = {}        # numbers of launches that have other arguments than in the graph
         self._not_settled: set[int] = set()
         self._numbers: list[list[Any]] | None = None      # of each scalar: its cell, the value in the graph, launches
@@ -181,10 +177,9 @@ class GraphPlan(DriverPlan):
         """Whether a flag that was written ends the run before this program."""
         return bool(self._flags) and sum(map(len, self.launches[:number])) == self._ends[0] and self._is_flagged()
 
-    def _is_flagged(self, written: Any = None) -> bool:
-        """Whether a flag ends the run; they are read once this event is reached, or all kernels are done."""
-        memory = cast(DriverMemory, self.device.memory)
-        return any(int.from_bytes(memory.copy_out(address, 4, written), "little", signed=True) < bound
+    def _is_flagged(self) -> bool:
+        """Whether a flag ends the run; they are read once all kernels are done."""
+        return any(int.from_bytes(self.device.copy_out(address, 4), "little", signed=True) < bound
                    for address, bound in self._flags)
 
     # -- running ---------------------------------------------------------------------------------------------
@@ -192,12 +187,7 @@ class GraphPlan(DriverPlan):
         self.runner()()
 
     def runner(self) -> Callable[[], bool]:
-        ends = self._ends
-        harmless = sum(map(len, self.launches[:self._kept_together or 0]))
-        if self._flags and harmless > ends[0] + FEW:
-            ends = [ends[0], harmless, ends[1]]
-            self._written = self._written or self.driver.event()
-        parts = list(zip([0, *ends], ends))
+        parts = list(zip([0, *self._ends], self._ends))
         if settings.GPU_GRAPH:
             for part in parts:
                 if part[1] - part[0] > FEW and part not in self._graphs:
@@ -217,10 +207,8 @@ class GraphPlan(DriverPlan):
         self.driver.enter()
         with_graphs = with_graphs and bool(self._graphs) and self._update()
         for part in parts:
-            if len(parts) > 1 and part is parts[-1] and self._is_flagged(self._written if len(parts) > 2 else None):
+            if part is not parts[0] and self._is_flagged():
                 return True
-            if len(parts) > 2 and part is parts[1]:
-                self.driver.call(self.driver.names.record, self._written, None)
             if with_graphs and part in self._graphs:
                 self._graphs[part].start()
                 continue

@@ -137,7 +137,7 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
 def few_largest_of(key: UOp, k: int) -> UOp:
     """The indices of each row's k largest 32-bit keys, the largest first (rows, k), int32: one pass over the row each.
 
-    Key and index are one number, larger for an earlier index: each pass finds the largest below that of the pass before.
+    Key and index are one number, larger for an earlier index: each pass finds the largest below that of the last.
     """
     rows, n = key.shape
     last = (1 << 32) - 1
