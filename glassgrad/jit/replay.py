@@ -105,7 +105,7 @@ class CapturedCall:
         self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
         used = toposort([node for _, _, flag in self.late for node in flag.nodes])
         self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
-        self.verifies = not late and any(flag.reads_each_run or not self.replay.pause for flag in flags)     # each run
+        self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)   # runs
         self.settings = -1                        # the number of the settings that the replay was prepared under
 
     def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:
@@ -325,8 +325,7 @@ class CapturedCall:
         present = {**self._bases(arguments, found, self.weights),
                    **{row.symbol: row.node for row in self.in_place.rows if row.node is not None}}
         for flag in self.flags:
-            flag.verify(lambda nodes: computed_bytes([substituted(node, present, self.names) for node in nodes],
-                                                      Device.DEFAULT))
+            flag.verify(partial(_values, present, self.names))
 
     def _take_numbers(self) -> list[Any]:
         """Let the run write the numbers of its checks to memory of the host."""
@@ -340,16 +339,10 @@ class CapturedCall:
         for number, (_, numbers, flag) in zip(taken, self.late):
             numbers.expect(number, partial(self._settle_late, flag, kept, self.names))
 
-    def _settle_late(self, flag: RunCheck, arguments: dict[UOp, UOp], names: SymbolNames,
-                     number: int) -> None:
+    def _settle_late(self, flag: RunCheck, kept: dict[UOp, UOp], names: SymbolNames, number: int) -> None:
         """Look at a number of an earlier run. Its arguments are there still; other tensors may hold new values."""
-        present = {**{w.symbol: w.node.base for w in self.weights}, **arguments}
-
-        def read(nodes: Sequence[UOp]) -> list[Any]:
-            there = all(n in present or n.arg.address for n in toposort(nodes) if n.op is o.BUFFER)
-            return computed_bytes([substituted(node, present, names) for node in nodes], Device.DEFAULT) \
-                if there else []
-        flag.settle(number, read, late=True)
+        present = {**{w.symbol: w.node.base for w in self.weights}, **kept}
+        flag.settle(number, partial(_values, present, names), late=True)
 
     def _leave(self, found: list[Tensor], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
         """Bind what the function binds; its results in the form it returned them. `bases` are the buffers of this call,
@@ -392,6 +385,13 @@ class CapturedCall:
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
         """A view of the trace over the memory of this call."""
         return moved(view, bases.get(view.base, view.base), self.names)
+
+
+def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]) -> list[Any]:
+    """What nodes of a trace are over buffers of a call; none where one of these is missing."""
+    if not all(n in present or n.arg.address for n in toposort(nodes) if n.op is o.BUFFER):
+        return []
+    return computed_bytes([substituted(node, present, names) for node in nodes], Device.DEFAULT)
 
 
 def _hidden(traced: TracedCall, sources: list[BufferSource]) -> list[Tensor]:

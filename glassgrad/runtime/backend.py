@@ -94,9 +94,10 @@ class DevicePlan:
     device with a command list of its own overrides all of it."""
     # Whether a run that has begun always ends: no signal and no failing program stops it halfway.
     # It holds from the program `first` on, for which `keep_together(first)` was called.
-    # Such a plan also has `check(before, numbers)`: it ends a run before the program `before`
-    # if a 32-bit number in memory is below its bound; `numbers` are pairs of (address, bound).
     uninterrupted = False
+    # Whether such a plan also has `check(before, numbers)`: it ends a run before the program `before`
+    # if a 32-bit number in memory is below its bound; `numbers` are pairs of (address, bound).
+    ends_early = False
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
@@ -132,10 +133,6 @@ class DevicePlan:
         start = time.perf_counter_ns()
         self._launch(self.programs[number], [self.addresses[slot] for slot in self.slots[number]])
         return time.perf_counter_ns() - start
-
-    def ends_before(self, number: int) -> bool:
-        """Whether a check ends the run before this program; what was started before it is waited for."""
-        return False
 
     def stopwatch(self) -> Stopwatch:
         """These launches, each timed; always the same object, which keeps totals."""
@@ -173,13 +170,9 @@ class Stopwatch:
         if not every and self.runs == 2:
             self.timed_runs, self._totals = 0, [0] * len(self._totals)
         self.timed_runs += 1
-        self._latest = []
-        for number in range(len(self.plan.programs)):
-            if self.plan.ends_before(number):
-                return 1
-            self._latest.append(self.plan.run_one(number))
+        self._latest = [self.plan.run_one(number) for number in range(len(self.plan.programs))]
         self._totals = [total + one for total, one in zip(self._totals, self._latest)]
-        return int(self.plan.ends_before(len(self.plan.programs)))
+        return 0
 
 
 class RendererFacts(NamedTuple):

@@ -137,21 +137,18 @@ class LaunchGraph:
 
 
 class GraphPlan(DriverPlan):
-    """Launches to be run often with other addresses: one graph, or two with a look at flags between them. With
-    GPU_GRAPH=0, where there are few, and where a kernel needs a copy first, they are started one by one."""
+    """Launches to be run often with other addresses, as one graph. With GPU_GRAPH=0, where there are few, and where a
+    kernel needs a copy first, they are started one by one."""
     uninterrupted = True
 
     def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
                  slots: Sequence[tuple[int, ...]]):
         super().__init__(device, driver, programs, slots)
-        self._ends = [len(self.flat)]              # of the parts, between which flags are read
-        self._flags: list[tuple[int, int]] = []    # (address, bound)
-        self._kept_together: int | None = None     # the first program that overwrites what must stay whole
+        self._kept_together = False                # whether a run overwrites what must stay whole
         self._changed: dict[int, None] = {}        # numbers of launches that have other arguments than in the graph
         self._not_settled: set[int] = set()
         self._numbers: list[list[Any]] | None = None      # of each scalar: its cell, the value in the graph, launches
-        self._graphs: dict[tuple[int, int], LaunchGraph] = {}         # by part
-        self._node_of: dict[int, tuple[LaunchGraph, int]] = {}        # launch: its graph, and its number there
+        self._graph: LaunchGraph | None = None
         self._said = False
         numbered = {id(array): partial(self._note, number, array is launch.pointers) for number, launch
                     in enumerate(self.flat) for array in (launch.values, launch.pointers)}
@@ -163,61 +160,35 @@ class GraphPlan(DriverPlan):
         if is_scalar:
             self._numbers = None
 
-    # -- where a run may end ---------------------------------------------------------------------------------
-    def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
-        """End a run before one of the programs if the 32-bit number at one of these addresses is below its bound."""
-        self._flags = list(numbers)
-        self._ends = [sum(map(len, self.launches[:before])), len(self.flat)]
-
     def keep_together(self, first: int) -> None:
         """A run that has come to this program is not interrupted any more."""
-        self._kept_together = first
+        self._kept_together = True
 
-    def ends_before(self, number: int) -> bool:
-        """Whether a flag that was written ends the run before this program."""
-        return bool(self._flags) and sum(map(len, self.launches[:number])) == self._ends[0] and self._is_flagged()
-
-    def _is_flagged(self) -> bool:
-        """Whether a flag ends the run; they are read once all kernels are done."""
-        return any(int.from_bytes(self.device.copy_out(address, 4), "little", signed=True) < bound
-                   for address, bound in self._flags)
-
-    # -- running ---------------------------------------------------------------------------------------------
     def run(self) -> None:
         self.runner()()
 
-    def runner(self) -> Callable[[], bool]:
-        parts = list(zip([0, *self._ends], self._ends))
-        if settings.GPU_GRAPH:
-            for part in parts:
-                if part[1] - part[0] > FEW and part not in self._graphs:
-                    self._make_graph(part)
-        return partial(self._run, parts, bool(settings.GPU_GRAPH))
+    def runner(self) -> Callable[[], None]:
+        if settings.GPU_GRAPH and len(self.flat) > FEW and self._graph is None:
+            self._make_graph()
+        return partial(self._run, bool(settings.GPU_GRAPH))
 
-    def _make_graph(self, part: tuple[int, int]) -> None:
-        for number in range(*part):
+    def _make_graph(self) -> None:
+        for number in range(len(self.flat)):
             self._settle(number)
-        graph = self._graphs[part] = LaunchGraph(self.driver, self.flat[slice(*part)])
-        self._node_of.update((number, (graph, at)) for at, number in enumerate(range(*part)))
+        self._graph = LaunchGraph(self.driver, self.flat)
         if settings.DEBUG >= 1:
-            print(f"GPU_GRAPH: {part[1] - part[0]} launches on {self.device.name} are one graph")
+            print(f"GPU_GRAPH: {len(self.flat)} launches on {self.device.name} are one graph")
 
-    def _run(self, parts: Sequence[tuple[int, int]], with_graphs: bool) -> bool:
-        """Every part in order; whether a flag ended it."""
+    def _run(self, as_graph: bool) -> None:
         self.driver.enter()
-        with_graphs = with_graphs and bool(self._graphs) and self._update()
-        for part in parts:
-            if part is not parts[0] and self._is_flagged():
-                return True
-            if with_graphs and part in self._graphs:
-                self._graphs[part].start()
-                continue
-            with interrupts_deferred() if self._kept_together is not None and part[1] - part[0] > 1 else nullcontext():
-                self.start(self.calls[slice(*part)])
-        return False
+        if as_graph and self._graph is not None and self._update(self._graph):
+            self._graph.start()
+            return
+        with interrupts_deferred() if self._kept_together and len(self.flat) > 1 else nullcontext():
+            self.start(self.calls)
 
-    def _update(self) -> bool:
-        """Write arguments that have changed into the graphs; whether the graphs can run as they are."""
+    def _update(self, graph: LaunchGraph) -> bool:
+        """Write arguments that have changed into the graph; whether it can run as it is."""
         changed = self._changed
         if self._numbers is None:
             self._numbers = self._find_numbers()
@@ -228,9 +199,8 @@ class GraphPlan(DriverPlan):
                 changed.update(launches)
         if changed:
             for number in changed:
-                graph, at = self._node_of.get(number, (None, 0))
-                if graph is not None and self._settle(number):
-                    graph.update(at)
+                if self._settle(number):
+                    graph.update(number)
             changed.clear()
         return not self._not_settled
 
