@@ -5,7 +5,7 @@ A device is a record in runtime/devices.py and a subclass of `Backend`. The engi
 A device must provide                                  it may provide
     memory   allocate, release, copy_in, copy_out          memory.on_host   memory shared with NumPy and files
     compile  a kernel's graph -> a program                 memory.in_parts  kernels take addresses inside a block
-    launch   run one program on these addresses            memory.numbers   checks of a run, looked at later (LateNumbers)
+    launch   run one program on these addresses            memory.numbers   checks of a run that are read later
                                                            programs         several kernels at a time; a search (BEAM)
                                                            plan             launches without Python between them
                                                            replay_plan      the same for launches that a jit repeats

@@ -140,7 +140,7 @@ class _Lowering(Values):
         if combine is not None and wide is not target.dtype:     # floats below float32 are combined in float32
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
-        stores = [Store(target, spot, value, combine)]
+        stores: list[Statement] = [Store(target, spot, value, combine)]
         if node.arg.mode == "permute":
             return [Phase(self.closed([*outer, *inner], TASK, stores))]
         return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
