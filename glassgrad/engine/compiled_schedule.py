@@ -284,6 +284,7 @@ class Segment:
             if own:
                 self.shared.append((number, program.info.shared))
         self.plan = opened.plan(self.programs, uses)
+        self.plan.lines = [item.lines for item in items]
 
     def contents(self, item: Item, addresses: list[int], exact: Mapping[int, int]) -> list[bytes]:
         """What is in the memory of a kernel's parameters now, its results first; `exact` are the bytes of slots whose

@@ -189,6 +189,7 @@ class Replay:
             make = HOST_PLANS.get(item.ast.op, Device[device].replay_plan)
             plan = make([uses[i][1] for i in span], [uses[i][2] for i in span])
             plan.bind(self._addresses)
+            plan.lines = [uses[i][3].lines for i in span]
             self._plans.append((device, plan, span))
         self._pointers = {symbol: [(array, position, offset) for slot, offset in places
                                    for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]

@@ -103,11 +103,18 @@ class DevicePlan:
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
         self.programs, self.slots, self._launch = list(programs), list(slots), launch
         self.addresses: list[int] = []
+        self.lines: Sequence[Sequence[Any]] = ()       # of each program, the user's lines that it comes from
 
     @property
     def scratch(self) -> int:
         """Bytes of private memory that running takes, of all workers together."""
         return 0
+
+    def described(self, number: int | None = None) -> list[str]:
+        """The programs, or one of them, with the user's line, for messages."""
+        every = list(zip(self.programs, self.lines or [()] * len(self.programs)))
+        return [f"{program.name}  {lines[0] if lines else ''}".rstrip()
+                for program, lines in (every if number is None else every[number:number + 1])]
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Set the address of every slot."""

@@ -20,6 +20,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.lower.loops import Assign, AwaitSteps, If, Kernel, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
@@ -184,3 +185,13 @@ def test_sources_of_several_products_compile_without_spills_and_with_steps_in_fl
         assert [int(n) for n in re.findall(r"(\d+) bytes spill", report)] == [0, 0]
         assert "serialized" not in report
     assert [kernel.name for kernel in kernels] == ["online_9_2048_128_r128_r128_r2048"] * 2
+
+
+def test_what_copies_bring_is_read_after_their_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of it does not depend on the task; it was written before the loop over tasks, as if nothing changed it."""
+    monkeypatch.setattr(gpu, "HELD_WORK", 1)
+    chip = replace(CHIPS["sm_90a"], few_tasks=4)
+    kernel = Training((2, 488, 488, 64, 64), False, chip).kernels[2]
+    assert "left=in_place" in kernel.moves[0] and "stay=yes" in kernel.moves[0]
+    before, _, after = make_source(kernel, chip, "cuda").partition("__global__")[2].partition("round_wait(")
+    assert "stages[" not in before and "aligned(stages" not in before and "aligned(stages" in after

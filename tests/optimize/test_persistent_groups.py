@@ -115,3 +115,13 @@ def test_what_is_refused(dtype: object, move: str, why: str) -> None:
     ast = a.matmul(b, dtype=dtype).schedule()[-1].ast            # type: ignore[arg-type]
     with pytest.raises(Refused, match=why):
         kernel_of(ast, TILE.format(move))
+
+
+@pytest.mark.parametrize("columns", [168, 184])
+def test_a_cluster_needs_as_many_lines_for_each_group(columns: int) -> None:
+    a, b = (Tensor.zeros(63, n, 96, dtype=BF16).contiguous().realize() for n in (328, columns))
+    ast = (a @ b.transpose(1, 2)).schedule()[-1].ast
+    kernel = optimize(lower(ast), HOPPER)
+    assert "cluster" not in kernel.moves[0] and "wgmma" in make_source(kernel, HOPPER, "cuda")
+    with pytest.raises(Refused, match="groups cannot bring as many lines each"):
+        optimize(lower(ast), HOPPER, given=[kernel.moves[0].replace(")", ", cluster=2)")])

@@ -13,7 +13,8 @@ import pytest
 from fake_drivers import FakeDriver, FakeMetal, compiled
 from shim_device import ShimDevice, compiler, needs_cxx
 
-from glassgrad import Device, DeviceError, DTypeError, InputError, MemoryLimitError, Tensor, TinyJit, Variable, c_kernel
+from glassgrad import (Context, Device, DeviceError, DTypeError, InputError, MemoryLimitError, Tensor, TinyJit,
+                       Variable, c_kernel)
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP
@@ -238,6 +239,26 @@ def test_a_hip_runtime_that_fails() -> None:
     device.library.failures["hipDeviceSynchronize"] = 700
     with pytest.raises(Bug, match="hipDeviceSynchronize: hip error 700"):
         device.synchronize()
+
+
+def test_a_kernel_that_fails_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = open_hip()
+    monkeypatch.setitem(Device._opened, "AMD", device)
+    x = Tensor([1.0, 2.0], device="AMD").realize()
+    device.synchronize()
+    device.library.failures["hipDeviceSynchronize"] = 700
+    y = (x + 1).realize()
+    (y.sum() * 3).realize()
+    with pytest.raises(DeviceError) as caught:
+        device.synchronize()
+    first = message(caught)
+    assert first.startswith("a kernel failed on the GPU: hip error 700\n"
+                            "  given:    one of those started since the GPU last answered:")
+    assert first.count("test_amd_and_metal.py:") == 2 and "DEBUG=2 waits for each kernel" in first
+    device.started.clear()
+    device.library.failures["hipEventSynchronize"] = 716
+    with Context(DEBUG=2), pytest.raises(DeviceError, match=r"given: +the kernel \S+  \S+test_amd_and_metal.py:\d+\n"):
+        (x * 2).realize()
 
 
 COMPILE_HIP, HIPRTC = hip.compile_hip, hip.hiprtc        # ROCm's own

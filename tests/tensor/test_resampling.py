@@ -26,6 +26,15 @@ def test_grid_sample(rng, mode, padding, align_corners):
           values=[image, grid], factor=20, grad=mode != "nearest")
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("n,count", [(2, 82), (98, 172), (5, 10), (9, 3), (3, 161), (7, 5), (50, 99)])
+def test_the_nearest_element_is_the_one_pytorch_rounds_to(n, count, mode):
+    """98 to 172: element 86 is 49 in integers, and 48 where the step is rounded to float32."""
+    values = np.arange(n, dtype="float32").reshape(1, 1, n)
+    wanted = F.interpolate(torch.from_numpy(values), count, mode=mode)
+    assert G.interpolate(Tensor(values), count, mode=mode).tolist() == wanted.tolist()
+
+
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding", ["border", "reflection"])
 def test_grid_sample_of_one_element(padding, align_corners):

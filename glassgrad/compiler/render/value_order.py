@@ -56,7 +56,7 @@ class Walker:
         self.lanes = {r: r.arg.size for r in jammed.lanes}
         self.units, self.body = frozenset(jammed.units), jammed.body
         statements = list(walk(jammed.body))
-        self.stored = {s.memory for s in statements if isinstance(s, Store)}
+        self.stored = {s.memory for s in statements if isinstance(s, (Store, CopyBoxes))}
         self.reads: dict[UOp, frozenset[Any]] = {}        # node -> registers and written memories under it, and READS
         self.widths: dict[UOp, int] = {}                  # node -> lanes, 0 for scalars
         self.roots = [e for s in statements for e in expressions(s)]
@@ -155,7 +155,10 @@ class Walker:
                 self.changed(statement.register)
             elif isinstance(statement, Prefetch):
                 self.prefetch(statement)
-            elif isinstance(statement, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)):
+            elif isinstance(statement, (CopyBoxes, AwaitCopies)):
+                self.asynchronous(statement)
+                self.changed(statement.memory)
+            elif isinstance(statement, (AwaitSteps, Barrier)):
                 self.asynchronous(statement)
             else:
                 group = self.together(body, at)
@@ -318,7 +321,7 @@ class Walker:
                 flow.exposed.update((r, None) for r in inner.exposed if r not in flow.assigned)
                 if isinstance(s, For) and (s.stop is None or bounds(s.stop)[0] > 0):
                     flow.assigned.update(inner.assigned)
-            elif isinstance(s, Store):
+            elif isinstance(s, (Store, CopyBoxes, AwaitCopies)):
                 flow.writes[s.memory] = None
             elif isinstance(s, (Assign, Accumulate)):
                 flow.writes[s.register] = None

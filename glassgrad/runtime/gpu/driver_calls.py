@@ -1,16 +1,19 @@
 """Call a GPU's driver. In: its library, and its functions' names. Out: `DriverCalls`, which calls and checks.
 
 NVIDIA's and AMD's drivers have the same functions under other names, so they differ by data: `DriverNames`, and the
-layout of the record that describes a kernel of a graph. Does not know kernels, memory or plans.
+layout of the record that describes a kernel of a graph. Does not know kernels or memory; of plans it holds which were
+started since the GPU last answered, to name the kernels where one has failed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
+from collections import deque
 from typing import Any, NamedTuple
 
-from glassgrad.base.errors import Bug
+from glassgrad.base.errors import Bug, DeviceError
 
 __all__ = ["DriverCalls", "DriverNames"]
 
@@ -54,6 +57,8 @@ class DriverCalls:
     def __init__(self, library: ctypes.CDLL):
         self.library, self._entered = library, _Entered()
         self.launched = 0                      # raised after each launch: orders launches, releases and copies
+        # plans that were started since the GPU last answered, each with the number of the only kernel, or None for all
+        self.started: deque[tuple[weakref.ref[Any], int | None]] = deque(maxlen=MOST_STARTED)
 
     def make_current(self) -> None:
         """Make the device this thread's."""
@@ -70,13 +75,32 @@ class DriverCalls:
             self._entered.done = True
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call the driver; an error is a `Bug`."""
+        """Call the driver; an error is a `Bug`, or a kernel's."""
         self.enter()
         self.check(name, getattr(self.library, name)(*arguments))
+        if name in (self.names.await_event, self.names.synchronize, self.names.read):
+            self.started.clear()
 
     def check(self, name: str, result: int) -> None:
+        if result in KERNEL_FAULTS and self.started:
+            raise self.fault(result)
         if result:
             raise Bug(f"{name}: {self.reason(result)}")
+
+    def fault(self, result: int) -> DeviceError:
+        """What is said of a kernel that failed: a driver reports it later, and does not say which one it was."""
+        kernels = [kernel for reference, number in self.started if (plan := reference()) is not None
+                   for kernel in plan.described(number)]
+        names = list(dict.fromkeys(kernels))
+        given, advice = "the kernel " + "".join(names), ""
+        if len(names) != 1:
+            more = [f"and {len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+            given = "\n".join(["one of those started since the GPU last answered:", *names[:MOST_NAMED], *more])
+            advice = "DEBUG=2 waits for each kernel, and so names this one; "
+        return DeviceError(f"a kernel failed on the GPU: {self.reason(result)}", given=given,
+                           expected="kernels that stay within their memory",
+                           fix=advice + "in a kernel of your own, check its indices, and report any other; then start "
+                           "the program anew: the GPU does nothing more for this process")
 
     def made(self, name: str, *arguments: object) -> ctypes.c_void_p:
         """The handle that one of the driver's functions writes to where its first argument points."""
@@ -90,3 +114,8 @@ class DriverCalls:
 
 
 _WITHOUT_TIME = 2                # the same number in both drivers
+# after these a GPU does nothing more for a process; the same numbers in both drivers: a bad address, a time limit, an
+# assertion, a bad stack, a bad instruction, a misaligned address, two more kinds of bad addresses, any other failure
+KERNEL_FAULTS = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
+MOST_STARTED = 16                # runs that are remembered for the message about a kernel that failed
+MOST_NAMED = 12                  # kernels that it names

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -60,7 +61,7 @@ class DriverPlan(GpuPlan):
     def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
                  slots: Sequence[tuple[int, ...]]):
         super().__init__(device, programs, slots)
-        self.driver = driver
+        self.driver, self.reference = driver, weakref.ref(self)
         self.flat = cast(list[DriverLaunch], [launch for made in self.launches for launch in made])
         self.calls = [launch.call for launch in self.flat]
 
@@ -71,11 +72,16 @@ class DriverPlan(GpuPlan):
         """Start these in order."""
         driver = self.driver
         driver.enter()
+        driver.started.append((self.reference, None))
         for call in calls:
             result = call()
             if result:
                 driver.check(driver.names.launch, result)
         driver.launched += 1
+
+    def run_one(self, number: int) -> int:
+        self.driver.started.append((self.reference, number))
+        return super().run_one(number)
 
 
 class TrackedArguments:
@@ -182,6 +188,7 @@ class GraphPlan(DriverPlan):
     def _run(self, as_graph: bool) -> None:
         self.driver.enter()
         if as_graph and self._graph is not None and self._update(self._graph):
+            self.driver.started.append((self.reference, None))
             self._graph.start()
             return
         with interrupts_deferred() if self._kept_together and len(self.flat) > 1 else nullcontext():

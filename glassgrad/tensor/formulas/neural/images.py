@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import operator
 from collections.abc import Sequence
@@ -106,15 +107,26 @@ def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: floa
     return (result >> bits).cast(dtypes.uint8)
 
 
+@functools.cache
+def _integers_agree(n: int, count: int, offset: int) -> bool:
+    """Whether integers, which views can follow, give the nearest elements that PyTorch gives, which rounds to float32:
+    of 2 elements resized to 82, number 41 is the first one there."""
+    rounded = ctypes.c_float
+    step = rounded(n / count).value
+    return all((2 * i + offset) * n // (2 * count) == min(int(rounded((i + offset / 2) * step).value), n - 1)
+               for i in range(count))
+
+
 def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: float) -> UOp:
     """One axis with `count` elements, `step` of the old ones apart."""
     n = x.shape[axis]
     number = counting(count)
     if mode.startswith("nearest"):
-        if step == n / count:           # exactly, in integers
-            index = number * n // count if mode == "nearest" else (number * 2 + 1) * n // (2 * count)
+        offset = 0 if mode == "nearest" else 1
+        if step == n / count and _integers_agree(n, count, offset):
+            index = (number * 2 + 1) * n // (2 * count) if offset else number * n // count
         else:
-            index = floor((number if mode == "nearest" else number + 0.5) * step).cast(dtypes.int32)
+            index = floor((number + 0.5 * offset) * step).cast(dtypes.int32)
             index = index.minimum(n - 1)
         return take(x, axis, index)
     x = as_float(x)

@@ -57,21 +57,28 @@ class Factor:
         strides = [self.pitch, *[d.stride for d in (*self.own[1:], *self.sum[1:])]]
         return any(s * self.memory.dtype.itemsize % gpu.CACHE_LINE for s in strides)
 
+    def lines(self, line: int, size: int) -> int:
+        """Lines of one box of a tile with `size` positions: none for those past the only ones there are."""
+        if not self.along_k:
+            return line
+        if len(self.own) > 1:
+            return math.gcd(size, self.own[0].size)
+        return min(size, -(-self.axis.size // gpu.PERMUTED) * gpu.PERMUTED)
+
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
         padded = self.k.apart(k) if self.k.pitch else {}
         k = padded.get(self.k.parts[-1], k)
         outer = [(Axis(r.arg.size, stride), padded.get(r, r)) for r, stride in self.outer]
-        at_once = math.gcd(size, self.own[0].size) if len(self.own) > 1 else size
-        at_once = at_once if self.along_k else line
-        if self.along_k and len(self.own) == 1:                   # none for rows of a tile past the only ones there are
-            size = at_once = min(size, -(-self.axis.size // gpu.PERMUTED) * gpu.PERMUTED)
+        at_once = self.lines(line, size)
+        if self.along_k and len(self.own) == 1:
+            size = at_once
         found = []
         for i in range(0, size, at_once):
             own, sums = _along(self.own, add(position, index(i))), _along(self.sum, k)
             first, second = (sums, own) if self.along_k else (own, sums)
             sides = [first[0], second[0], *first[1:], *second[1:], *outer]
-            counts = (line, at_once if self.along_k else line, *[1] * (len(sides) - 2))
+            counts = (line, at_once, *[1] * (len(sides) - 2))
             found.append(Box(self.memory, self.offset, tuple([axis for axis, _ in sides]), counts,
                              tuple([at for _, at in sides]), add(to, index(i * line))))
         return found

@@ -257,4 +257,9 @@ class GroupUnitPlan:
             return "clusters are two groups, of one tile each"
         if -(-self.m.size // (c.rows * self.unit(c).rows)) % c.cluster or self.images != (None, None):
             return "rows of tiles do not come out even, or a factor is an image"
+        right = self.placed()[1]
+        columns = self.unit(c).columns
+        lines = right.lines(c.k_block, columns) if isinstance(right, Factor) else min(columns, self.n.size)
+        if lines % (c.cluster * gpu.PERMUTED):
+            return "groups cannot bring as many lines each of the right factor"
         return None
