@@ -102,15 +102,17 @@ def test_a_scatter_of_no_rows_is_a_loop_of_no_rounds() -> None:
         assert 0 in [s.range.arg.size for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For)]
 
 
-def test_a_permutation_is_one_store_for_each_element(rng: np.random.Generator) -> None:
-    """Each element is written just once: threads need no order, and what was there is not copied."""
+@pytest.mark.parametrize("size", [3000, 1001, 1333])
+def test_a_permutation_is_one_store_for_each_element(rng: np.random.Generator, size: int) -> None:
+    """Each element is written just once: threads need no order, and what was there is not copied. Those of a ragged
+    end that have none read no index."""
     values, kernels = Inputs(), list[Kernel]()
 
     def kept(ast: UOp) -> Kernel:
         kernels.append(tree(ast))
         return kernels[-1]
-    where = Tensor(values.leaf(rng.permutation(3000).astype(np.int32))).uop
-    given = Tensor(values.leaf(rng.standard_normal(3000).astype(np.float32))).uop
+    where = Tensor(values.leaf(rng.permutation(size).astype(np.int32))).uop
+    given = Tensor(values.leaf(rng.standard_normal(size).astype(np.float32))).uop
     check([UOp(o.SCATTER, given.dtype, (full(given.shape, 0, given.dtype), where, given), Scatter("permute"))], values,
           kept)
     assert [len(kernel.phases) for kernel in kernels] == [1] and launch_info(kernels[0]).phases[0][1] > 1

@@ -1,19 +1,23 @@
 """The order of numbers, on nodes, for sort and topk. In: keys (rows, n). Out: indices (rows, n).
 
 A key is an unsigned integer whose order is the order of the values: NaN last, -0.0 equal to 0.0, as in PyTorch. Short
-rows are ordered by counting how many keys come before each (one kernel). Long rows take a radix sort, two bits at a
-time: a running count of each digit (SCAN) says where an element goes (SCATTER), and equal keys keep their order. The
-digit's position is a scalar argument, so every pass runs the same two kernels.
+rows are ordered by counting how many keys come before each (one kernel); longer ones in blocks, which are then merged:
+a binary search finds how many elements of another block are smaller. The longest take a radix sort, two bits at a time:
+a running count of each digit (SCAN) says where an element goes (SCATTER), and equal keys keep their order. The digit's
+position is a scalar argument, so every pass runs the same two kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from glassgrad.compiler.graph import Cell, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
-from glassgrad.tensor.formulas.movement import cat, counting
+from glassgrad.compiler.graph import Cell, DType, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
+from glassgrad.tensor.formulas.movement import cat, counting, pad_axis
 
 SHORT = 64                 # rows up to here are ordered by counting
+MERGED, WAYS = 4096, 4     # rows up to here are merged, of so many blocks at a time; a CPU sorts longer ones faster by
+FEW_BITS = 16              # digits, and those whose keys differ in no more bits than these
 FEW = 16                   # elements of a long row that are found one by one
 _WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 _FIELD = 21                # bits of a running count: three of them share an int64
@@ -53,17 +57,22 @@ def order_of(key: UOp, bits: int | None = None) -> UOp:
         return full(key.shape, 0, dtypes.int32)
     if most(n) <= SHORT:
         return _by_counting(key.contiguous())
-    if key.dtype is not dtypes.uint64:
-        return _by_digits(key.cast(dtypes.uint32), count, None)
-    low = _by_digits(key.cast(dtypes.uint32), min(count, 32), None)
-    return low if count <= 32 else _by_digits((key >> 32).cast(dtypes.uint32), count - 32, low)
+    merges = isinstance(n, int) and n <= MERGED and count > FEW_BITS
+    by_word = (lambda word, _, order: _by_merging(word, order)) if merges else _by_digits
+    low = by_word(key.cast(dtypes.uint32), min(count, 32), None)
+    return low if count <= 32 else by_word((key >> 32).cast(dtypes.uint32), count - 32, low)
 
 
 def _linear(within: UOp, n: int) -> UOp:
     """The linear indices of elements, by their indices within rows of n, as a vector."""
     rows = within.shape[0]
-    start = (counting(rows, dtypes.int64) * n).reshape((rows, 1))
+    start = (counting(rows, _counted(rows * n)) * n).reshape((rows, 1))
     return (start + within).reshape((within.elements,))
+
+
+def _counted(elements: Any) -> DType:
+    """The type that counts so many elements."""
+    return dtypes.int32 if most(elements) < 1 << 31 else dtypes.int64
 
 
 def _moved_to(value: UOp, within: UOp) -> UOp:
@@ -71,6 +80,12 @@ def _moved_to(value: UOp, within: UOp) -> UOp:
     flat = value.reshape((value.elements,))
     src = full(flat.shape, 0, value.dtype), _linear(within, value.shape[1]), flat
     return UOp(o.SCATTER, value.dtype, src, Scatter("permute")).reshape(value.shape)
+
+
+def _taken(value: UOp, within: UOp) -> UOp:
+    """The opposite: value[within[i]] goes to i."""
+    at = _linear(within, value.shape[1])
+    return UOp(o.GATHER, value.dtype, (value.reshape((value.elements,)), at)).reshape(within.shape)
 
 
 def _by_counting(key: UOp) -> UOp:
@@ -88,7 +103,7 @@ def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
     rows, n = key.shape
     index = counting(n).broadcast((rows, n)) if order is None else order
     if order is not None:
-        key = UOp(o.GATHER, key.dtype, (key.reshape((rows * n,)), _linear(order, n))).reshape(key.shape)
+        key = _taken(key, order)
     # key and index are one number: one SCATTER a pass
     packed = ((key.cast(dtypes.uint64) << 32) | index.cast(dtypes.uint64)).contiguous()
     pairs = n < 1 << _FIELD
@@ -96,6 +111,51 @@ def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
         shift = UOp(o.SCALAR, dtypes.uint64, (), Cell(32 + first))
         packed = _moved_to(packed, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n))
     return (packed & 0xFFFFFFFF).cast(dtypes.int32)
+
+
+def _by_merging(key: UOp, order: UOp | None) -> UOp:
+    """A merge sort of 32-bit keys, taken in `order`: short blocks by counting, then up to four at a time as one."""
+    rows, n = key.shape
+    if order is not None:
+        key = _taken(key, order)
+    blocks = 1 << (-(-n // SHORT) - 1).bit_length()
+    width = -(-n // blocks)
+    key = pad_axis(key, 1, 0, blocks * width - n, key.dtype.max)             # they come last: so do their indices
+    # key and index are one number, so no two are equal
+    packed = (key.cast(dtypes.uint64) << 32) | counting(blocks * width, dtypes.int64).cast(dtypes.uint64)
+    packed = packed.contiguous().reshape((rows * blocks, width))
+    mine, other = packed.reshape((rows * blocks, width, 1)), packed.reshape((rows * blocks, 1, width))
+    packed = _moved_to(packed, (other < mine).cast(dtypes.int32).sum((2,)).reshape(packed.shape))
+    while blocks > 1:
+        ways = min(WAYS, blocks)
+        packed, blocks = _merged(packed, ways), blocks // ways
+    index = (packed.shrink(((0, rows), (0, n))) & 0xFFFFFFFF).cast(dtypes.int32)
+    return index if order is None else _taken(order, index)
+
+
+def _merged(blocks: UOp, ways: int) -> UOp:
+    """Neighbouring blocks in order, so many at a time, as one: an element goes behind those before it in its own block,
+    and behind those of each other block that are smaller."""
+    count, width = blocks.shape
+    block = counting(count, _counted(count * width)).reshape((count, 1))
+    first, place = block - block % ways, counting(width).broadcast((count, width))
+    for step in range(1, ways):
+        place = place + _below(blocks, first + (block + step) % ways, blocks)
+    joined = (count // ways, ways * width)
+    return _moved_to(blocks.reshape(joined), place.reshape(joined))
+
+
+def _below(ordered: UOp, row: UOp, limit: UOp, value: Callable[[UOp], UOp] = lambda x: x) -> UOp:
+    """How many elements of a row have a value below the limit. Values never fall along a row: it is a binary search,
+    whose steps are powers of two."""
+    n = ordered.shape[1]
+    flat, found = ordered.reshape((ordered.elements,)), full(limit.shape, 0, row.dtype)
+    for bit in range(most(n).bit_length() - 1, -1, -1):
+        more = found + (1 << bit)
+        at = (row * n + more - 1).reshape((limit.elements,))
+        read = value(UOp(o.GATHER, flat.dtype, (flat, at)).reshape(limit.shape))
+        found = ((more < n + 1) & (read < limit)).where(more, found)
+    return found.cast(dtypes.int32)
 
 
 def _running(x: UOp) -> UOp:
@@ -170,16 +230,5 @@ def largest_of(key: UOp, k: int) -> UOp:
 
     def taken(reached: UOp) -> UOp:
         return (reached >> half) + (reached & ((1 << half) - 1)).minimum(left.cast(count))
-    return _first_reaching(counts, taken, (counting(k, count) + 1).reshape((1, k)).broadcast((rows, k)))
-
-
-def _first_reaching(running: UOp, value: Callable[[UOp], UOp], wanted: UOp) -> UOp:
-    """For each row, the first indices at which the value of `running`, which never falls, is as large as `wanted`
-    (rows, k): a binary search, whose steps are powers of two."""
-    rows, n = running.shape
-    flat, before = running.reshape((rows * n,)), full(wanted.shape, 0, dtypes.int32)
-    for bit in range(most(n).bit_length() - 1, -1, -1):
-        further = before + (1 << bit)                               # so many elements may come before it
-        reached = value(UOp(o.GATHER, flat.dtype, (flat, _linear(further - 1, n))).reshape(wanted.shape))
-        before = ((further < n + 1) & (reached < wanted)).where(further, before)
-    return before
+    wanted = (counting(k, count) + 1).reshape((1, k)).broadcast((rows, k))
+    return _below(counts, counting(rows, _counted(rows * n)).reshape((rows, 1)), wanted, taken)
