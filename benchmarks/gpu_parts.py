@@ -84,7 +84,7 @@ def smoke(device: str, rounds: int) -> Iterator[Row]:
             loss = layers[1](layers[0](x).relu().dropout(0.1)).sparse_categorical_crossentropy(labels).backward()
             return loss.realize(*optimizer.schedule_step())
         out = []
-        with Context(TRAINING=1, GPU_GRAPH=graphs, DEV=where):
+        with Context(TRAINING=1, GPU_GRAPH=graphs, DEV=where, CHECK_INDEX=2):
             for _ in range(20):
                 out.append(step(Tensor(rng.standard_normal((512, 64)).astype("float32"), device=where),
                                 Tensor(rng.integers(0, 10, 512).astype("int32"), device=where)))

@@ -25,6 +25,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:             # one worker per core: each 
     for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(library, "1")
 
+if os.environ.get("DEVICE") in ("CUDA", "AMD"):     # a bad index fails in the call itself there too: tests of that are
+    os.environ.setdefault("CHECK_INDEX", "2")       # about the CPU's contract (test_gpu_launch.py has the other one)
+
 NO_TORCH = "PyTorch, the reference of gradients and layers, is not installed (./dev test installs torch==2.13.0)"
 
 

@@ -42,7 +42,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("POOL_MB", 4096, "Most MiB of freed buffers kept for reuse; `Device[name].empty_cache()` empties it."),
     Setting("GUARD_PAGES", 0, "1 puts CPU tensors between forbidden pages: a stray access ends the process there."),
     Setting("DYNAMIC", 1, "0 compiles every new size for itself, even where sizes keep changing."),
-    Setting("CHECK_INDEX", 1, "0 stops checking that tensor indices are in range."),
+    Setting("CHECK_INDEX", 1, "0 stops checking that tensor indices are in range; 2 waits for each check on GPUs too."),
     Setting("DISABLE_RULES", "", "Comma-separated names of rewrite rules to leave out, to bisect a wrong result."),
     Setting("CPU_FEATURES", "", "Changes the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try others."),
     Setting("MATRIX_UNIT", 1, "0 multiplies bfloat16 and int8 in vectors, even where the CPU has a matrix unit (AMX)."),

@@ -21,13 +21,18 @@ class RunCheck(Protocol):
     """32-bit numbers in memory (`buffer`) that say whether a run went well: below its bound, one says it did not."""
     buffer: Any
     bounds: list[int]
+    nodes: list[UOp]             # what they are about
     reads_each_run: bool         # whether Python must look at them after every run, however it went
+    numbers: Any                 # what takes the one number later, where a run does not wait for it; else None
 
     def over(self, change: Callable[[UOp], UOp]) -> RunCheck:
         """The same of values over other buffers."""
 
     def verify(self, read: Callable[[Sequence[UOp]], list[Any]]) -> None:
         """Raise if it did not; `read` gives nodes' values as arrays."""
+
+    def settle(self, position: int, read: Callable[[Sequence[UOp]], list[Any]], late: bool = False) -> None:
+        """The same for a number that came later."""
 
 
 @dataclass(eq=False)

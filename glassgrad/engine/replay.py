@@ -209,7 +209,11 @@ class Replay:
         return any(not places.isdisjoint(slots) for slots in self._slots[launch + 1:])
 
     def check(self, flags: Sequence[RunCheck]) -> None:
-        """Once the flags are written, in the middle of a run, go on only if all is well."""
+        """Once the flags are written, in the middle of a run, go on only if all is well. Where a plan cannot end there,
+        the caller looks at them after each run, and no result counts as written behind them."""
+        if not self.ends_early:
+            self.pause = len(self.items) + 1
+            return
         self._flags = [(flag.buffer.address + 4 * i, bound) for flag in flags for i, bound in enumerate(flag.bounds)]
         places = {flag.buffer.address for flag in flags}
         writers = [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
@@ -250,6 +254,11 @@ class Replay:
         """Whether all of it is one foreign call: nothing can come in between, or fail halfway."""
         return len(self._plans) == 1 and bool(self._plans[0][1].uninterrupted)
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether a flag can end a run in the middle."""
+        return self.at_once and bool(self._plans[0][1].ends_early)
+
     # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:
         """The buffer that was `symbol` in the trace is at this address from now on."""
@@ -270,7 +279,6 @@ class Replay:
         self._debug = settings.DEBUG
         if self._debug:
             report_parts([(device, [self.items[number] for number in span]) for device, _, span in self._plans])
-        self._all_timed = self.at_once or not self._flags      # a stopwatch can run all of it
 
     def run(self) -> bool:
         """Every launch, in order; whether a flag ended it."""
@@ -290,7 +298,7 @@ class Replay:
             for run in self._runners:
                 if run():
                     return True
-        elif debug < 2 and self._all_timed:
+        elif debug < 2:
             if run_timed(self):
                 return True
         elif self._run_one_by_one(debug):

@@ -8,13 +8,15 @@ from the trace alone is worked out when the capture is made, and a call only com
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
-from glassgrad.compiler.graph import UOp, dtypes, ops as o
+from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
+from glassgrad.engine.capture import RunCheck
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Guards
@@ -56,7 +58,10 @@ class CapturedCall:
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
         arguments = [row.node.base for row in rows[self.own:]]
-        symbols = {b: symbol_of(b) for b in dict.fromkeys((*arguments, *sources, *fresh))}
+        flags = traced.trace.flags
+        late = {r: flag for flag in flags for r in made if r.arg is flag.buffer} \
+            if all(flag.numbers is not None for flag in flags) else {}          # checks that are not waited for
+        symbols = {b: symbol_of(b) for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
         self.inputs = [symbols[node] for node in arguments]
         self.weights = [Weight(symbols[node], source, numbers, node in traced.below_lazy)
                         for node, source in sources.items() if node not in arguments]
@@ -78,8 +83,8 @@ class CapturedCall:
         renewed = {out.place for out in self.outcomes if out.kind != "given"}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             numbers[id(row.tensor)] in renewed for row in (*source.holders, *source.owners)) and node not in arguments})
-        if traced.trace.flags and self.replay.at_once:
-            self.replay.check(traced.trace.flags)
+        if flags and not late and self.replay.at_once:
+            self.replay.check(flags)
         in_place = self._find_in_place(bases, [symbols[b] for b in fresh])
         self.in_place = ResultsInPlace(self.replay, in_place)
         stays = {row.symbol for row in in_place}
@@ -96,8 +101,11 @@ class CapturedCall:
         self.entries = [self.replay.pointers(symbol) for symbol in self.inputs]
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
-        self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in traced.trace.flags]
-        self.verifies = any(flag.reads_each_run or not self.replay.pause for flag in self.flags)     # after every run
+        self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in flags]
+        self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
+        used = toposort([node for _, _, flag in self.late for node in flag.nodes])
+        self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
+        self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)   # runs
         self.settings = -1                        # the number of the settings that the replay was prepared under
 
     def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:
@@ -297,8 +305,11 @@ class CapturedCall:
 
     def _run(self, arguments: list[UOp], found: list[Tensor], holders: list[Any]) -> Any:
         """Run the kernels, and leave what the function leaves."""
+        taken = self._take_numbers() if self.late else []
         if self.replay.run() or self.verifies:
             self._verify(arguments, found)
+        if taken:
+            self._expect_numbers(taken, arguments)
         bases = self._bases(arguments, found, self.shown) if self.has_views else {}
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen)
@@ -314,8 +325,24 @@ class CapturedCall:
         present = {**self._bases(arguments, found, self.weights),
                    **{row.symbol: row.node for row in self.in_place.rows if row.node is not None}}
         for flag in self.flags:
-            flag.verify(lambda nodes: computed_bytes([substituted(node, present, self.names) for node in nodes],
-                                                      Device.DEFAULT))
+            flag.verify(partial(_values, present, self.names))
+
+    def _take_numbers(self) -> list[Any]:
+        """Let the run write the numbers of its checks to memory of the host."""
+        taken = [numbers.take() for _, numbers, _ in self.late]
+        for number, (symbol, _, _) in zip(taken, self.late):
+            self.replay.bind(symbol, ctypes.addressof(number))
+        return taken
+
+    def _expect_numbers(self, taken: list[Any], arguments: list[UOp]) -> None:
+        kept = {self.inputs[i]: arguments[i] for i in self.indices}
+        for number, (_, numbers, flag) in zip(taken, self.late):
+            numbers.expect(number, partial(self._settle_late, flag, kept, self.names))
+
+    def _settle_late(self, flag: RunCheck, kept: dict[UOp, UOp], names: SymbolNames, number: int) -> None:
+        """Look at a number of an earlier run. Its arguments are there still; other tensors may hold new values."""
+        present = {**{w.symbol: w.node.base for w in self.weights}, **kept}
+        flag.settle(number, partial(_values, present, names), late=True)
 
     def _leave(self, found: list[Tensor], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
         """Bind what the function binds; its results in the form it returned them. `bases` are the buffers of this call,
@@ -358,6 +385,13 @@ class CapturedCall:
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
         """A view of the trace over the memory of this call."""
         return moved(view, bases.get(view.base, view.base), self.names)
+
+
+def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]) -> list[Any]:
+    """What nodes of a trace are over buffers of a call; none where one of these is missing."""
+    if not all(n in present or n.arg.address for n in toposort(nodes) if n.op is o.BUFFER):
+        return []
+    return computed_bytes([substituted(node, present, names) for node in nodes], Device.DEFAULT)
 
 
 def _hidden(traced: TracedCall, sources: list[BufferSource]) -> list[Tensor]:

@@ -5,7 +5,8 @@ A device is a record in runtime/devices.py and a subclass of `Backend`. The engi
 A device must provide                                  it may provide
     memory   allocate, release, copy_in, copy_out          memory.on_host   memory shared with NumPy and files
     compile  a kernel's graph -> a program                 memory.in_parts  kernels take addresses inside a block
-    launch   run one program on these addresses            programs         several kernels at a time; a search (BEAM)
+    launch   run one program on these addresses            memory.numbers   checks of a run that are read later
+                                                           programs         several kernels at a time; a search (BEAM)
                                                            plan             launches without Python between them
                                                            replay_plan      the same for launches that a jit repeats
                                                            loop_tree        the loops it compiles, which CHECK=1 runs
@@ -93,9 +94,10 @@ class DevicePlan:
     device with a command list of its own overrides all of it."""
     # Whether a run that has begun always ends: no signal and no failing program stops it halfway.
     # It holds from the program `first` on, for which `keep_together(first)` was called.
-    # Such a plan also has `check(before, numbers)`: it ends a run before the program `before`
-    # if a 32-bit number in memory is below its bound; `numbers` are pairs of (address, bound).
     uninterrupted = False
+    # Whether such a plan also has `check(before, numbers)`: it ends a run before the program `before`
+    # if a 32-bit number in memory is below its bound; `numbers` are pairs of (address, bound).
+    ends_early = False
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
@@ -139,10 +141,6 @@ class DevicePlan:
         self._launch(self.programs[number], [self.addresses[slot] for slot in self.slots[number]])
         return time.perf_counter_ns() - start
 
-    def ends_before(self, number: int) -> bool:
-        """Whether a check ends the run before this program; what was started before it is waited for."""
-        return False
-
     def stopwatch(self) -> Stopwatch:
         """These launches, each timed; always the same object, which keeps totals."""
         found: Stopwatch | None = getattr(self, "_watch", None)
@@ -179,13 +177,9 @@ class Stopwatch:
         if not every and self.runs == 2:
             self.timed_runs, self._totals = 0, [0] * len(self._totals)
         self.timed_runs += 1
-        self._latest = []
-        for number in range(len(self.plan.programs)):
-            if self.plan.ends_before(number):
-                return 1
-            self._latest.append(self.plan.run_one(number))
+        self._latest = [self.plan.run_one(number) for number in range(len(self.plan.programs))]
         self._totals = [total + one for total, one in zip(self._totals, self._latest)]
-        return int(self.plan.ends_before(len(self.plan.programs)))
+        return 0
 
 
 class RendererFacts(NamedTuple):

@@ -6,6 +6,9 @@ numbers below a limit) needs no check; one in the host's memory is checked once.
 result also computes the position of the first bad index: one number, read after the run. `CHECK_INDEX=0` switches all
 of it off, except under SANITIZE, which also names the op and the layer. Inside a jitted function memory holds other
 data at each call: there such indices count among the others, and replays read the number again.
+
+A GPU that works while Python goes on is not waited for: its number comes later (`LateNumbers`), and the error is raised
+when the host reads anything of the device, waits for it, or checks another index. `CHECK_INDEX=2` waits for each.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ from glassgrad.tensor.index_bounds import limits, version_of
 
 if TYPE_CHECKING:
     from glassgrad.base.call_tree import Noted
+
+
+Read = Callable[[Sequence[UOp]], list[memoryview]]      # values of nodes; none where they are no longer there
+_LATE = "\nfound after the run that used it; CHECK_INDEX=2 stops that run"
 
 
 class Pick(NamedTuple):
@@ -216,22 +223,37 @@ class Flag:
         made.picks = tuple(pick._replace(indices=change(pick.indices)) for pick in self.picks)
         return made
 
-    def verify(self, read: Callable[[Sequence[UOp]], list[memoryview]]) -> None:
-        """Raise if the last run found an index out of range; `read` gives values of that run."""
-        position = self._number.value if self._number is not None \
-            else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
-        if position < self.bounds[0]:
-            raise self._error(position, read)
+    @property
+    def nodes(self) -> list[UOp]:
+        return [pick.indices for pick in self.picks]
 
-    def _error(self, position: int, read: Callable[[Sequence[UOp]], list[memoryview]]) -> IndexRangeError:
+    @property
+    def numbers(self) -> Any:
+        """What takes the number later, where it is not waited for: the device's `LateNumbers`."""
+        waits = settings.CHECK_INDEX > 1 or settings.SANITIZE
+        return None if waits else getattr(Device[self.buffer.device].memory, "numbers", None)
+
+    def verify(self, read: Read) -> None:
+        """Raise if the last run found an index out of range; `read` gives values of that run."""
+        self.settle(self._number.value if self._number is not None
+                    else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True), read)
+
+    def settle(self, position: int, read: Read, late: bool = False) -> None:
+        """Raise if the number says that an index was out of range; `late`: in a run that has ended since."""
+        if position < self.bounds[0]:
+            raise self._error(position, read, late)
+
+    def _error(self, position: int, read: Read, late: bool) -> IndexRangeError:
+        around, where = _around(self.place, self.op) + _LATE * late, str(line_of(self.place) or "")
         for pick in self.picks:
-            values = read([pick.indices])[0].cast(pick.indices.dtype.format)  # type: ignore[call-overload]
-            value = int(values[position])
-            if not pick.least <= value < pick.size:
-                at, where = coordinates(position, sizes_now(pick.indices.shape)), str(line_of(self.place) or "")
-                around = _around(self.place, self.op)
+            at = coordinates(position, sizes_now(pick.indices.shape))
+            found = read([pick.indices])
+            value = int(found[0].cast(pick.indices.dtype.format)[position]) if found else None  # type: ignore[call-overload]
+            if value is not None and not pick.least <= value < pick.size:
                 return _no_such_class(value, pick, self.shape, at, around, where) if pick.of_classes else \
                     out_of_range(value, pick.axis, self.shape, at, pick.from_end, around, where, self.op is not o.CMPEQ)
+        if late:                                      # the memory of the index holds something else by now
+            return out_of_range(None, pick.axis, self.shape, at, pick.from_end, around, where)
         raise Bug(f"element {position} of an index into {self.shape} was reported, but no part of it is outside")
 
 
@@ -241,16 +263,17 @@ def _around(place: Place | None, op: o.Op) -> str:
     return "" if noted is None else f"\nof {op.name}{noted.words}"
 
 
-def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], from_end: bool, around: str = "",
+def out_of_range(value: int | None, axis: int, shape: tuple[int, ...], at: list[int], from_end: bool, around: str = "",
                  where: str = "", clamped: bool = True) -> IndexRangeError:
-    """The error for an element of an index tensor; `around` says where it is used, `clamped` whether it would be
-    without a check."""
-    size = shape[axis]
-    counted = "" if from_end or not -size <= value < 0 else "; only x[index], take and put count from the end"
+    """The error for an element of an index tensor, None where it is no longer there; `around` says where it is used,
+    `clamped` whether it would be without a check."""
+    size, named = shape[axis], "no longer known" if value is None else value
+    below = not from_end and value is not None and -size <= value < 0
+    counted = "; only x[index], take and put count from the end" if below else ""
     unchecked = "; CHECK_INDEX=0 clamps it silently" if clamped else ""
     return IndexRangeError(
         "the index is out of bounds",
-        given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor{around}",
+        given=f"index {named} on axis {axis} of {shape}, at {at} of the index tensor{around}",
         expected=f"an index from {-size if from_end else 0} to {size - 1}{counted}" if size else
         "an axis that has elements",
         fix=f"check how the index is computed{unchecked}", where=where)

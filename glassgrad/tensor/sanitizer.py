@@ -79,6 +79,7 @@ class FiniteFlags:
     """The numbers that say whether results are finite, in memory that later runs write again."""
     __slots__ = ("nodes", "bounds", "buffer")
     reads_each_run = True            # whether an infinity is meant is decided in Python
+    numbers = None
 
     def __init__(self, check: FiniteCheck, result: UOp):
         self.nodes, self.buffer = check.nodes, result.base.arg

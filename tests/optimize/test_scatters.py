@@ -11,17 +11,19 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
-from glassgrad.compiler.graph.op_arguments import Param
+from glassgrad.compiler.graph.op_arguments import Param, Scatter
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.compiler.lower.loops import LANE, LOOP, For, Kernel, Store, counter, load, walk
 from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.moves.loop_moves import wide
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.barriers import fences, own_places
 from glassgrad.compiler.render.gpu.dialects import CUDA
+from glassgrad.compiler.render.launch import launch_info
 
 Shape = tuple[int, ...]
 
@@ -99,3 +101,41 @@ def test_a_scatter_of_no_rows_is_a_loop_of_no_rounds() -> None:
     for item in Tensor(np.zeros(0, np.int32)).nonzero().contiguous().schedule():
         kernel = optimize(lower(item.ast), GPU)
         assert 0 in [s.range.arg.size for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For)]
+
+
+@pytest.mark.parametrize("size", [3000, 1333])
+def test_a_permutation_is_one_store_for_each_element(rng: np.random.Generator, size: int) -> None:
+    """Each element is written just once: threads need no order, and what was there is not copied."""
+    values, kernels = Inputs(), list[Kernel]()
+
+    def kept(ast: UOp) -> Kernel:
+        kernels.append(tree(ast))
+        return kernels[-1]
+    where = Tensor(values.leaf(rng.permutation(size).astype(np.int32))).uop
+    given = Tensor(values.leaf(rng.standard_normal(size).astype(np.float32))).uop
+    check([UOp(o.SCATTER, given.dtype, (full(given.shape, 0, given.dtype), where, given), Scatter("permute"))], values,
+          kept)
+    assert [len(kernel.phases) for kernel in kernels] == [1] and launch_info(kernels[0]).phases[0][1] == size // 1024
+    loops = [s for s in walk(kernels[0].phases[0].body) if isinstance(s, For) and s.kind == LOOP]
+    assert all(loop.range.arg.size <= 4 for loop in loops)
+
+
+def test_sort_and_topk_move_nothing_by_looking_through_all_indices() -> None:
+    """Passes over the rows, each by all threads: no group reads the indices of the others' rows."""
+    x = Tensor.zeros(20, 3000).contiguous().realize()
+    for made, scatters in ((x.sort()[0], 4), (x.topk(5)[0], 0), (x.topk(20)[0], 1), (x.cast("uint8").sort()[0], 4)):
+        asts = [item.ast for item in made.schedule()]
+        found = [ast for ast in asts if any(n.op is o.SCATTER for n in ast.toposort())]
+        assert len(found) == scatters and all(len(tree(ast).phases) == 1 for ast in found)
+
+
+def test_threads_behind_a_ragged_end_read_no_index() -> None:
+    memory, rows, end = (UOp(o.PARAM, dtype, (), Param(i, (1 << 12,))) for i, dtype in
+                         enumerate((dtypes.float32, dtypes.int32, dtypes.int64)))
+    step = counter("s", 1 << 12)
+    row = load(rows, step).cast(dtypes.index).maximum(0).minimum(index(99))
+    store = Store(memory, row, const(1.0, dtypes.float32))
+    made = wide(For(step, LOOP, [store], load(end, index(0)).cast(dtypes.index)), 4, 256)
+    stores = [s for s in walk(made) if isinstance(s, Store) and s.gate is not None]
+    assert stores and all(len(n.src) == 3 for s in stores for n in s.index.toposort()
+                          if n.op is o.LOAD and n.src[0] is rows)

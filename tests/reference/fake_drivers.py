@@ -229,6 +229,7 @@ class FakeDriver:
         kernel, groups, threads, group_bytes, values = launch
         first = ctypes.addressof(values)
         ranges = [self.shim.memory.range_of(start) for start in self.blocks]
+        ranges += [(ctypes.addressof(block), ctypes.addressof(block) + len(block)) for block in self.pinned]
         ranges.append((first, first + ctypes.sizeof(values)))
         try:
             run_kernel(kernel.run, [first + 8 * i for i in range(kernel.count)], ranges, groups, threads, group_bytes)

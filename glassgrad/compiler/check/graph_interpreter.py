@@ -355,7 +355,7 @@ def _(np: Any, node: UOp, base: Array, index: Array, value: Array) -> Array:
     index = np.clip(index, 0, len(base) - 1).ravel()
     value = np.broadcast_to(_widen(np, value, node.dtype), node.src[1].shape + base.shape[1:])
     value = value.reshape(index.shape + base.shape[1:])
-    if node.arg.mode == "set":                         # of several values for one place the last stays
+    if node.arg.mode in ("set", "permute"):            # of several values for one place the last stays
         out[index] = value
     else:
         {"add": np.add, "max": np.maximum}[node.arg.mode].at(out, index, value)

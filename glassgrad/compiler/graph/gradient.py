@@ -288,7 +288,7 @@ def _(g, out, base, index, value):
     if out.arg.mode == "add":
         return g, None, _gather(g, index)
     spread = index.shape + base.shape[1:]
-    if out.arg.mode == "set":                   # what was overwritten has no say
+    if out.arg.mode in ("set", "permute"):      # what was overwritten has no say
         return _scatter(g, index, full(spread, 0, g.dtype), "set"), None, _gather(g, index)
     value = value.broadcast(spread)
     kept, taken = base.eq(out), value.eq(_gather(out, index))   # max: g / n to each of the n that reach it

@@ -57,7 +57,7 @@ class Axes(NamedTuple):
 
 
 class Scatter(NamedTuple):
-    mode: str                                # set, add or max
+    mode: str                                # set, add, max; or permute: set, and each element is written just once
 
 
 class Scan(NamedTuple):

@@ -117,7 +117,8 @@ class _Lowering(Values):
 
     # -- the two that are kernels of their own ---------------------------------------------------------------
     def scatter(self, store: UOp) -> list[Phase]:
-        """Copy the base, then store the values: one after another along the indices, independently along the rest."""
+        """Copy the base, then store the values: one after another along the indices, independently along the rest.
+        A permutation writes each element just once: in any order, and without a copy of what was there."""
         target, node = store.src
         base, where, values = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
@@ -133,14 +134,16 @@ class _Lowering(Values):
         self.path = [Block(None), *outer, *inner]
         row = self.value_at(where, at, None).cast(dtypes.index)
         value = self.value_at(values, at + rest, None)
-        combine = {"set": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
+        combine = {"set": None, "permute": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
         spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape, self.size)
         wide = target.dtype.accumulator
         if combine is not None and wide is not target.dtype:     # floats below float32 are combined in float32
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
-        body = self.closed(outer, TASK, self.closed(inner, LOOP, [Store(target, spot, value, combine)]))
-        return [first, Phase(body)]
+        stores: list[Statement] = [Store(target, spot, value, combine)]
+        if node.arg.mode == "permute":
+            return [Phase(self.closed([*outer, *inner], TASK, stores))]
+        return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
 
     def scan(self, store: UOp) -> list[Phase]:
         """A running total along one axis, one row per task."""

@@ -134,7 +134,7 @@ class NativeDevice(SearchedKernels, Backend):
 class NativePlan(DevicePlan):
     """A command list over slots; `run` writes the slots' addresses into it and runs it in one foreign call. A long list
     is cut into several, so that Python takes a Ctrl-C between two of them."""
-    uninterrupted = True                                # but for checks, which end it where they stand
+    uninterrupted = ends_early = True                   # but for checks, which end it where they stand
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
         self.programs = list(programs)

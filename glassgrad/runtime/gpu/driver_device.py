@@ -95,6 +95,7 @@ class DriverDevice(DriverCalls, GpuDevice):
 
     def synchronize(self) -> None:
         self.call(self.names.synchronize)
+        self.memory.numbers.look()
 
 
 class RunTimeCompiler:

@@ -19,7 +19,6 @@ from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.interrupts import interrupts_deferred
 from glassgrad.base.settings import settings
 from glassgrad.runtime.gpu.driver_calls import DriverCalls
-from glassgrad.runtime.gpu.driver_memory import DriverMemory
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuPlan
 
 __all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
@@ -79,7 +78,6 @@ class DriverPlan(GpuPlan):
             if result:
                 driver.check(driver.names.launch, result)
         driver.launched += 1
-
 
     def run_one(self, number: int) -> int:
         self.driver.started.append((self.reference, number))
@@ -145,24 +143,18 @@ class LaunchGraph:
 
 
 class GraphPlan(DriverPlan):
-    """Launches to be run often with other addresses: one graph, or two with a look at flags between them. Kernels that
-    a failed run may have run, because they write no value that must stay whole, are a graph of their own, started
-    before that look: the GPU has work meanwhile. With GPU_GRAPH=0, where there are few, and where a kernel needs a copy
-    first, they are started one by one."""
+    """Launches to be run often with other addresses, as one graph. With GPU_GRAPH=0, where there are few, and where a
+    kernel needs a copy first, they are started one by one."""
     uninterrupted = True
 
     def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
                  slots: Sequence[tuple[int, ...]]):
         super().__init__(device, driver, programs, slots)
-        self._ends = [len(self.flat)]              # of the parts, between which flags are read
-        self._flags: list[tuple[int, int]] = []    # (address, bound)
-        self._kept_together: int | None = None     # the first program that overwrites what must stay whole
-        self._written: Any = None                  # an event: flags are written. Made where kernels run before the look
+        self._kept_together = False                # whether a run overwrites what must stay whole
         self._changed: dict[int, None] = {}        # numbers of launches that have other arguments than in the graph
         self._not_settled: set[int] = set()
         self._numbers: list[list[Any]] | None = None      # of each scalar: its cell, the value in the graph, launches
-        self._graphs: dict[tuple[int, int], LaunchGraph] = {}         # by part
-        self._node_of: dict[int, tuple[LaunchGraph, int]] = {}        # launch: its graph, and its number there
+        self._graph: LaunchGraph | None = None
         self._said = False
         numbered = {id(array): partial(self._note, number, array is launch.pointers) for number, launch
                     in enumerate(self.flat) for array in (launch.values, launch.pointers)}
@@ -174,70 +166,36 @@ class GraphPlan(DriverPlan):
         if is_scalar:
             self._numbers = None
 
-    # -- where a run may end ---------------------------------------------------------------------------------
-    def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
-        """End a run before one of the programs if the 32-bit number at one of these addresses is below its bound."""
-        self._flags = list(numbers)
-        self._ends = [sum(map(len, self.launches[:before])), len(self.flat)]
-
     def keep_together(self, first: int) -> None:
         """A run that has come to this program is not interrupted any more."""
-        self._kept_together = first
+        self._kept_together = True
 
-    def ends_before(self, number: int) -> bool:
-        """Whether a flag that was written ends the run before this program."""
-        return bool(self._flags) and sum(map(len, self.launches[:number])) == self._ends[0] and self._is_flagged()
-
-    def _is_flagged(self, written: Any = None) -> bool:
-        """Whether a flag ends the run; they are read once this event is reached, or all kernels are done."""
-        memory = cast(DriverMemory, self.device.memory)
-        return any(int.from_bytes(memory.copy_out(address, 4, written), "little", signed=True) < bound
-                   for address, bound in self._flags)
-
-    # -- running ---------------------------------------------------------------------------------------------
     def run(self) -> None:
         self.runner()()
 
-    def runner(self) -> Callable[[], bool]:
-        ends = self._ends
-        harmless = sum(map(len, self.launches[:self._kept_together or 0]))
-        if self._flags and harmless > ends[0] + FEW:
-            ends = [ends[0], harmless, ends[1]]
-            self._written = self._written or self.driver.event()
-        parts = list(zip([0, *ends], ends))
-        if settings.GPU_GRAPH:
-            for part in parts:
-                if part[1] - part[0] > FEW and part not in self._graphs:
-                    self._make_graph(part)
-        return partial(self._run, parts, bool(settings.GPU_GRAPH))
+    def runner(self) -> Callable[[], None]:
+        if settings.GPU_GRAPH and len(self.flat) > FEW and self._graph is None:
+            self._make_graph()
+        return partial(self._run, bool(settings.GPU_GRAPH))
 
-    def _make_graph(self, part: tuple[int, int]) -> None:
-        for number in range(*part):
+    def _make_graph(self) -> None:
+        for number in range(len(self.flat)):
             self._settle(number)
-        graph = self._graphs[part] = LaunchGraph(self.driver, self.flat[slice(*part)])
-        self._node_of.update((number, (graph, at)) for at, number in enumerate(range(*part)))
+        self._graph = LaunchGraph(self.driver, self.flat)
         if settings.DEBUG >= 1:
-            print(f"GPU_GRAPH: {part[1] - part[0]} launches on {self.device.name} are one graph")
+            print(f"GPU_GRAPH: {len(self.flat)} launches on {self.device.name} are one graph")
 
-    def _run(self, parts: Sequence[tuple[int, int]], with_graphs: bool) -> bool:
-        """Every part in order; whether a flag ended it."""
+    def _run(self, as_graph: bool) -> None:
         self.driver.enter()
-        self.driver.started.append((self.reference, None))
-        with_graphs = with_graphs and bool(self._graphs) and self._update()
-        for part in parts:
-            if len(parts) > 1 and part is parts[-1] and self._is_flagged(self._written if len(parts) > 2 else None):
-                return True
-            if len(parts) > 2 and part is parts[1]:
-                self.driver.call(self.driver.names.record, self._written, None)
-            if with_graphs and part in self._graphs:
-                self._graphs[part].start()
-                continue
-            with interrupts_deferred() if self._kept_together is not None and part[1] - part[0] > 1 else nullcontext():
-                self.start(self.calls[slice(*part)])
-        return False
+        if as_graph and self._graph is not None and self._update(self._graph):
+            self.driver.started.append((self.reference, None))
+            self._graph.start()
+            return
+        with interrupts_deferred() if self._kept_together and len(self.flat) > 1 else nullcontext():
+            self.start(self.calls)
 
-    def _update(self) -> bool:
-        """Write arguments that have changed into the graphs; whether the graphs can run as they are."""
+    def _update(self, graph: LaunchGraph) -> bool:
+        """Write arguments that have changed into the graph; whether it can run as it is."""
         changed = self._changed
         if self._numbers is None:
             self._numbers = self._find_numbers()
@@ -248,9 +206,8 @@ class GraphPlan(DriverPlan):
                 changed.update(launches)
         if changed:
             for number in changed:
-                graph, at = self._node_of.get(number, (None, 0))
-                if graph is not None and self._settle(number):
-                    graph.update(at)
+                if self._settle(number):
+                    graph.update(number)
             changed.clear()
         return not self._not_settled
 

@@ -8,16 +8,21 @@ writes while Python goes on:
                 launched later wait for the copy; the copy waits for kernels that may still use its memory
     copy_out    behind the kernels, in pieces: one is on its way while the one before is read. Few bytes are read by one
                 call of the driver, which waits
+
+Numbers that say whether a run went well (`LateNumbers`) are written to pinned memory too, by kernels themselves.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from glassgrad.base.errors import GlassgradError
 from glassgrad.runtime.gpu.driver_calls import DriverCalls
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, Stats, rounded
@@ -30,6 +35,7 @@ _SMALL, _LEAST = 256 << 10, 256
 _PIECE, _PIECES = 1 << 20, 16            # of pinned memory: bytes of each, and how many
 _AHEAD = 3                               # pieces on their way to the host while one is read
 _FEW_BYTES = 64 << 10                    # less is copied in on the kernels' stream: two streams would cost more
+_NUMBERS, _NOT_YET = 256, -1             # late numbers that are made at once, and what is there until one is written
 _APART = 1                               # a stream that does not wait for the kernels' one; the same in both drivers
 
 
@@ -69,12 +75,75 @@ class PinnedMemory:
         return piece
 
 
+class LateNumbers:
+    """32-bit numbers, 0 or more, that kernels write to memory of the host, and that are looked at without waiting for
+    them: when another is taken, and when the host waits for the device anyway. What is not looked at by then is when
+    the process ends."""
+
+    def __init__(self, driver: DriverCalls):
+        self.driver = driver
+        self._free: list[Any] = []                 # numbers in pinned memory
+        self._expected: deque[tuple[Any, Callable[[int], None]]] = deque()
+        self._looking = threading.Lock()
+
+    def take(self) -> Any:
+        """A number (of ctypes) whose address kernels can write to; at most so many are expected at a time."""
+        self.look()
+        if not self._free and self._expected:
+            self.driver.call(self.driver.names.synchronize)
+            self.look()
+        if not self._free:
+            atexit.unregister(self.report_all)
+            atexit.register(self.report_all)
+            size = ctypes.c_size_t(4 * _NUMBERS)
+            address = self.driver.made(self.driver.names.allocate_host, size, 0).value or 0
+            self._free += [ctypes.c_int32.from_address(address + 4 * i) for i in range(_NUMBERS)]
+        number = self._free.pop()
+        number.value = _NOT_YET
+        return number
+
+    def expect(self, number: Any, settle: Callable[[int], None]) -> None:
+        """Call `settle` with the number once it is there; what writes it was launched. It may raise."""
+        self._expected.append((number, settle))
+
+    def copied(self, address: int) -> Any:
+        """A number of the device on its way to the host."""
+        number = self.take()
+        self.driver.call(self.driver.names.copy_out, ctypes.c_void_p(ctypes.addressof(number)),
+                         ctypes.c_uint64(address), ctypes.c_size_t(4), None)
+        self.driver.launched += 1
+        return number
+
+    def look(self) -> None:
+        """Settle the numbers that are there by now; the first error is raised, and later ones at the next look."""
+        if self._expected and self._looking.acquire(blocking=False):     # an error reads memory, which looks again
+            try:
+                while self._expected and self._expected[0][0].value != _NOT_YET:
+                    number, settle = self._expected.popleft()
+                    value = number.value
+                    self._free.append(number)
+                    settle(value)
+            finally:
+                self._looking.release()
+
+    def report_all(self) -> None:
+        """Say what was found since the last look, at the end of the process."""
+        if self._expected:
+            self.driver.call(self.driver.names.synchronize)
+        while self._expected and self._expected[0][0].value != _NOT_YET:
+            try:
+                self.look()
+            except GlassgradError as error:
+                print(f"found when the process ended: {type(error).__name__}: {error}", file=sys.stderr)
+
+
 class DriverMemory:
     """Blocks of device memory, kept by size for the next request."""
     on_host, in_parts = False, True
 
     def __init__(self, driver: DriverCalls):
         self.driver, self.lock, self._copying = driver, threading.RLock(), threading.RLock()
+        self.numbers = LateNumbers(driver)
         self.kept: dict[int, list[int]] = {}
         self.slab, self.left = 0, 0                # the piece that small blocks are cut from, and what is left of it
         self.pieces: set[int] = set()              # addresses cut from slabs, which the driver cannot free alone
@@ -175,14 +244,19 @@ class DriverMemory:
         driver.call(names.stream_awaits, self._stream, self._reached, 0)
         return self._stream
 
-    def copy_out(self, address: int, nbytes: int, written: Any = None) -> memoryview:
-        """The bytes at an address, once all kernels are done; or once an event among them is reached, beside others."""
+    def copy_out(self, address: int, nbytes: int) -> memoryview:
+        """The bytes at an address, once all kernels are done."""
         out = _not_cleared(nbytes)
+        if 0 < nbytes < _FEW_BYTES:
+            self.driver.call(self.driver.names.read, (ctypes.c_char * nbytes).from_buffer(out),
+                             ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
+        else:
+            self._copy_pieces(address, out)
+        self.numbers.look()
+        return out
+
+    def _copy_pieces(self, address: int, out: memoryview) -> None:
         driver, names, waiting = self.driver, self.driver.names, deque[tuple[PinnedPiece, int, int]]()
-        if 0 < nbytes < _FEW_BYTES and written is None:
-            driver.call(names.read, (ctypes.c_char * nbytes).from_buffer(out), ctypes.c_uint64(address),
-                        ctypes.c_size_t(nbytes))
-            return out
 
         def read() -> None:
             piece, at, size = waiting.popleft()
@@ -191,20 +265,16 @@ class DriverMemory:
 
         with self._copying:
             pinned = self._open()
-            stream = None if written is None else self._stream
-            if written is not None:
-                driver.call(names.stream_awaits, stream, written, 0)
-            for at in range(0, nbytes, _PIECE):
-                piece, size = pinned.next(), min(_PIECE, nbytes - at)
+            for at in range(0, out.nbytes, _PIECE):
+                piece, size = pinned.next(), min(_PIECE, out.nbytes - at)
                 driver.call(names.copy_out, ctypes.c_void_p(piece.address), ctypes.c_uint64(address + at),
-                            ctypes.c_size_t(size), stream)
-                driver.call(names.record, piece.event, stream)
+                            ctypes.c_size_t(size), None)
+                driver.call(names.record, piece.event, None)
                 waiting.append((piece, at, size))
                 if len(waiting) > _AHEAD:
                     read()
             while waiting:
                 read()
-        return out
 
     def _open(self) -> PinnedMemory:
         if self._pinned is None:

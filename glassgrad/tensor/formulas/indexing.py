@@ -16,7 +16,7 @@ from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
-from glassgrad.tensor.formulas.order import key_of, largest_of, order_of
+from glassgrad.tensor.formulas.order import FEW, few_largest_of, key_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
 
@@ -133,8 +133,12 @@ def topk(x: UOp, k: int, axis: int, largest: bool, short: int) -> tuple[UOp, UOp
     if n <= short or 4 * k > n or 0 in x.shape:
         indices = part(argsort(x, axis, largest), axis, 0, k)
         return gather_known(x, axis, indices), indices
-    chosen = unrows(largest_of(key_of(rows_of(x.detach(), axis), not largest), k), axis, x.shape)
+    key = key_of(rows_of(x.detach(), axis), not largest)
+    few = 0 < k <= FEW and key.dtype is not dtypes.uint64
+    chosen = unrows((few_largest_of if few else largest_of)(key, k), axis, x.shape)
     values = gather_known(x, axis, chosen)
+    if few:
+        return values, chosen
     order = argsort(values, axis, largest)
     return gather_known(values, axis, order), gather_known(chosen, axis, order)
 

@@ -1,17 +1,24 @@
 """The order of numbers, on nodes, for sort and topk. In: keys (rows, n). Out: indices (rows, n).
 
 A key is an unsigned integer whose order is the order of the values: NaN last, -0.0 equal to 0.0, as in PyTorch. Short
-rows are ordered by counting how many keys come before each (one kernel). Long rows take a radix sort, two bits at a
-time: a running count of each digit (SCAN) says where an element goes (SCATTER), and equal keys keep their order. The
-digit's position is a scalar argument, so every pass runs the same two kernels.
+rows are ordered by counting how many keys come before each (one kernel); longer ones in blocks, which are then merged:
+a binary search finds how many elements of another block are smaller. The longest take a radix sort, two bits at a time:
+a running count of each digit (SCAN) says where an element goes (SCATTER), and equal keys keep their order. The digit's
+position is a scalar argument, so every pass runs the same two kernels.
 """
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import Cell, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
-from glassgrad.tensor.formulas.movement import counting
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.compiler.graph import Cell, DType, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
+from glassgrad.tensor.formulas.movement import cat, counting, pad_axis
 
 SHORT = 64                 # rows up to here are ordered by counting
+MERGED, WAYS = 4096, 4     # rows up to here are merged, of so many blocks at a time; a CPU sorts longer ones faster by
+FEW_BITS = 16              # digits, and those whose keys differ in no more bits than these
+FEW = 16                   # elements of a long row that are found one by one
 _WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 _FIELD = 21                # bits of a running count: three of them share an int64
 
@@ -50,24 +57,35 @@ def order_of(key: UOp, bits: int | None = None) -> UOp:
         return full(key.shape, 0, dtypes.int32)
     if most(n) <= SHORT:
         return _by_counting(key.contiguous())
-    if key.dtype is not dtypes.uint64:
-        return _by_digits(key.cast(dtypes.uint32), count, None)
-    low = _by_digits(key.cast(dtypes.uint32), min(count, 32), None)
-    return low if count <= 32 else _by_digits((key >> 32).cast(dtypes.uint32), count - 32, low)
+    merges = isinstance(n, int) and n <= MERGED and count > FEW_BITS
+    by_word = (lambda word, _, order: _by_merging(word, order)) if merges else _by_digits
+    low = by_word(key.cast(dtypes.uint32), min(count, 32), None)
+    return low if count <= 32 else by_word((key >> 32).cast(dtypes.uint32), count - 32, low)
 
 
 def _linear(within: UOp, n: int) -> UOp:
     """The linear indices of elements, by their indices within rows of n, as a vector."""
     rows = within.shape[0]
-    start = (counting(rows, dtypes.int64) * n).reshape((rows, 1))
+    start = (counting(rows, _counted(rows * n)) * n).reshape((rows, 1))
     return (start + within).reshape((within.elements,))
+
+
+def _counted(elements: Any) -> DType:
+    """The type that counts so many elements."""
+    return dtypes.int32 if most(elements) < 1 << 31 else dtypes.int64
 
 
 def _moved_to(value: UOp, within: UOp) -> UOp:
     """A permutation of each row: value[i] goes to within[i]."""
     flat = value.reshape((value.elements,))
     src = full(flat.shape, 0, value.dtype), _linear(within, value.shape[1]), flat
-    return UOp(o.SCATTER, value.dtype, src, Scatter("set")).reshape(value.shape)
+    return UOp(o.SCATTER, value.dtype, src, Scatter("permute")).reshape(value.shape)
+
+
+def _taken(value: UOp, within: UOp) -> UOp:
+    """The opposite: value[within[i]] goes to i."""
+    at = _linear(within, value.shape[1])
+    return UOp(o.GATHER, value.dtype, (value.reshape((value.elements,)), at)).reshape(within.shape)
 
 
 def _by_counting(key: UOp) -> UOp:
@@ -85,14 +103,59 @@ def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
     rows, n = key.shape
     index = counting(n).broadcast((rows, n)) if order is None else order
     if order is not None:
-        key = UOp(o.GATHER, key.dtype, (key.reshape((rows * n,)), _linear(order, n))).reshape(key.shape)
+        key = _taken(key, order)
     # key and index are one number: one SCATTER a pass
     packed = ((key.cast(dtypes.uint64) << 32) | index.cast(dtypes.uint64)).contiguous()
     pairs = n < 1 << _FIELD
     for first in range(0, bits, 2 if pairs else 1):
         shift = UOp(o.SCALAR, dtypes.uint64, (), Cell(32 + first))
-        packed = _moved_to(packed, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n)).contiguous()
+        packed = _moved_to(packed, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n))
     return (packed & 0xFFFFFFFF).cast(dtypes.int32)
+
+
+def _by_merging(key: UOp, order: UOp | None) -> UOp:
+    """A merge sort of 32-bit keys, taken in `order`: short blocks by counting, then up to four at a time as one."""
+    rows, n = key.shape
+    if order is not None:
+        key = _taken(key, order)
+    blocks = 1 << (-(-n // SHORT) - 1).bit_length()
+    width = -(-n // blocks)
+    key = pad_axis(key, 1, 0, blocks * width - n, key.dtype.max)             # they come last: so do their indices
+    # key and index are one number, so no two are equal
+    packed = (key.cast(dtypes.uint64) << 32) | counting(blocks * width, dtypes.int64).cast(dtypes.uint64)
+    packed = packed.contiguous().reshape((rows * blocks, width))
+    mine, other = packed.reshape((rows * blocks, width, 1)), packed.reshape((rows * blocks, 1, width))
+    packed = _moved_to(packed, (other < mine).cast(dtypes.int32).sum((2,)).reshape(packed.shape))
+    while blocks > 1:
+        ways = min(WAYS, blocks)
+        packed, blocks = _merged(packed, ways), blocks // ways
+    index = (packed.shrink(((0, rows), (0, n))) & 0xFFFFFFFF).cast(dtypes.int32)
+    return index if order is None else _taken(order, index)
+
+
+def _merged(blocks: UOp, ways: int) -> UOp:
+    """Neighbouring blocks in order, so many at a time, as one: an element goes behind those before it in its own block,
+    and behind those of each other block that are smaller."""
+    count, width = blocks.shape
+    block = counting(count, _counted(count * width)).reshape((count, 1))
+    first, place = block - block % ways, counting(width).broadcast((count, width))
+    for step in range(1, ways):
+        place = place + _below(blocks, first + (block + step) % ways, blocks)
+    joined = (count // ways, ways * width)
+    return _moved_to(blocks.reshape(joined), place.reshape(joined))
+
+
+def _below(ordered: UOp, row: UOp, limit: UOp, value: Callable[[UOp], UOp] = lambda x: x) -> UOp:
+    """How many elements of a row have a value below the limit. Values never fall along a row: it is a binary search,
+    whose steps are powers of two."""
+    n = ordered.shape[1]
+    flat, found = ordered.reshape((ordered.elements,)), full(limit.shape, 0, row.dtype)
+    for bit in range(most(n).bit_length() - 1, -1, -1):
+        more = found + (1 << bit)
+        at = (row * n + more - 1).reshape((limit.elements,))
+        read = value(UOp(o.GATHER, flat.dtype, (flat, at)).reshape(limit.shape))
+        found = ((more < n + 1) & (read < limit)).where(more, found)
+    return found.cast(dtypes.int32)
 
 
 def _running(x: UOp) -> UOp:
@@ -108,7 +171,7 @@ def _totals(running: UOp) -> UOp:
 def _by_one_bit(packed: UOp, shift: UOp, n: int) -> UOp:
     """Zeros first, then ones: where each element goes within its row."""
     one = ((packed >> shift) & 1).ne(0)
-    ones = _running(one.cast(dtypes.int32)).contiguous()
+    ones = _running(one.cast(dtypes.int32))
     return one.where((n - 1) - _totals(ones) + ones, counting(n) - ones)
 
 
@@ -116,7 +179,7 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
     """The same for the digits 0 to 3: the counts of 0, 1 and 2 run along together, in three fields of one number."""
     digit = ((packed >> shift) & 3).cast(dtypes.int64)
     field = digit * _FIELD
-    counts = _running(digit.eq(3).where(0, const(1, dtypes.int64) << field)).contiguous()
+    counts = _running(digit.eq(3).where(0, const(1, dtypes.int64) << field))
     totals = _totals(counts)
     mask = (1 << _FIELD) - 1
 
@@ -131,11 +194,25 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
 
 
 # -- the first k of many -------------------------------------------------------------------------------------
+def few_largest_of(key: UOp, k: int) -> UOp:
+    """The indices of each row's k largest 32-bit keys, the largest first (rows, k), int32: one pass over the row each.
+
+    Key and index are one number, larger for an earlier index: each pass finds the largest below that of the last.
+    """
+    rows, n = key.shape
+    last = (1 << 32) - 1
+    packed = (key.cast(dtypes.uint64) << 32) | (last - counting(n, dtypes.int64)).cast(dtypes.uint64)
+    found = [packed.reduce(o.AMAX, (1,))]
+    while len(found) < k:
+        found.append((packed < found[-1]).where(packed, 0).reduce(o.AMAX, (1,)))
+    return (last - (cat(found, 1) & last).cast(dtypes.int64)).cast(dtypes.int32)
+
+
 def largest_of(key: UOp, k: int) -> UOp:
     """The indices of each row's k largest keys, in their own order (rows, k), int32.
 
     The k-th largest key is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with
-    that bit set. Then keys above it, and the first of those equal to it, are moved together.
+    that bit set. Keys above it, and the first of those equal to it, are taken: running counts say where each is.
     """
     rows, n = key.shape
     key = key.contiguous()
@@ -145,12 +222,13 @@ def largest_of(key: UOp, k: int) -> UOp:
         tried = (limit | UOp(o.SCALAR, word, (), Cell(1 << bit))).contiguous()
         reach = (key < tried).logical_not().cast(dtypes.int32).sum((1,))
         limit = (reach < k).where(limit, tried).contiguous()
-    above = limit < key
+    above, level = limit < key, key.eq(limit)
     left = k - above.cast(dtypes.int32).sum((1,)).contiguous()      # how many of the equal ones are taken
-    level = key.eq(limit)
-    chosen = (above | (level & (_running(level.cast(dtypes.int32)) < left + 1))).contiguous()
-    slot = _running(chosen.cast(dtypes.int32)) - 1
-    slot = _linear(chosen.where(slot, k), k + 1)                    # the last slot is for all that were not chosen
-    flat = counting(n).broadcast((rows, n)).reshape((rows * n,))
-    slots = UOp(o.SCATTER, dtypes.int32, (full((rows * (k + 1),), 0, dtypes.int32), slot, flat), Scatter("set"))
-    return slots.reshape((rows, k + 1)).shrink(((0, rows), (0, k)))
+    # both are counted in one number: those above in its high half
+    half, count = (16, dtypes.int32) if most(n) < 1 << 15 else (32, dtypes.int64)
+    counts = _running((above.cast(count) << half) | level.cast(count))
+
+    def taken(reached: UOp) -> UOp:
+        return (reached >> half) + (reached & ((1 << half) - 1)).minimum(left.cast(count))
+    wanted = (counting(k, count) + 1).reshape((1, k)).broadcast((rows, k))
+    return _below(counts, counting(rows, _counted(rows * n)).reshape((rows, 1)), wanted, taken)

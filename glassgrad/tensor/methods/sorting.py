@@ -256,7 +256,7 @@ class SortingMixin(TensorBase):
             return self._wanted_of((self.uop.reshape((0,)), nothing, nothing), return_inverse, return_counts)
         values, indices = map(self._stored, sort(flatten(self.uop), 0))
         heads, group, counts = self._runs(values)
-        inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), indices, group), Scatter("set"))
+        inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), indices, group), Scatter("permute"))
         found = take(values, 0, heads), inverse.reshape(self.shape), counts
         return self._wanted_of(found, return_inverse, return_counts)
 

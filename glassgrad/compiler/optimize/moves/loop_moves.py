@@ -241,7 +241,7 @@ def _gated(body: list[Statement], gate: UOp, totals: dict[UOp, Op]) -> list[Stat
                 value = gate.where(value, identity(s.combine, value.dtype))
             s = Accumulate(s.register, s.combine, value)
         elif isinstance(s, Store):
-            s = Store(s.memory, s.index, edge_gate(s.value, gate), s.combine, both(gate, s.gate))
+            s = Store(s.memory, edge_gate(s.index, gate), edge_gate(s.value, gate), s.combine, both(gate, s.gate))
         out.append(s)
     return out
 

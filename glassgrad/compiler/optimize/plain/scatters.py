@@ -28,6 +28,7 @@ GROUPS = 4             # with rows of their own, for each group of threads that 
 LISTED = 2 * TILE * MOST_LANES     # indices that are looked through at a time: so many may be listed
 MOST_TILE = 4          # columns of a thread
 READ_AHEAD = 4         # of those that are listed
+FEWEST = 8             # indices; fewer are done in turn
 
 
 @move(lambda loops, inner, *_: None)
@@ -41,7 +42,7 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
             any(f.stop is not None for f in (*loops, loop)):
         return None
     [store] = loop.body
-    if not isinstance(store, Store) or store.memory.op is o.LOCAL or loop.range.arg.size < lanes:
+    if not isinstance(store, Store) or store.memory.op is o.LOCAL or loop.range.arg.size < FEWEST:
         return None
     row = _row(store.index, [f.range for f in loops])
     if row is None:
