@@ -32,7 +32,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Assign, For,
 from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.llvm_compiler import compile_ir
 from glassgrad.runtime.cpu.native_device import NativePlan, NativeProgram

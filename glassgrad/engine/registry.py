@@ -14,8 +14,8 @@ from collections.abc import Collection
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp, known_values
+from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 
 Tensors = list["weakref.ref[Any]"]          # weak references to tensors
 
@@ -34,12 +34,12 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self.values: NodeTable[UOp] = known_values     # where a node's value is: a BUFFER, or a part of one
-        self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for it, if it is no BUFFER
-        self.former: NodeTable[Tensors] = NodeTable()       # that stood for it and have the same value at another node
-        self.replaced: NodeTable[Tensors] = NodeTable()     # that stood for it and were given another value
-        self.jitted: NodeTable[bool] = NodeTable()          # made by a jitted call: no gradient passes
-        self.foreign: NodeTable[bool] = NodeTable()         # memory that another library may write to
+        self.values: WeakNodeDict[UOp] = known_values     # where a node's value is: a BUFFER, or a part of one
+        self.leaves: WeakNodeDict[Tensors] = WeakNodeDict()       # leaf tensors that stand for it, if it is no BUFFER
+        self.former: WeakNodeDict[Tensors] = WeakNodeDict()       # that stood for it; its value is at another node
+        self.replaced: WeakNodeDict[Tensors] = WeakNodeDict()     # that stood for it and were given another value
+        self.jitted: WeakNodeDict[bool] = WeakNodeDict()          # made by a jitted call: no gradient passes
+        self.foreign: WeakNodeDict[bool] = WeakNodeDict()         # memory that another library may write to
         self.losses: Tensors = []                           # where `backward` started since they were last taken
         self.assigned: dict[int, weakref.ref[Any]] = {}     # tensors with a new value that is not computed yet
 

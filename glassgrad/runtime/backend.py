@@ -30,7 +30,7 @@ from glassgrad.compiler.graph.dtype import ALL, DType
 if TYPE_CHECKING:            # a warm process does without the compiler
     from glassgrad.compiler.graph.uop import UOp
     from glassgrad.compiler.lower.loops import Kernel
-    from glassgrad.compiler.render.launch import LaunchInfo
+    from glassgrad.compiler.render.launch_info import LaunchInfo
     from glassgrad.runtime.host_memory import MemoryBlock
 
 __all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts", "Stopwatch",

@@ -14,7 +14,7 @@ from collections import deque
 
 from glassgrad.base.settings import settings
 from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
-from glassgrad.runtime.pages import PAGE, forbid_access, map_pages, round_up, unmap_pages
+from glassgrad.runtime.os_pages import PAGE, forbid_access, map_pages, round_up, unmap_pages
 
 __all__ = ["GuardedMemory"]
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import settings
-from glassgrad.runtime.pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
+from glassgrad.runtime.os_pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
 
 SLAB = 1 << 20
 _SMALL, _LARGE = 64 << 10, 1 << 20

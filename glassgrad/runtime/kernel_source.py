@@ -14,7 +14,7 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import KERNEL, TEXT, KernelWork, run_passes
-from glassgrad.compiler.render.launch import LaunchInfo, launch_info
+from glassgrad.compiler.render.launch_info import LaunchInfo, launch_info
 
 
 class Built(NamedTuple):

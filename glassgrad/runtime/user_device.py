@@ -26,7 +26,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.c.single_c_function import PLAIN, plain_function, plain_launch
-from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.backend import Backend, device_failure
 from glassgrad.runtime.host_memory import MemoryBlock
 from glassgrad.runtime.kernel_key import cost

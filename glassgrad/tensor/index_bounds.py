@@ -7,7 +7,7 @@ memory are read, once for each version of its contents. Does not know what an in
 from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 from glassgrad.runtime.devices import Device
 
 Limits = tuple[int, int]
@@ -17,7 +17,7 @@ _SAME = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.SHRINK, o.FLIP, o.WINDOW, o
 _WITH_ZERO = frozenset((o.PAD, o.UNWINDOW))
 _ANYTHING: Limits = (-(1 << 62), 1 << 62)
 # of BUFFERs, with the version of their contents
-_stored_limits: NodeTable[tuple[int, Limits | None]] = NodeTable()
+_stored_limits: WeakNodeDict[tuple[int, Limits | None]] = WeakNodeDict()
 
 
 def limits(node: UOp, stored: bool = True) -> Limits:

@@ -25,7 +25,7 @@ from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Place, calls_of, line_of, user_place
 from glassgrad.compiler.graph import UOp, const, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.axes_through_views import coordinates
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
@@ -84,11 +84,11 @@ class Check(NamedTuple):
 
 
 # by the index that kernels see, and its limit: one index may look into several tensors
-_watched: NodeTable[dict[Any, Watched]] = NodeTable()
+_watched: WeakNodeDict[dict[Any, Watched]] = WeakNodeDict()
 # the index and its limit, by the node that uses it in another form
 _used_by: weakref.WeakKeyDictionary[UOp, tuple[UOp, Any]] = weakref.WeakKeyDictionary()
 # what an index was found to be in range for, by the user's index, with the version of its contents
-_in_range: NodeTable[set[Any]] = NodeTable()
+_in_range: WeakNodeDict[set[Any]] = WeakNodeDict()
 _trusting = False
 
 

@@ -22,7 +22,7 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.conformance.peak import Peak, measured_peak
 from glassgrad.runtime.devices import Device
 from glassgrad.viz.advice import judge
-from glassgrad.viz.kernel_data import kernel_texts
+from glassgrad.viz.kernel_passes import kernel_texts
 from glassgrad.viz.pass_text import OURS, PassText
 from glassgrad.viz.recorder import LiveValue, NodeRow, RecordedGraph, Recorder
 

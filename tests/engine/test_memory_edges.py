@@ -17,7 +17,7 @@ import ctypes
 import numpy as np
 
 from glassgrad import Tensor, dtypes
-from glassgrad.runtime import pages
+from glassgrad.runtime import os_pages as pages
 from glassgrad.runtime import host_memory as memory
 
 forbid, kept, made = ctypes.CDLL(None).mprotect, [], []

@@ -12,8 +12,8 @@ import pytest
 
 import glassgrad
 from glassgrad import Tensor
-from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 from glassgrad.engine.buffer import Buffer, live_buffers
 from glassgrad.engine.registry import registry
 
@@ -149,7 +149,7 @@ def test_live_buffers_are_those_that_own_memory():
 
 # -- the registry --------------------------------------------------------------------------------------------
 def test_facts_go_with_their_nodes():
-    table: NodeTable[int] = NodeTable()
+    table: WeakNodeDict[int] = WeakNodeDict()
     nodes = [const(2.0) * float(i + 3) for i in range(50)]
     for i, node in enumerate(nodes):
         table.set(node, i)
@@ -163,7 +163,7 @@ def test_facts_go_with_their_nodes():
 
 def test_nothing_is_kept_alive_by_the_registry():
     gc.collect()
-    tables = [t for t in vars(registry).values() if isinstance(t, NodeTable)]
+    tables = [t for t in vars(registry).values() if isinstance(t, WeakNodeDict)]
     before = [len(t) for t in tables]
     buffers = len(live_buffers())
     x = Tensor([1.0, 2.0], requires_grad=True)

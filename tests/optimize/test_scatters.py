@@ -23,7 +23,7 @@ from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.barriers import fences, own_places
 from glassgrad.compiler.render.gpu.dialects import CUDA
-from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.launch_info import launch_info
 
 Shape = tuple[int, ...]
 

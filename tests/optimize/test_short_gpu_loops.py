@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.plain.short_gpu_loops import GroupNest, in_thre
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.runtime.gpu import nvrtc
 
 SMALL = replace(GPU, vector_bytes=64, few_tasks=6)       # 16 threads in a group, and 6 groups keep it busy

@@ -24,7 +24,7 @@ from typing import Any
 from glassgrad import DeviceError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.cpu.elf_loader import ElfObject
 from glassgrad.runtime.kernel_key import cost

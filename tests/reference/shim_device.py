@@ -34,7 +34,7 @@ from glassgrad import Device, DeviceError
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected, no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock
 

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
                                             Prefetch, Store, counter, fold, load, local, register)
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.runtime.cpu.llvm_compiler import assembly
 
 

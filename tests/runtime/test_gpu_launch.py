@@ -23,7 +23,7 @@ from shim_device import ShimDevice, compiler, needs_cxx
 from glassgrad import Context, Device, DeviceError, IndexRangeError, Tensor, TinyJit
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.nn import optim
 from glassgrad.runtime.backend import Stopwatch

@@ -17,7 +17,7 @@ from glassgrad.compiler.pipeline import PASSES
 from glassgrad.engine.observer import observed_by
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.viz.html_file import to_json
-from glassgrad.viz.kernel_data import kernel_texts
+from glassgrad.viz.kernel_passes import kernel_texts
 from glassgrad.viz.page_data import page_data
 from glassgrad.viz.recorder import Recorder
 

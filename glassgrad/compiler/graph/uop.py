@@ -14,13 +14,13 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes, promote
 from glassgrad.compiler.graph.node import Node
-from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.op_arguments import (Axes, Count, Dimension, Expand, Flip, OnDevice, Pad, Permute,
                                                    Reshape, Shape, Shrink, Unwindow, Window)
 from glassgrad.compiler.graph.operators import Operators
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.view import ShapeTracker
+from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 
 
 class UOp(Node, Operators["UOp"]):
@@ -203,7 +203,7 @@ def broadcast_together(*nodes: UOp) -> tuple[UOp, ...]:
     return tuple([node.broadcast(shape) if node.shape else node for node in nodes])
 
 
-known_values: NodeTable[UOp] = NodeTable()      # values of nodes that were computed; engine/registry.py keeps it
+known_values: WeakNodeDict[UOp] = WeakNodeDict()      # values of nodes that were computed; engine/registry.py keeps it
 
 
 # -- making leaves -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, For, Statement
-from glassgrad.compiler.render.launch import LocalLayout
+from glassgrad.compiler.render.launch_info import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Scope, Walker
 

@@ -14,7 +14,7 @@ import weakref
 from dataclasses import dataclass, field
 
 from glassgrad.base.errors import Bug
-from glassgrad.runtime.pages import make_executable, map_pages, round_up, unmap_pages
+from glassgrad.runtime.os_pages import make_executable, map_pages, round_up, unmap_pages
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # ident type machine version entry phoff shoff flags ...
 _SECTION = struct.Struct("<IIQQQQIIQQ")       # name type flags addr offset size link info addralign entsize

@@ -19,7 +19,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.decisions import Refused
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.processor import available_cores
 from glassgrad.runtime.kernel_source import build

@@ -19,7 +19,7 @@ from glassgrad.base.interrupts import take_interrupt
 from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch import LaunchInfo, TasksByValue
+from glassgrad.compiler.render.launch_info import LaunchInfo, TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.cpu import llvm_compiler as llvm

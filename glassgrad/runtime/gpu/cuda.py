@@ -15,7 +15,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import CUDA
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap
 from glassgrad.runtime.gpu.driver_calls import DriverNames
 from glassgrad.runtime.gpu.driver_device import DriverDevice
 from glassgrad.runtime.gpu.driver_launch import DriverLaunch

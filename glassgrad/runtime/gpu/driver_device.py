@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap
 from glassgrad.runtime.cpu.processor import available_cores
 from glassgrad.runtime.gpu.driver_calls import DriverCalls
 from glassgrad.runtime.gpu.driver_launch import DriverLaunch, DriverPlan, GraphPlan

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect, Language
-from glassgrad.compiler.render.launch import BoxMap, LaunchInfo
+from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.host_memory import readable

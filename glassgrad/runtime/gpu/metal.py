@@ -20,7 +20,7 @@ from typing import Any
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU
 from glassgrad.compiler.render.gpu.dialects import METAL
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, LaunchByAddress, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 

@@ -14,7 +14,7 @@ from typing import Any
 from glassgrad.base.errors import DeviceError, MemoryLimitError
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import OPENCL
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected, driver_failure
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 

@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.kernel_key import cost

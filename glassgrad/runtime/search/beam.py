@@ -29,7 +29,7 @@ from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.gpu.gpu_launch import GpuLaunch, gpu_launch
-from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.kernel_source import build, kernel_of
 from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
 

@@ -22,7 +22,7 @@ from typing import Any
 from glassgrad.base.settings import settings
 from glassgrad.compiler.check.graph_interpreter import from_storage, to_storage
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.render.launch import BoxMap, LaunchInfo
+from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import Image

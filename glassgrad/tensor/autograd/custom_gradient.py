@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any
 
 from glassgrad.compiler.graph import OwnGradient, UOp, ops as o
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 
 Backward = Callable[..., tuple[Any, ...]]
 
@@ -84,7 +84,7 @@ class _OneOf:
 
 def while_in_use(compute: Callable[[UOp], JointResults]) -> Callable[[UOp], JointResults]:
     """The function, computing once for each input while something made of its results lives."""
-    known: NodeTable[weakref.ref[JointResults]] = NodeTable()
+    known: WeakNodeDict[weakref.ref[JointResults]] = WeakNodeDict()
 
     @wraps(compute)
     def found(source: UOp) -> JointResults:

@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
-from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry
 from glassgrad.tensor.autograd import no_grad
@@ -100,7 +100,7 @@ def _alive(references: Tensors | None) -> list[Any]:
     return [] if references is None else [t for r in references if (t := r()) is not None]
 
 
-def _add(table: NodeTable[Tensors], node: UOp, tensor: Any) -> None:
+def _add(table: WeakNodeDict[Tensors], node: UOp, tensor: Any) -> None:
     """One more tensor in a row of the registry, which has each once."""
     reference = weakref.ref(tensor)
     table.set(node, [*[r for r in table.get(node) or () if r is not reference and r() is not None], reference])

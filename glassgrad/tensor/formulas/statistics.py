@@ -14,7 +14,7 @@ from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extre
                                        matrix_transpose, maximum, mean, minimum, movedim, mul, pad_axis, part,
                                        round_half_even, rows_of, running, sort, take, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.special import differences
+from glassgrad.tensor.formulas.special_functions import differences
 
 
 def mode(x: UOp, axis: int) -> tuple[UOp, UOp]:

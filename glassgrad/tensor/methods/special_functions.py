@@ -1,6 +1,6 @@
 """Angles, hyperbolas, special functions, divisors, running logarithms. In, out: tensors.
 
-Most are one line here; how they are computed, and their derivatives, is in formulas/elementary.py and special.py.
+Most are one line here; how they are computed, and their derivatives, is in formulas/: elementary, special_functions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph import UOp, dtypes
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (add, all_true, arithmetic, as_float, as_node, both, broadcast, cat, divide,
-                                       elementary, equal, in_accumulator, mul, special, where)
+                                       elementary, equal, in_accumulator, mul, special_functions as special, where)
 from glassgrad.tensor.methods import (Operand, Self, TensorBase, arguments, computed, fit_together, resolve_axis,
                                       working_axis)
 

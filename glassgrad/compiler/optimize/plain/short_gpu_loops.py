@@ -25,7 +25,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_mov
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
                                                            neighbours, nest, one_loop, vectors_in_flight, weighed, work)
-from glassgrad.compiler.optimize.plain.short_rows import in_pieces
+from glassgrad.compiler.optimize.plain.short_row_sums import in_pieces
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target

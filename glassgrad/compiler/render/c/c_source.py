@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.lower.loops import LANE, UNIT, Accumulate, For, Kernel, Prefetch, Statement, Store
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue, Definitions, width
-from glassgrad.compiler.render.launch import LocalLayout, function_name, slot_of
+from glassgrad.compiler.render.launch_info import LocalLayout, function_name, slot_of
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
 

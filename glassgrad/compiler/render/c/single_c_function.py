@@ -11,7 +11,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.lower.loops import Kernel, shared_locals
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, SPELLED, kept
-from glassgrad.compiler.render.launch import LaunchInfo, launch_info
+from glassgrad.compiler.render.launch_info import LaunchInfo, launch_info
 
 __all__ = ["PLAIN", "plain_function", "plain_launch"]
 

@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, S
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of, unit_of, units_here
 from glassgrad.compiler.render.gpu.register_mma import RegisterSteps
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap
 
 WARP = 32
 WORD_BYTES = 16      # of a line that a permutation keeps together

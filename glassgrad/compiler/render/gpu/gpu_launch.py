@@ -12,7 +12,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LANE, UNIT, For, Kernel, walk
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.async_copies_and_mma import box_maps, has_copies
-from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, LocalLayout, launch_info
+from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, LocalLayout, launch_info
 
 __all__ = ["GpuLaunch", "gpu_launch", "group_threads", "scratch_is_global"]
 

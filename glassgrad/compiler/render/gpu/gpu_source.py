@@ -36,7 +36,7 @@ from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.gpu.skipped_rounding import rounded_divisions
 from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, load_wide, neighbours, read_once, runs_of_reads,
                                                        store_wide)
-from glassgrad.compiler.render.launch import LocalLayout, function_name, launch_info
+from glassgrad.compiler.render.launch_info import LocalLayout, function_name, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow

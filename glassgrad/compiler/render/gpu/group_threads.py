@@ -14,7 +14,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.barriers import fences
-from glassgrad.compiler.render.launch import LocalLayout
+from glassgrad.compiler.render.launch_info import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 __all__ = ["GroupThreads"]

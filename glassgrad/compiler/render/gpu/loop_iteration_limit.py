@@ -18,7 +18,7 @@ from glassgrad.compiler.lower.loops import LANE, LOOP, UNIT, For, If, Kernel, St
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
-from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 __all__ = ["fewer_rounds", "unrolled"]

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, walk
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.launch import LocalLayout, function_name
+from glassgrad.compiler.render.launch_info import LocalLayout, function_name
 from glassgrad.compiler.render.llvm.amx import Matrices
 from glassgrad.compiler.render.llvm.llvm_memory import NONTEMPORAL, LlvmMemory
 from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, literal

@@ -11,7 +11,7 @@ from __future__ import annotations
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
-from glassgrad.compiler.render.launch import slot_of
+from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
 from glassgrad.compiler.render.low_level import LowLevelWalker
 

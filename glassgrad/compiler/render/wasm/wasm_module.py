@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.compiler.lower.loops import For, Kernel, Statement
-from glassgrad.compiler.render.launch import LocalLayout, launch_info
+from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 from glassgrad.compiler.render.wasm.encoding import (ARGS_AT, RUN, SCRATCH_AT, CodeBlock, CodeFunction, CodeModule,

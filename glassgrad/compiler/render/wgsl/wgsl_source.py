@@ -31,7 +31,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling, kept
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, scratch_is_global
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
-from glassgrad.compiler.render.launch import LocalLayout, launch_info
+from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 # The last word of an argument is 0, which no compiler knows: WGSL forbids constants that are infinite or NaN.

@@ -14,7 +14,7 @@ from glassgrad.tensor.formulas import (absolute, along, as_float, choose, divide
                                        maximum, mean, minimum, mul, norm, not_equal, power, square, sub, total,
                                        unsqueeze, where)
 from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softmax, relu
-from glassgrad.tensor.formulas.special import xlogy
+from glassgrad.tensor.formulas.special_functions import xlogy
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -1,7 +1,7 @@
 """Linear algebra: solve, inv, det, qr, svd, cholesky, eigenvalues, matrix_exp. In, out: stacks of matrices.
 
-The factors are computed at once (see formulas/linalg/elimination.py); gradients are lazy and can be taken again. A
-singular matrix gives NaN where PyTorch raises, because whether it is one is known only by reading the values.
+The factors are computed at once (formulas/linalg/factorization_algorithms.py); gradients are lazy and can be taken
+again. A singular matrix gives NaN where PyTorch raises, because whether it is one is known only by reading the values.
 Eigenvalues that are complex numbers are not here: there is no type for them.
 """
 
@@ -14,8 +14,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (add, divide, eye, largest, less, matrix_transpose, mul, total, tril, triu,
                                        unsqueeze, where)
-from glassgrad.tensor.formulas.linalg import factors
-from glassgrad.tensor.formulas.linalg.factors import inverted, matrices, of_matrices, singular_values, solved
+from glassgrad.tensor.formulas.linalg import factorizations as factors
+from glassgrad.tensor.formulas.linalg.factorizations import inverted, matrices, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.methods import Self, TensorBase, arguments, choice, computed, of_kind, two_axes
 

@@ -11,8 +11,8 @@ from glassgrad.compiler.graph import DType, UOp, dtype_by_name, full, ops as o, 
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.formulas import (absolute, add, at, cat, divide, flatten, largest, less, maximum, movedim, mul,
                                        norm, roll, running, smallest, squeeze, sub, sum_dtype, total, unsqueeze)
-from glassgrad.tensor.formulas.linalg import factors, products
-from glassgrad.tensor.formulas.linalg.factors import inverted, of_matrices, singular_values, solved
+from glassgrad.tensor.formulas.linalg import factorizations as factors, products
+from glassgrad.tensor.formulas.linalg.factorizations import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.methods import (REQUIRED, Axis, Operand, Self, TensorBase, arguments, cannot_take, computed,
                                       of_kind, resolve_axis, spelled, two_axes, working_axis)

@@ -1,8 +1,8 @@
 """Solutions, determinants and factors of matrices with their gradients. In, out: UOps.
 
 The formulas take nodes (batch, m, n) of a type that sums well; what is last, "stacks of matrices", brings stacks of any
-shape and float type to that form, and checks them in the user's words. Factors are computed at once (`elimination.py`);
-their gradients are lazy expressions. Does not know tensors.
+shape and float type to that form, and checks them in the user's words. Factors are computed at once, by the algorithms
+of `factorization_algorithms`; their gradients are lazy expressions. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is,
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import (any_true, cat, elementary, eye, gather_known, matrix_transpose, pad_axis, part,
                                        product, sign, square, squeeze, total, tril, unsqueeze)
-from glassgrad.tensor.formulas.linalg import elimination
+from glassgrad.tensor.formulas.linalg import factorization_algorithms as algorithms
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.order import key_of, order_of
 
@@ -47,7 +47,7 @@ def _solve_gradient(g: UOp, x: UOp, a: UOp, b: UOp) -> tuple[UOp, UOp]:
 @gradient_is(_solve_gradient, deferred=False)
 def solve(a: UOp, b: UOp) -> UOp:
     """The x of a x = b; NaN where a is singular."""
-    x, pivots, _ = elimination.eliminate(a, b, _device(a, b))
+    x, pivots, _ = algorithms.eliminate(a, b, _device(a, b))
     singular_ones = _per_matrix(any_true(pivots.eq(0.0), 1))
     return _computed(singular_ones.where(math.nan, x))
 
@@ -65,14 +65,14 @@ def _determinant_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
 @gradient_is(_determinant_gradient, deferred=False)
 def determinant(a: UOp) -> UOp:
     """The determinant of each matrix (batch,)."""
-    _, pivots, order = elimination.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
-    return _computed(product(pivots, 1) * elimination.parity(order))
+    _, pivots, order = algorithms.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
+    return _computed(product(pivots, 1) * algorithms.parity(order))
 
 
 def signed_log(a: UOp) -> tuple[UOp, UOp]:
     """The sign of each determinant, and the logarithm of its size."""
-    _, pivots, order = elimination.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
-    signs = product(sign(pivots), 1) * elimination.parity(order)
+    _, pivots, order = algorithms.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
+    signs = product(sign(pivots), 1) * algorithms.parity(order)
     size = total(elementary.log(pivots.abs()), 1)
     return _computed(signs), own_gradient(_computed(size), (a,), _signed_log_backward)
 
@@ -94,7 +94,7 @@ def _cholesky_gradient(g: UOp, lower: UOp, a: UOp) -> UOp:
 @gradient_is(_cholesky_gradient, deferred=False)
 def cholesky(a: UOp) -> UOp:
     """The lower triangle L with L L^T = a."""
-    return elimination.cholesky(a, _device(a))
+    return algorithms.cholesky(a, _device(a))
 
 
 def _symmetric(x: UOp) -> UOp:
@@ -106,7 +106,7 @@ def orthogonal(a: UOp) -> JointResults:
     """Q (m, k) and R (k, n); the rest are the m - k columns that complete Q."""
     batch, m, n = a.shape
     k = min(m, n)
-    q, r = elimination.householder(a, _device(a))
+    q, r = algorithms.householder(a, _device(a))
     return JointResults((part(q, 2, 0, k), part(r, 1, 0, k)), _qr_gradient, part(q, 2, k, m).detach())
 
 
@@ -156,7 +156,7 @@ def _descending(sizes: UOp, n: int) -> UOp:
 def singular(a: UOp) -> JointResults:
     """U (m, n), S (n), V (n, n) with U diag(S) V^T = a; the rest are the m - n columns that complete U."""
     batch, m, n = a.shape
-    work, v, sizes = elimination.jacobi(a, _device(a))
+    work, v, sizes = algorithms.jacobi(a, _device(a))
     order = _descending(sizes, n)
     s = gather_known(sizes, 1, order)
     across = unsqueeze(order, 1)
@@ -165,7 +165,7 @@ def singular(a: UOp) -> JointResults:
     has_length = unsqueeze(limit < s, 1)
     u = gather_known(work, 2, across.expand((batch, m, n))) / has_length.where(unsqueeze(s, 1), 1)
     u = _computed(has_length.where(u, 0))
-    complete = elimination.householder(u, _device(a))[0]           # columns without a length get an orthogonal one
+    complete = algorithms.householder(u, _device(a))[0]           # columns without a length get an orthogonal one
     u = has_length.where(u, part(complete, 2, 0, n))
     rest = part(complete, 2, n, m).detach()
     return JointResults((_computed(u), _computed(s), _computed(v)), _singular_gradient, rest)
@@ -209,13 +209,13 @@ def _gaps(s: UOp) -> UOp:
 @while_in_use
 def eigen(a: UOp) -> JointResults:
     """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which the lower triangle is
-    read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `elimination.jacobi`
+    read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `algorithms.jacobi`
     finds are its eigenvectors; their own quotients are the values."""
     n = a.shape[-1]
     whole = tril(a) + matrix_transpose(tril(a, -1))
     shift = total(square(whole), (1, 2), keepdim=True).sqrt()
     raised = whole + eye(n, a.dtype) * (shift + shift.eq(0).cast(a.dtype))
-    _, vectors, sizes = elimination.jacobi(_computed(raised), _device(a))
+    _, vectors, sizes = algorithms.jacobi(_computed(raised), _device(a))
     order = _descending(sizes, n).flip((1,))                       # the largest come first
     vectors = gather_known(vectors, 2, unsqueeze(order, 1).expand(a.shape))
     values = total(vectors * matmul(whole, vectors), 1)

@@ -1,4 +1,4 @@
-"""Facts about nodes that are not part of them. In: nodes, facts. Out: `NodeTable`, a dict of live nodes by identity.
+"""Facts about nodes that are not part of them. In: nodes, facts. Out: `WeakNodeDict`, a dict of live nodes by identity.
 
 A fact goes when its node goes. A fact must not refer to its node, or neither would ever go. Does not know what facts
 are kept: engine/registry.py says that.
@@ -17,11 +17,11 @@ from glassgrad.compiler.graph.node import N
 V = TypeVar("V")
 
 
-class NodeTable(Generic[V]):
+class WeakNodeDict(Generic[V]):
     """A dict whose keys are nodes, held weakly and compared by identity.
 
     >>> from glassgrad.compiler.graph.uop import const
-    >>> table: NodeTable[str] = NodeTable()
+    >>> table: WeakNodeDict[str] = WeakNodeDict()
     >>> node = const(2.6875) * 3.4375
     >>> table.set(node, "nine")
     >>> table.get(node), node in table, len(table)
