@@ -103,7 +103,7 @@ def runtime() -> ctypes.CDLL:
 
 def as_cpp(source: str) -> str:
     """A kernel's source as the header takes it: C++ has no word for arrays of a group, and functions need callers."""
-    source = INSTRUCTION.sub(_as_call, source)
+    source = INSTRUCTION.sub(_as_call, source).replace(CUDA.read_once, "v.all = *(const uint4 *)p;")
     source = GROUP_ARRAY.sub(r"\1GROUP_MEMORY \2", source)
     return source + "".join(f"RUN_KERNEL({name})\n" for name in KERNEL.findall(source))
 

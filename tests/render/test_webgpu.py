@@ -344,7 +344,7 @@ PLAIN has no int64
   given:    a kernel that computes in int64
   expected: int32 or smaller integers, floats, bool
   fix:      convert before you move it: x.to("CPU").int().to("PLAIN"), or Tensor(values, dtype="int32")"""
-        with pytest.raises(DTypeError, match="PLAIN has no uint64"):
+        with pytest.raises(DTypeError, match="PLAIN has no int64"):
             KERNELS["sorted"](Tensor(FLOATS, device="PLAIN")).realize()
         float64_is_refused("PLAIN")
     finally:
