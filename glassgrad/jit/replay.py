@@ -61,6 +61,8 @@ class CapturedCall:
         flags = traced.trace.flags
         late = {r: flag for flag in flags for r in made if r.arg is flag.buffer} \
             if all(flag.numbers is not None for flag in flags) else {}          # checks that are not waited for
+        if len(late) < len({id(flag.buffer) for flag in flags}):
+            late = {}
         symbols = {b: symbol_of(b) for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
         self.inputs = [symbols[node] for node in arguments]
         self.weights = [Weight(symbols[node], source, numbers, node in traced.below_lazy)
@@ -105,7 +107,7 @@ class CapturedCall:
         self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
         used = toposort([node for _, _, flag in self.late for node in flag.nodes])
         self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
-        self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)   # runs
+        self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
         self.settings = -1                        # the number of the settings that the replay was prepared under
 
     def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:

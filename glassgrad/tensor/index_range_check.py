@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 Read = Callable[[Sequence[UOp]], list[memoryview]]      # values of nodes; none where they are no longer there
-_LATE = "\nfound after the run that used it; CHECK_INDEX=2 stops that run"
+_LATE = "\nfound after the run that used it; CHECK_INDEX=2 raises it in that call"
 
 
 class Pick(NamedTuple):

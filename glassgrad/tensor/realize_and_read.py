@@ -93,6 +93,9 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     if not checks and not waiting:
         return compute(nodes, device, state)
     flags = [check.first_bad for check in checks]
+    numbers = getattr(Device[device].memory, "numbers", None) if checks else None
+    if numbers is not None:
+        numbers.look()                       # an error of an earlier run is raised before this one begins
     made = compute([*nodes, *flags, *waiting], device, state)
     for node, value in zip(waiting, made[len(nodes) + len(flags):]):
         _remember(node, value)
@@ -103,7 +106,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             flag.verify(lambda wanted: computed_bytes(wanted, device))
             check.passed()
         else:
-            flag.numbers.expect(flag.numbers.copied(flag.buffer.address), partial(_settle_late, check, flag, device))
+            kept = check._replace(node=check.indices)          # what was looked up may go
+            flag.numbers.expect(flag.numbers.copied(flag.buffer.address), partial(_settle_late, kept, flag, device))
         if trace is not None:
             trace.flags.append(flag)
     return made[:len(nodes)]

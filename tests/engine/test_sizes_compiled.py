@@ -215,3 +215,19 @@ def test_how_large_a_product_may_be_depends_on_its_tiles(move: str, limit: int |
     [symbol] = {s for node in items[0].ast.toposort() for s in node.symbols}
     found = fast_up_to(items, [SimpleNamespace(moves=[move])], symbol)
     assert found == (symbol.high if limit is None else limit // 64 ** 2)
+
+
+def test_convolutions_of_other_sizes_and_taps_with_their_gradients() -> None:
+    """A window's size is a variable in a general graph too: it was not renamed with the others."""
+    for image, weight, padding in (((2, 8, 17, 15), (6, 8, 3, 3), 0), ((1, 4, 13, 13), (4, 4, 5, 5), 2),
+                                   ((2, 4, 9, 30), (5, 4, 2, 3), 0)):
+        found, given = [], [data(shape) for shape in (image, weight)]
+        for dynamic in (1, 0):
+            with Context(DYNAMIC=dynamic):
+                x, w = (Tensor(values, requires_grad=True) for values in given)
+                y = x.conv2d(w, padding=padding)
+                (y * y).sum().backward()
+                assert x.grad is not None and w.grad is not None
+                found.append([y.numpy(), x.grad.numpy(), w.grad.numpy()])
+        for mine, wanted in zip(*found):
+            np.testing.assert_allclose(mine, wanted, rtol=1e-3, atol=1e-3)

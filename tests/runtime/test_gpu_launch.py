@@ -229,7 +229,7 @@ def rows_of_table() -> tuple[TinyJit, Callable[[int], Tensor]]:
 LATE = """\
 the index is out of bounds
   given:    index 10 on axis 0 of (10,), at [1] of the index tensor
-            found after the run that used it; CHECK_INDEX=2 stops that run
+            found after the run that used it; CHECK_INDEX=2 raises it in that call
   expected: an index from -10 to 9
   fix:      check how the index is computed; CHECK_INDEX=0 clamps it silently"""
 

@@ -35,7 +35,7 @@ _BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
 _VIEWS = frozenset((*o.MOVEMENT, o.DETACH))
 _nothing = int                       # a callable that does nothing, written in C
 
-_SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH, o.IOTA, o.RANDOM))
+_SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.WINDOW, o.UNWINDOW, o.PARAM, o.LENGTH, o.IOTA, o.RANDOM))
 # ^ ops whose arguments hold sizes
 _lock = held_at_fork(threading.RLock(), "node")    # re-entrant: the garbage collector may make nodes while it is held
 

@@ -30,6 +30,7 @@ from glassgrad.compiler.graph.op_arguments import Iota
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)     # and infinity: sums have 2.5 times the error of all products (2, -2: 4 times)
 SIZE = len(POINTS) + 1                   # pixels of a tile
 MOST_TAPS = 5
+PAYING_TAPS = 3                          # 5 x 5 taps: a step of a small CNN took 1986 us in tiles, 1566 without
 LAUNCHES = 280_000_000                   # products that are done while the kernels of the transforms are started
 Matrix = list[list[float]]
 
@@ -269,6 +270,8 @@ class Convolution:
 
     def pays(self, products_per_byte: int) -> bool:
         """Whether fewer products are worth what the transforms read and store, and their launches."""
+        if max(w.taps for w in self.windows) > PAYING_TAPS:
+            return False
         sizes, taps = self.sizes, self.taps
         made = [math.prod(n for a, n in enumerate(sizes) if a in taps or is_stored(a)) for is_stored in
                 (lambda a: self.image.shape[a] > 1, lambda a: self.other.shape[a] > 1, lambda a: a not in self.summed)]

@@ -78,7 +78,7 @@ class DriverCalls:
         """Call the driver; an error is a `Bug`, or a kernel's."""
         self.enter()
         self.check(name, getattr(self.library, name)(*arguments))
-        if name in (self.names.await_event, self.names.synchronize, self.names.read):
+        if name in (self.names.synchronize, self.names.read):             # all that was started is done
             self.started.clear()
 
     def check(self, name: str, result: int) -> None:
@@ -89,13 +89,14 @@ class DriverCalls:
 
     def fault(self, result: int) -> DeviceError:
         """What is said of a kernel that failed: a driver reports it later, and does not say which one it was."""
-        kernels = [kernel for reference, number in self.started if (plan := reference()) is not None
+        kernels = [kernel for reference, number in tuple(self.started) if (plan := reference()) is not None
                    for kernel in plan.described(number)]
         names = list(dict.fromkeys(kernels))
         given, advice = "the kernel " + "".join(names), ""
         if len(names) != 1:
+            among = f", among the last {MOST_STARTED} runs" if len(self.started) == MOST_STARTED else ""
             more = [f"and {len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
-            given = "\n".join(["one of those started since the GPU last answered:", *names[:MOST_NAMED], *more])
+            given = "\n".join([f"one of those started since the GPU last answered{among}:", *names[:MOST_NAMED], *more])
             advice = "DEBUG=2 waits for each kernel, and so names this one; "
         return DeviceError(f"a kernel failed on the GPU: {self.reason(result)}", given=given,
                            expected="kernels that stay within their memory",

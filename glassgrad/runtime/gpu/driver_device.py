@@ -89,6 +89,7 @@ class DriverDevice(DriverCalls, GpuDevice):
             launch.start()
         self.call(self.names.record, last, None)
         self.call(self.names.await_event, last)
+        self.started.clear()
         milliseconds = ctypes.c_float()
         self.call(self.names.elapsed, ctypes.byref(milliseconds), first, last)
         return int(milliseconds.value * 1e6)

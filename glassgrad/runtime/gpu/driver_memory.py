@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from glassgrad.base.errors import GlassgradError
 from glassgrad.runtime.gpu.driver_calls import DriverCalls
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, Stats, rounded
@@ -77,14 +77,15 @@ class PinnedMemory:
 
 class LateNumbers:
     """32-bit numbers, 0 or more, that kernels write to memory of the host, and that are looked at without waiting for
-    them: when another is taken, and when the host waits for the device anyway. What is not looked at by then is when
-    the process ends."""
+    them: when another is taken, and when the host waits for the device anyway. The rest is looked at when the process
+    ends."""
 
     def __init__(self, driver: DriverCalls):
         self.driver = driver
         self._free: list[Any] = []                 # numbers in pinned memory
         self._expected: deque[tuple[Any, Callable[[int], None]]] = deque()
         self._looking = threading.Lock()
+        self._process = 0                          # that made the numbers
 
     def take(self) -> Any:
         """A number (of ctypes) whose address kernels can write to; at most so many are expected at a time."""
@@ -92,12 +93,16 @@ class LateNumbers:
         if not self._free and self._expected:
             self.driver.call(self.driver.names.synchronize)
             self.look()
+        return self._unused()
+
+    def _unused(self) -> Any:
         if not self._free:
             atexit.unregister(self.report_all)
             atexit.register(self.report_all)
             size = ctypes.c_size_t(4 * _NUMBERS)
             address = self.driver.made(self.driver.names.allocate_host, size, 0).value or 0
             self._free += [ctypes.c_int32.from_address(address + 4 * i) for i in range(_NUMBERS)]
+            self._process = os.getpid()
         number = self._free.pop()
         number.value = _NOT_YET
         return number
@@ -107,8 +112,8 @@ class LateNumbers:
         self._expected.append((number, settle))
 
     def copied(self, address: int) -> Any:
-        """A number of the device on its way to the host."""
-        number = self.take()
+        """A number on its way to the host. Looks at no other: an error of an earlier run would hide this one."""
+        number = self._unused()
         self.driver.call(self.driver.names.copy_out, ctypes.c_void_p(ctypes.addressof(number)),
                          ctypes.c_uint64(address), ctypes.c_size_t(4), None)
         self.driver.launched += 1
@@ -128,12 +133,14 @@ class LateNumbers:
 
     def report_all(self) -> None:
         """Say what was found since the last look, at the end of the process."""
+        if self._process != os.getpid():                 # a fork: the numbers are its parent's
+            return
         if self._expected:
             self.driver.call(self.driver.names.synchronize)
         while self._expected and self._expected[0][0].value != _NOT_YET:
             try:
                 self.look()
-            except GlassgradError as error:
+            except Exception as error:                   # the next one is said too
                 print(f"found when the process ended: {type(error).__name__}: {error}", file=sys.stderr)
 
 

@@ -52,8 +52,8 @@ class ScoreBlocks(NamedTuple):
     symbolic: int = 32             # rows, or keys, where their number is symbolic: few are past the end
 
     def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
-        """Rows of a block: few are computed twice or past the end, and few blocks read the keys again. There are so
-        many rows so many times.
+        """Rows of a block: few are computed twice or past the end, and few blocks read the keys again.
+        `times`: how often the rows occur, once for each element of the other axes.
 
         >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
         [64, 48, 20, 5]
