@@ -10,6 +10,7 @@ import pytest
 from changing_programs import PROGRAMS, WEIGHT, attention, compiled_by, data, general_graphs
 
 from glassgrad import Context, Tensor, Variable
+from glassgrad.base.errors import Bug
 from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes import size_families as families
 from glassgrad.engine.changing_sizes.general_graph import fit
@@ -231,3 +232,13 @@ def test_convolutions_of_other_sizes_and_taps_with_their_gradients() -> None:
                 found.append([y.numpy(), x.grad.numpy(), w.grad.numpy()])
         for mine, wanted in zip(*found):
             np.testing.assert_allclose(mine, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_sizes_that_do_not_fit_each_other_are_compiled_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def misfit(*_: Any) -> Any:
+        raise Bug("WHERE was built from different shapes: [(2, 3), (v0, 3)]")
+    monkeypatch.setattr(families, "with_variable", misfit)
+    for n in range(2, 7):
+        x = data((n, 5))
+        np.testing.assert_allclose((Tensor(x) * 2 + 1).sum(0).numpy(), (x * 2 + 1).sum(0), rtol=1e-5)
+    assert not general_graphs()

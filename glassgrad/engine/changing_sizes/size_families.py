@@ -16,6 +16,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from glassgrad.base.errors import Bug, ShapeError
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
 from glassgrad.compiler.optimize.product.families import FAMILIES
@@ -174,7 +175,10 @@ class SizeFormulas(NamedTuple):
         """A graph with the variable in its sizes: the variable, the sinks, the PARAMs by slot. No slice ends outside of
         its source, for all values up to an upper bound."""
         symbol = Symbol("v0", self.low, self.high, None, True)
-        sinks, params, margins = with_variable(normal, self.formulas, symbol, self.scalars)
+        try:
+            sinks, params, margins = with_variable(normal, self.formulas, symbol, self.scalars)
+        except Bug as misfit:                # of few sizes: what followed the variable in them does not in the graph
+            raise ShapeError(str(misfit).splitlines()[0]) from misfit
         narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in margins), self.seen, self.high)
         if narrower < self.high:
             symbol = symbol._replace(high=narrower)
