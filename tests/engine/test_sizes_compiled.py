@@ -234,11 +234,14 @@ def test_convolutions_of_other_sizes_and_taps_with_their_gradients() -> None:
             np.testing.assert_allclose(mine, wanted, rtol=1e-3, atol=1e-3)
 
 
-def test_sizes_that_do_not_fit_each_other_are_compiled_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_do_not_fit_each_other_are_compiled_for_themselves(monkeypatch: pytest.MonkeyPatch,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
     def misfit(*_: Any) -> Any:
         raise Bug("WHERE was built from different shapes: [(2, 3), (v0, 3)]")
     monkeypatch.setattr(families, "with_variable", misfit)
-    for n in range(2, 7):
-        x = data((n, 5))
-        np.testing.assert_allclose((Tensor(x) * 2 + 1).sum(0).numpy(), (x * 2 + 1).sum(0), rtol=1e-5)
+    with Context(DEBUG=1):
+        for n in range(2, 7):
+            x = data((n, 5))
+            np.testing.assert_allclose((Tensor(x) * 2 + 1).sum(0).numpy(), (x * 2 + 1).sum(0), rtol=1e-5)
     assert not general_graphs()
+    assert "its sizes do not follow from one of them" in "".join(capsys.readouterr())

@@ -178,7 +178,9 @@ class SizeFormulas(NamedTuple):
         try:
             sinks, params, margins = with_variable(normal, self.formulas, symbol, self.scalars)
         except Bug as misfit:                # of few sizes: what followed the variable in them does not in the graph
-            raise ShapeError(str(misfit).splitlines()[0]) from misfit
+            raise ShapeError("its sizes do not follow from one of them", given=str(misfit).splitlines()[0],
+                             expected="shapes that fit each other for every value of the variable",
+                             fix="nothing: each size is compiled for itself") from misfit
         narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in margins), self.seen, self.high)
         if narrower < self.high:
             symbol = symbol._replace(high=narrower)
