@@ -283,3 +283,12 @@ def test_a_reduction_that_reads_no_neighbours(seed: int, shims: None) -> None:
     """The greatest of a number that is gathered again and again, and of rows between zeros: random graphs where the
     compiler stopped."""
     graph_fuzzer.check_seed(seed, ("METAL_SHIM",))
+
+
+@needs_cxx
+@pytest.mark.parametrize("name", DIALECT_OF)
+def test_a_read_with_a_gate_stays_in_the_branch_that_makes_it_safe(name: str, shims: None) -> None:
+    """A gate that cuts a row's end says nothing of the rows: those end where a size of the launch says."""
+    for shape in [(4, 4, 88, 128), (5, 5, 80, 80)]:
+        x = np.random.default_rng(0).standard_normal(shape, np.float32)
+        np.testing.assert_array_equal((Tensor(x, device=name).realize() * 2).numpy(), x * 2)

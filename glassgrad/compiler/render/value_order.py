@@ -19,7 +19,7 @@ from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, Awai
                                             For, If, Prefetch, Statement, Store, Turn, expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
-READS = "reads"     # what a load without a gate depends on, besides its memory: the branches that make it safe
+READS = "reads"     # what a load depends on, besides its memory: the branches that make it safe
 NOTHING: frozenset[Any] = frozenset()
 SUMS = (o.ADD, o.SUB, o.MUL)
 SETTLED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)     # have a value without being computed
@@ -294,10 +294,7 @@ class Walker:
             if node.op is o.REGISTER:
                 result = frozenset((node,))
             elif node.op is o.LOAD:
-                more: list[Any] = [node.src[0]] if node.src[0] in self.stored else []
-                if len(node.src) == 2:
-                    more.append(READS)
-                result = result.union(more) if more else result
+                result = result.union([READS, *([node.src[0]] if node.src[0] in self.stored else [])])
             reads[node] = result
             wide = [lanes[r] for r in ranges_of(node) if r in lanes] if lanes else []
             if len(wide) > 1:
