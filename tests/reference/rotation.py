@@ -133,7 +133,6 @@ def sampled(tests: Sequence[T], number: int, most: int) -> list[T]:
 # -- the op suite on devices that are not the default ----------------------------------------------------------
 SUITE = ("tests/tensor", "tests/lower", "tests/jit", "tests/nn", "tests/tensor_api")
 OPS = ("tests/tensor/test_*.py", "tests/tensor_api/test_*.py")
-ON_SHIMS = ("tests/tensor/test_[!w]*.py", OPS[1])   # not test_wrong_arguments.py: a shim fills its 40 GB
 
 
 class DeviceSample(NamedTuple):
@@ -149,8 +148,8 @@ ON_DEVICES = {
                             "POCL_WORK_GROUP_SPECIALIZATION": "0"}),
     "WEBGPU": DeviceSample(12),
     "WASM": DeviceSample(20),
-    "HIP_SHIM": DeviceSample(8, ON_SHIMS),     # a process that a test of the jit starts does not have these two
-    "METAL_SHIM": DeviceSample(8, ON_SHIMS),
+    "HIP_SHIM": DeviceSample(8, OPS),     # a process that a test of the jit starts does not have these two
+    "METAL_SHIM": DeviceSample(8, OPS),
 }
 
 
