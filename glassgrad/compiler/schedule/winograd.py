@@ -29,8 +29,7 @@ from glassgrad.compiler.graph.op_arguments import Iota
 
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)     # and infinity: sums have 2.5 times the error of all products (2, -2: 4 times)
 SIZE = len(POINTS) + 1                   # pixels of a tile
-MOST_TAPS = 5
-PAYING_TAPS = 3                          # 5 x 5 taps: a step of a small CNN took 1986 us in tiles, 1566 without
+MOST_TAPS = 3                            # 5 x 5 taps: a step of a small CNN took 1986 us in tiles, 1566 without
 LAUNCHES = 280_000_000                   # products that are done while the kernels of the transforms are started
 Matrix = list[list[float]]
 
@@ -207,7 +206,7 @@ def _times(matrix: Matrix, column: list[UOp], axis: int) -> UOp:
 
 
 def windows_of(image: UOp) -> list[TapWindows]:
-    """The windows of a view, by its own axes; none where a view mixes these axes with others."""
+    """The windows of a view, by its own axes; none where a view mixes these axes with others, or one is too large."""
     chain: list[UOp] = []
     while image.op in o.MOVEMENT:
         chain.append(image)
@@ -227,7 +226,9 @@ def windows_of(image: UOp) -> list[TapWindows]:
                     move.op is o.PAD and any(arg.padding[a] != (0, 0) for a in (each.position, each.tap)):
                 return []
             each.reversed ^= move.op is o.FLIP and each.tap in arg.axes
-        if move.op is o.WINDOW and arg.stride == arg.dilation == 1 and 1 < arg.size <= MOST_TAPS:
+        if move.op is o.WINDOW and arg.stride == arg.dilation == 1 and arg.size > 1:
+            if arg.size > MOST_TAPS:
+                return []
             found.append(TapWindows(arg.axis, len(move.shape) - 1, move.shape[arg.axis], arg.size))
     return found
 
@@ -270,8 +271,6 @@ class Convolution:
 
     def pays(self, products_per_byte: int) -> bool:
         """Whether fewer products are worth what the transforms read and store, and their launches."""
-        if max(w.taps for w in self.windows) > PAYING_TAPS:
-            return False
         sizes, taps = self.sizes, self.taps
         made = [math.prod(n for a, n in enumerate(sizes) if a in taps or is_stored(a)) for is_stored in
                 (lambda a: self.image.shape[a] > 1, lambda a: self.other.shape[a] > 1, lambda a: a not in self.summed)]
