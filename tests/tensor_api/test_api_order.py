@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from torch_reference import TORCH, Tensor, check, dtypes, seeded, torch
@@ -188,6 +190,14 @@ def test_bincount_and_searchsorted():
     for right in (False, True):
         same(Tensor(edges).searchsorted(Tensor(values), right),
              torch.searchsorted(torch.from_numpy(edges), torch.from_numpy(values), right=right))
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("last", [3.0, math.inf, math.nan])
+def test_searchsorted_puts_nan_at_the_end(last, right):
+    edges, values = np.array([1.0, 2.0, last], "float32"), np.array([math.nan, 0, math.inf, -math.inf, 2], "float32")
+    same(Tensor(edges).searchsorted(Tensor(values), right),
+         torch.searchsorted(torch.from_numpy(edges), torch.from_numpy(values), right=right))
 
 
 # -- scatter -------------------------------------------------------------------------------------------------

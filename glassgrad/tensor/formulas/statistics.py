@@ -113,13 +113,14 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
 
 def search_sorted(rows: UOp, values: UOp, right: bool) -> UOp:
     """Where each value would go into a sorted vector, or each row of values into its own row: before equal ones, or
-    after them (`right`). The range is halved for all values at once."""
+    after them (`right`). NaN goes to the end. The range is halved for all values at once."""
     n = rows.shape[-1]
     low, high = full(values.shape, 0, dtypes.int32), full(values.shape, n, dtypes.int32)
     for _ in range(n.bit_length()):
         middle = (low + high) // 2
         inside = minimum(middle, n - 1)
         at = take(rows, 0, inside) if len(rows.shape) == 1 else gather_known(rows, -1, inside)
-        below = (at_most(at, values) if right else less(at, values)) & (low < high)
+        above = less(values, at) if right else at_most(values, at)
+        below = above.logical_not() & (low < high)
         low, high = below.where(middle + 1, low), below.where(high, middle)
     return low
