@@ -470,9 +470,9 @@ the padding cuts away more than there is
   fix:      cut less"""),
     "unflatten": (lambda: x23().unflatten(1, (2, -1)), """
 cannot unflatten: -1 does not come out as an integer
-  given:    an axis of 3 into (2, -1)
-  expected: known sizes whose product divides 3
-  fix:      check the sizes"""),
+  given:    (3,) (3 elements) to (2, -1)
+  expected: known sizes whose product divides 3; 3 elements are not a multiple of 2
+  fix:      check the sizes you wrote, or print(x.shape) before this line"""),
     "diff": (lambda: x23().diff(-1), """
 differences are taken so many times
   given:    n=-1
@@ -691,7 +691,7 @@ histc cannot make these bins
     "take_along_dim": (lambda: x23().take_along_dim(Tensor([0]), 0), """
 the index of take_along_dim does not fit
   given:    (1,) for (2, 3)
-  expected: 2 axes
+  expected: 2 axes of sizes that are equal, or 1, except along dim
   fix:      insert axes of size 1 with unsqueeze"""),
     "alu": (lambda: x23().alu(3), """
 alu takes an operation on elements
@@ -779,9 +779,9 @@ max_unpool2d cannot give this size
   expected: sizes of 0 or more
   fix:      check the padding"""),
     "tile": (lambda: x23().tile(-1), """
-tile needs counts of 0 or more
-  given:    (-1,)
-  expected: counts of 0 or more
+tile needs a count for every axis
+  given:    (1, -1) for a tensor of shape (2, 3)
+  expected: at least 2 counts of 0 or more
   fix:      write 1 for axes to leave alone"""),
     "index_fill": (lambda: x23().index_fill(0, Tensor([0]), Tensor([1.0, 2.0])), """
 index_fill takes one value
