@@ -7,28 +7,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from glassgrad.base.settings import settings
 from glassgrad.nn.functional import activations as F
-from glassgrad.nn.modules.layer import FunctionLayer
+from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 
-class _Dropout(FunctionLayer):
+class _Dropout(Layer):
     """A function of `nn.functional` that drops with probability p, in training."""
+    shows = ("p",)
+    drop: Any                                       # a static method
     least_axes, instead = 0, ""                     # what an input needs, and the layer for inputs with fewer axes
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         checks.share("Dropout", "dropout needs a probability", "write Dropout(0.5), for example", p=p)
-        super().__init__(p)
+        self.p = p
 
-    def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+    def forward(self, x: Tensor) -> Tensor:
         if x.ndim < self.least_axes:
             self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)",
                          f"use {self.instead} for single values")
-        return super().forward(x)
+        out: Tensor = self.drop(x, self.p, bool(settings.TRAINING))
+        return out
 
 
-class Dropout(_Dropout, function=F.dropout):
+class Dropout(_Dropout, drop=staticmethod(F.dropout)):
     """In training: each value 0 with probability p, the others over 1 - p; else the input.
 
     >>> Dropout(0.5)(Tensor([1.0, 2.0])).tolist()
@@ -36,7 +40,7 @@ class Dropout(_Dropout, function=F.dropout):
     """
 
 
-class Dropout2d(_Dropout, function=F.dropout2d, least_axes=3, instead="Dropout"):
+class Dropout2d(_Dropout, drop=staticmethod(F.dropout2d), least_axes=3, instead="Dropout"):
     """`Dropout` of whole channels of (batch, channels, ...space).
 
     >>> with Tensor.train():
@@ -46,7 +50,7 @@ class Dropout2d(_Dropout, function=F.dropout2d, least_axes=3, instead="Dropout")
     """
 
 
-class Dropout1d(_Dropout, function=F.dropout1d, least_axes=3, instead="Dropout"):
+class Dropout1d(_Dropout, drop=staticmethod(F.dropout1d), least_axes=3, instead="Dropout"):
     """`Dropout` of whole channels of (batch, channels, length).
 
     >>> Dropout1d(0.5)(Tensor.ones(2, 3, 4)).shape
@@ -54,7 +58,7 @@ class Dropout1d(_Dropout, function=F.dropout1d, least_axes=3, instead="Dropout")
     """
 
 
-class Dropout3d(_Dropout, function=F.dropout3d, least_axes=3, instead="Dropout"):
+class Dropout3d(_Dropout, drop=staticmethod(F.dropout3d), least_axes=3, instead="Dropout"):
     """`Dropout` of whole channels of (batch, channels, depth, height, width).
 
     >>> Dropout3d(0.5)(Tensor.ones(1, 2, 3, 3, 3)).shape
@@ -62,7 +66,7 @@ class Dropout3d(_Dropout, function=F.dropout3d, least_axes=3, instead="Dropout")
     """
 
 
-class AlphaDropout(_Dropout, function=F.alpha_dropout):
+class AlphaDropout(_Dropout, drop=staticmethod(F.alpha_dropout)):
     """Dropout for `SELU`: in training, dropped values take SELU's lowest value, and all are moved and scaled so that
     mean 0 and variance 1 stay (Klambauer et al., 2017).
 
@@ -71,7 +75,7 @@ class AlphaDropout(_Dropout, function=F.alpha_dropout):
     """
 
 
-class FeatureAlphaDropout(_Dropout, function=F.feature_alpha_dropout, least_axes=2, instead="AlphaDropout"):
+class FeatureAlphaDropout(_Dropout, drop=staticmethod(F.feature_alpha_dropout), least_axes=2, instead="AlphaDropout"):
     """`AlphaDropout` of whole channels of (batch, channels, ...space).
 
     >>> FeatureAlphaDropout(0.5)(Tensor.ones(1, 2, 3)).shape

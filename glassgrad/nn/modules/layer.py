@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from glassgrad.base.errors import GlassgradError, ShapeError
-from glassgrad.base.settings import settings as current
 from glassgrad.nn.modules.argument_checks import check_call, signature_of, wrong_argument
 from glassgrad.nn.modules.layer_path_in_errors import parameters_of, path_of
 from glassgrad.nn.modules.module import Module
@@ -119,8 +118,8 @@ def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: 
 class FunctionLayer(Layer):
     """A layer that calls a function of `nn.functional`: `class ELU(FunctionLayer, function=F.elu)`. The function's
     tensors are the layer's inputs, its other parameters the layer's settings, or those of them that `settings` names.
-    PyTorch's `inplace` is taken and means nothing; its older words for `reduction` are not. `training` is what the
-    layer was told. Where inputs have axes of space, the settings of windows have one number for each of them.
+    PyTorch's `inplace` is taken and means nothing; its older words for `reduction` are not. Where inputs have axes of
+    space, the settings of windows have one number for each of them.
 
     >>> def scale(input: Tensor, by: float = 2.0) -> Tensor: return input * by
     >>> class Scale(FunctionLayer, function=scale):
@@ -131,7 +130,6 @@ class FunctionLayer(Layer):
     function: Callable[..., Any]
     settings = inspect.Signature()
     passed: tuple[str, ...] = ()                    # names of the settings that the function gets
-    trains = False                                  # whether it is told of training too
     kernel_size: Any                                # without a `stride` windows stand side by side
     windows = 0                                     # along how many axes they go, where inputs need no such rank
 
@@ -143,7 +141,6 @@ class FunctionLayer(Layer):
             taken = [known[name] for name in settings or known if settings or _is_setting(known[name])]
             cls.settings = inspect.Signature(taken)
             cls.passed = tuple(p.name for p in taken if p.name != "inplace")
-            cls.trains = "training" in known
             cls.shows = tuple(p.name for p in taken if p.name != "inplace" and _is_shown(p))
         super().__init_subclass__(**constants)
 
@@ -163,16 +160,15 @@ class FunctionLayer(Layer):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         if self.rank:
             self._check_space([*inputs, *named.values()][0])
-        told = {"training": bool(current.TRAINING)} if self.trains else {}
-        return self.function(*inputs, **named, **told, **{name: getattr(self, name) for name in self.passed})
+        return self.function(*inputs, **named, **{name: getattr(self, name) for name in self.passed})
 
     def _called(self) -> Callable[..., Any]:
         return self.function
 
 
 def _is_setting(p: inspect.Parameter) -> bool:
-    """Whether a function's parameter is a setting of its layer: neither an input, a mode nor an older word."""
-    return str(p.annotation) != "Tensor" and p.name not in ("training", "size_average", "reduce")
+    """Whether a function's parameter is a setting of its layer: neither an input nor an older word."""
+    return str(p.annotation) != "Tensor" and p.name not in ("size_average", "reduce")
 
 
 def _is_shown(p: inspect.Parameter) -> bool:
