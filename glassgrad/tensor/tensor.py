@@ -41,6 +41,7 @@ from glassgrad.tensor.methods.linalg.factorizations import FactorizationsMixin
 from glassgrad.tensor.methods.linalg.products import ProductsMixin
 from glassgrad.tensor.methods.neural.activations import ActivationsMixin
 from glassgrad.tensor.methods.neural.convolution import ConvolutionMixin
+from glassgrad.tensor.methods.neural.images import ImagesMixin
 from glassgrad.tensor.methods.neural.losses import LossesMixin
 from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reductions import ReductionsMixin
@@ -57,7 +58,7 @@ from glassgrad.tensor.tinygrad_methods import TinygradNamesMixin
 
 
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, FactorizationsMixin,
-             ProductsMixin, ActivationsMixin, ConvolutionMixin, LossesMixin, PredicatesMixin, RandomMixin,
+             ProductsMixin, ActivationsMixin, ConvolutionMixin, ImagesMixin, LossesMixin, PredicatesMixin, RandomMixin,
              ReductionsMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin,
              SortingMixin, SpecialFunctionsMixin, InteropMixin, TinygradNamesMixin, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
