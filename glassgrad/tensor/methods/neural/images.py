@@ -13,7 +13,7 @@ from glassgrad.compiler.graph import UOp, dtypes
 from glassgrad.tensor.formulas import clamp, round_half_even
 from glassgrad.tensor.formulas.neural import images
 from glassgrad.tensor.formulas.neural.pooling import adaptive_mean
-from glassgrad.tensor.methods import Self, TensorBase, arguments, cannot_take, of_kind, whole
+from glassgrad.tensor.methods import Self, TensorBase, arguments, cannot_take, choice, of_kind, whole
 
 Sizes = int | Sequence[int]
 
@@ -97,10 +97,9 @@ class ImagesMixin(TensorBase):
             raise ShapeError("grid_sample does not fit", given=f"image {self.shape}, grid {grid.shape}",
                              expected="(batch, channels, height, width) and (batch, rows, columns, 2)",
                              fix="check the shapes")
-        if mode not in ("bilinear", "nearest", "bicubic") or padding_mode not in ("zeros", "border", "reflection"):
-            raise InputError("there is no such way to sample", given=f"mode={mode!r}, padding_mode={padding_mode!r}",
-                             expected='"bilinear", "nearest" or "bicubic"; "zeros", "border" or "reflection"',
-                             fix="check the spelling")
+        wrong = "there is no such way to sample", "check the spelling"
+        choice(*wrong, mode=mode, among=("bilinear", "nearest", "bicubic"))
+        choice(*wrong, padding_mode=padding_mode, among=("zeros", "border", "reflection"))
         return self._with(images.grid_sample(self.uop, grid.uop, mode, padding_mode, align_corners), grid)
 
     # -- resizing --------------------------------------------------------------------------------------------
@@ -129,10 +128,8 @@ class ImagesMixin(TensorBase):
             raise InputError("interpolate cannot give this size", given=f"size={size!r} for shape {self.shape}",
                              expected="one size of 1 or more for each of the last axes",
                              fix="write interpolate((32, 32))")
-        if mode not in ("linear", "bilinear", "trilinear", "bicubic", "nearest", "nearest-exact", "area"):
-            raise InputError("there is no such way to interpolate", given=f"mode={mode!r}",
-                             expected='"linear", "bicubic", "nearest", "nearest-exact" or "area"',
-                             fix="check the spelling")
+        choice("there is no such way to interpolate", "check the spelling", mode=mode,
+               among=("linear", "bilinear", "trilinear", "bicubic", "nearest", "nearest-exact", "area"))
         if antialias and (mode not in ("linear", "bilinear", "bicubic") or len(sizes) != 2 or self.dtype.kind != "f"):
             raise InputError("interpolate cannot smooth here",
                              given=f"antialias=True, mode={mode!r}, {len(sizes)} axes of {self.dtype.name}",
