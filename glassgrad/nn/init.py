@@ -140,9 +140,8 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 def _kaiming_deviation(what: str, tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
     a = checks.of_kind("float", what, a=a)
     checks.of_kind("str", what, mode=mode, nonlinearity=nonlinearity)
-    if mode not in ("fan_in", "fan_out"):
-        raise InputError("a weight is scaled by its inputs or its outputs", given=f"mode={mode!r}",
-                         expected="'fan_in' or 'fan_out'", fix="leave mode out: it is 'fan_in'")
+    checks.choice("a weight is scaled by its inputs or its outputs", "leave mode out: it is fan_in", mode=mode,
+                  among=("fan_in", "fan_out"))
     count = _inputs_and_outputs(tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(max(count, 1))
 

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ["tests/graph/test_ops.py", "tests/graph/test_graph_uop.py", "tests/schedule/test_schedule.py",
          "tests/state/test_state_checkpoint.py"]
-MODULES = ["glassgrad.tensor.methods.reduce", "glassgrad.nn.layers.linear", "glassgrad.nn.state", "glassgrad.jit",
+MODULES = ["glassgrad.tensor.methods.reductions", "glassgrad.nn.layers.linear", "glassgrad.nn.state", "glassgrad.jit",
            "glassgrad.nn.datasets"]
 COPIED = ["tests", "conftest.py", "pyproject.toml", "README.md"]
 

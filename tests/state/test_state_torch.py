@@ -375,7 +375,7 @@ def test_bombs_cost_nothing(name):
     small = len(file) < 150_000                             # counting memory makes the others slow
     if small:
         tracemalloc.start()
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         torch_load(file)
     except FormatError:
@@ -383,7 +383,7 @@ def test_bombs_cost_nothing(name):
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert time.perf_counter() - begin < 10 and peak < 200e6
+    assert time.process_time() - begin < 10 and peak < 200e6
 
 
 def test_a_small_file_cannot_make_many_tensors():
@@ -392,7 +392,7 @@ def test_a_small_file_cannot_make_many_tensors():
     function, arguments = call[:call.index(b"(") ], call[call.index(b"("):-1]
     many = b"\x80\x02" + function + b"q\x00" + arguments + b"q\x01(" + b"h\x00h\x01R" * 210_000 + b"t."
     nothing = _Elements(None, dtypes.float32, 0, 16)
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(FormatError, match="too large"):
         PickleReader(Source(many), 0, len(many), TABLE, lambda reader, name: nothing).read()
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10

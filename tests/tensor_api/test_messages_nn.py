@@ -78,8 +78,8 @@ inputs and outputs are counted by two axes
     "kaiming, mode": (lambda: nn.init.kaiming_uniform_(weight(), mode="fan_both"), """
 a weight is scaled by its inputs or its outputs
   given:    mode='fan_both'
-  expected: 'fan_in' or 'fan_out'
-  fix:      leave mode out: it is 'fan_in'"""),
+  expected: "fan_in" or "fan_out"
+  fix:      leave mode out: it is fan_in"""),
     "NumPy type": (lambda: older_names._from_np_dtype("complex64"), """
 this NumPy type has no counterpart
   given:    complex64

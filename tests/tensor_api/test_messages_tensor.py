@@ -470,9 +470,9 @@ the padding cuts away more than there is
   fix:      cut less"""),
     "unflatten": (lambda: x23().unflatten(1, (2, -1)), """
 cannot unflatten: -1 does not come out as an integer
-  given:    an axis of 3 into (2, -1)
-  expected: known sizes whose product divides 3
-  fix:      check the sizes"""),
+  given:    (3,) (3 elements) to (2, -1)
+  expected: known sizes whose product divides 3; 3 elements are not a multiple of 2
+  fix:      check the sizes you wrote, or print(x.shape) before this line"""),
     "diff": (lambda: x23().diff(-1), """
 differences are taken so many times
   given:    n=-1
@@ -500,8 +500,8 @@ grid_sample does not fit
   fix:      check the shapes"""),
     "grid_sample, mode": (lambda: Tensor.ones(1, 1, 2, 2).grid_sample(Tensor.ones(1, 1, 1, 2), "cubic"), """
 there is no such way to sample
-  given:    mode='cubic', padding_mode='zeros'
-  expected: "bilinear", "nearest" or "bicubic"; "zeros", "border" or "reflection"
+  given:    mode='cubic'
+  expected: "bilinear", "nearest" or "bicubic"
   fix:      check the spelling"""),
     "local_response_norm": (lambda: x23().local_response_norm(3), """
 local_response_norm is over channels
@@ -541,7 +541,7 @@ interpolate cannot give this size
     "interpolate, mode": (lambda: Tensor.ones(1, 1, 3).interpolate((2,), mode="cubic"), """
 there is no such way to interpolate
   given:    mode='cubic'
-  expected: "linear", "bicubic", "nearest", "nearest-exact" or "area"
+  expected: "linear", "bilinear", "trilinear", "bicubic", "nearest", "nearest-exact" or "area"
   fix:      check the spelling"""),
     "seed": (lambda: Tensor.manual_seed(1.5), """
 a seed is an integer
@@ -586,7 +586,7 @@ there is no such way to combine
     "scatter_reduce": (lambda: x23().scatter_reduce(0, Tensor([[0]]), Tensor([[1.0]]), "min"), """
 there is no such way to combine
   given:    reduce='min'
-  expected: sum, prod, mean, amax, amin
+  expected: "sum", "prod", "mean", "amax" or "amin"
   fix:      write reduce="sum", for example"""),
     "index_add": (lambda: x23().index_add(0, Tensor([0]), Tensor([1.0])), """
 the slices of index_add do not fit
@@ -691,7 +691,7 @@ histc cannot make these bins
     "take_along_dim": (lambda: x23().take_along_dim(Tensor([0]), 0), """
 the index of take_along_dim does not fit
   given:    (1,) for (2, 3)
-  expected: 2 axes
+  expected: 2 axes of sizes that are equal, or 1, except along dim
   fix:      insert axes of size 1 with unsqueeze"""),
     "alu": (lambda: x23().alu(3), """
 alu takes an operation on elements
@@ -779,9 +779,9 @@ max_unpool2d cannot give this size
   expected: sizes of 0 or more
   fix:      check the padding"""),
     "tile": (lambda: x23().tile(-1), """
-tile needs counts of 0 or more
-  given:    (-1,)
-  expected: counts of 0 or more
+tile needs a count for every axis
+  given:    (1, -1) for a tensor of shape (2, 3)
+  expected: at least 2 counts of 0 or more
   fix:      write 1 for axes to leave alone"""),
     "index_fill": (lambda: x23().index_fill(0, Tensor([0]), Tensor([1.0, 2.0])), """
 index_fill takes one value

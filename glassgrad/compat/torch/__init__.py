@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +23,7 @@ from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
 from glassgrad.nn import functional as _functional
 from glassgrad.nn.optim.mixed_precision import autocast  # noqa: F401
 from glassgrad.tensor.memory.python_values import TORCH_TYPES as _TORCH_TYPES
+from glassgrad.tensor.tensor import Tensor as _PlainTensor
 
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 Size = tuple
@@ -43,11 +45,14 @@ _LEGACY = {"FloatTensor": dtypes.float32, "DoubleTensor": dtypes.float64, "HalfT
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method of the tensor as a function; a number or a list in the tensor's place becomes one."""
+    """A method of the tensor as a function; a number or a list in the tensor's place becomes one, but a list of tensors
+    stays one: `torch.hstack([x, y])`."""
     def function(*arguments: Any, **options: Any) -> Any:
         first, *rest = arguments or (options.pop("input"),)
         out = options.pop("out", None)
-        found = getattr(creation.as_tensor(first), name)(*rest, **options)
+        several = isinstance(first, (list, tuple)) and any(isinstance(item, _PlainTensor) for item in first)
+        method = partial(getattr(Tensor, name), first) if several else getattr(creation.as_tensor(first), name)
+        found = method(*rest, **options)
         return found if out is None else out.assign(found)
     function.__name__ = function.__qualname__ = name
     function.__doc__ = getattr(Tensor, name).__doc__

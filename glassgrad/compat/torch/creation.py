@@ -14,8 +14,8 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["arange", "as_tensor", "asarray", "bernoulli", "default_generator", "empty", "empty_like", "eye",
-           "from_numpy", "full", "full_like", "get_default_dtype", "linspace", "logspace", "manual_seed", "meshgrid",
-           "multinomial", "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
+           "from_numpy", "full", "full_like", "get_default_dtype", "linspace", "logspace", "manual_seed", "multinomial",
+           "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
            "randn_like", "randperm", "range", "scalar_tensor", "seed", "set_default_dtype", "tensor", "tril_indices",
            "triu_indices", "zeros", "zeros_like", "Generator"]
 
@@ -142,11 +142,6 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, **options: An
 def eye(n: int, m: int | None = None, **options: Any) -> Tensor:
     """Ones on the diagonal."""
     return TorchTensor.eye(n, m, **_options(options))
-
-
-def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Coordinates of a grid."""
-    return Tensor.meshgrid(*tensors, indexing=indexing)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:

@@ -21,11 +21,7 @@ __all__ = ["Bernoulli", "Categorical", "Distribution", "Exponential", "Independe
 
 def _together(*values: Any) -> list[Tensor]:
     """Parameters as float tensors of one shape."""
-    tensors = [as_tensor(v) if isinstance(v, Tensor) else as_tensor(float(v)) for v in values]
-    total = tensors[0]
-    for t in tensors[1:]:
-        total = total + t
-    return [t.expand(total.shape) for t in tensors]
+    return list(Tensor.broadcast_tensors(*[as_tensor(v if isinstance(v, Tensor) else float(v)) for v in values]))
 
 
 class Distribution:
@@ -59,16 +55,20 @@ class Distribution:
     mean: Any
 
 
-class Normal(Distribution):
+class _LocationAndScale(Distribution):
+    """One curve, moved and widened."""
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None):
+        self.loc, self.scale = _together(loc, scale)
+        self.batch_shape = self.loc.shape
+
+
+class Normal(_LocationAndScale):
     """The bell curve.
 
     >>> round(Normal(0.0, 1.0).log_prob(Tensor(0.0)).item(), 4)
     -0.9189
     """
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None):
-        self.loc, self.scale = _together(loc, scale)
-        self.batch_shape = self.loc.shape
 
     @property
     def mean(self) -> Tensor: return self.loc  # type: ignore[override]
@@ -93,12 +93,8 @@ class LogNormal(Normal):
     def log_prob(self, value: Any) -> Tensor: return super().log_prob(value.log()) - value.log()
 
 
-class Laplace(Distribution):
+class Laplace(_LocationAndScale):
     """Two exponentials back to back."""
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None):
-        self.loc, self.scale = _together(loc, scale)
-        self.batch_shape = self.loc.shape
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         u = TorchTensor.rand(*self._extended(sample_shape)) - 0.5

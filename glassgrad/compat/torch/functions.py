@@ -20,11 +20,10 @@ from glassgrad.tensor.autograd.no_grad import no_grad
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["allclose", "broadcast_shapes", "broadcast_tensors", "cat", "column_stack", "compile", "concat",
-           "concatenate", "dstack", "einsum", "enable_grad", "equal", "finfo", "hstack", "iinfo", "inference_mode",
-           "is_floating_point", "is_grad_enabled", "is_tensor", "load", "max", "min", "no_grad", "numel",
+__all__ = ["allclose", "broadcast_shapes", "cat", "compile", "concat", "concatenate", "einsum", "enable_grad", "finfo",
+           "iinfo", "inference_mode", "is_grad_enabled", "is_tensor", "load", "max", "min", "no_grad",
            "promote_types", "qr", "result_type", "save", "set_grad_enabled", "stack", "std", "std_mean", "svd", "var",
-           "var_mean", "vstack", "where"]
+           "var_mean", "where"]
 
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -48,31 +47,9 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None)
     return joined if out is None else out.assign(joined)
 
 
-def vstack(tensors: Sequence[Tensor]) -> Tensor: return cat([t.atleast_2d() for t in tensors])
-
-
-def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors beside each other along the second axis; rows, along the only one."""
-    several = [t.atleast_1d() for t in tensors]
-    return cat(several, 0 if several[0].ndim == 1 else 1)
-
-
-def dstack(tensors: Sequence[Tensor]) -> Tensor: return cat([t.atleast_3d() for t in tensors], 2)
-
-
-def column_stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors beside each other along the second axis; a row becomes a column."""
-    return cat([t.reshape(-1, 1) if t.ndim < 2 else t for t in tensors], 1)
-
-
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Sums of products in Einstein's notation."""
     return Tensor.einsum(equation, *operands)
-
-
-def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in the shape they have together."""
-    return Tensor.broadcast_tensors(*tensors)
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
@@ -149,8 +126,6 @@ def qr(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor]:
 
 # -- questions ---------------------------------------------------------------------------------------------------------
 def is_tensor(obj: Any) -> bool: return isinstance(obj, Tensor)
-def is_floating_point(input: Tensor) -> bool: return input.is_floating_point()
-def numel(input: Tensor) -> int: return int(input.numel())
 def promote_types(type1: DType, type2: DType) -> DType: return promote(type1, type2)
 def result_type(tensor1: Any, tensor2: Any) -> DType: return (as_tensor(tensor1) + as_tensor(tensor2)).dtype
 
@@ -158,15 +133,6 @@ def result_type(tensor1: Any, tensor2: Any) -> DType: return (as_tensor(tensor1)
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether all values are close to each other."""
     return bool(input.allclose(other, rtol, atol, equal_nan).item())
-
-
-def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether shapes and all values are the same.
-
-    >>> equal(Tensor([1, 2]), Tensor([1, 2])), equal(Tensor([1, 2]), Tensor([1]))
-    (True, False)
-    """
-    return input.equal(other)
 
 
 class finfo:

@@ -12,8 +12,10 @@ __all__ = ["cholesky", "cross", "det", "inv", "lstsq", "matmul", "matrix_norm", 
            "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "vecdot",
            "vector_norm"]
 
-cholesky, det, inv, matmul, matrix_power = Tensor.cholesky, Tensor.det, Tensor.inv, Tensor.matmul, Tensor.matrix_power
-pinv, solve, eigh, eigvalsh = Tensor.pinv, Tensor.solve, Tensor.eigh, Tensor.eigvalsh
+cholesky, cross, det, eigh, eigvalsh = Tensor.cholesky, Tensor.cross, Tensor.det, Tensor.eigh, Tensor.eigvalsh
+inv, matmul, matrix_norm, matrix_power = Tensor.inv, Tensor.matmul, Tensor.matrix_norm, Tensor.matrix_power
+multi_dot, pinv, solve, solve_triangular = Tensor.multi_dot, Tensor.pinv, Tensor.solve, Tensor.solve_triangular
+svdvals, vecdot, vector_norm = Tensor.svdvals, Tensor.vecdot, Tensor.vector_norm
 QR = namedtuple("QR", "Q R")
 SVD = namedtuple("SVD", "U S Vh")
 SlogDet = namedtuple("SlogDet", "sign logabsdet")
@@ -22,7 +24,6 @@ LeastSquares = namedtuple("LeastSquares", "solution")
 
 def qr(A: Tensor, mode: str = "reduced") -> QR: return QR(*A.qr(mode))
 def svd(A: Tensor, full_matrices: bool = True) -> SVD: return SVD(*A.svd(full_matrices))
-def svdvals(A: Tensor) -> Tensor: return A.svdvals()
 def slogdet(A: Tensor) -> SlogDet: return SlogDet(*A.slogdet())
 def lstsq(A: Tensor, B: Tensor, **options: Any) -> LeastSquares: return LeastSquares(A.lstsq(B))
 
@@ -40,34 +41,9 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Ten
     return x.norm(2 if ord in (None, "fro") else ord, dim, keepdim)
 
 
-def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """The length of vectors."""
-    return x.norm(ord, dim, keepdim)
-
-
-def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False) -> Tensor:
-    """A norm of matrices: "fro" (of all elements), "nuc" (the sum of singular values), 2 or -2 (the largest or the
-    smallest of them), 1 or inf (the largest sum of a column or a row)."""
-    return A.matrix_norm(ord, dim, keepdim)
-
-
 def matrix_rank(A: Tensor, tol: float | None = None) -> Tensor:
     """How many singular values are not (nearly) zero."""
     return A.matrix_rank(atol=tol, rtol=None if tol is None else 0.0)
-
-
-def multi_dot(tensors: list[Tensor]) -> Tensor:
-    """The product of several matrices, in the cheapest order."""
-    return Tensor.multi_dot(tensors)
-
-
-def vecdot(x: Tensor, y: Tensor, dim: int = -1) -> Tensor: return (x * y).sum(dim)
-def cross(input: Tensor, other: Tensor, dim: int = -1) -> Tensor: return input.cross(other, dim)
-
-
-def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
-    """Solve A X = B (or X A = B) with a triangle of A."""
-    return A.solve_triangular(B, upper=upper, left=left, unitriangular=unitriangular)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,11 +7,11 @@ Every function calls a tensor's method, whose parameters may be named and ordere
 of (out, in), as PyTorch's does; `x.linear` one of (in, out).
 """
 
-from glassgrad.nn.functional import activations, layers, losses, pooling, tables
+from glassgrad.nn.functional import activations, embeddings, layers, losses, pooling
 from glassgrad.nn.functional.activations import *  # noqa: F403
+from glassgrad.nn.functional.embeddings import *  # noqa: F403
 from glassgrad.nn.functional.layers import *  # noqa: F403
 from glassgrad.nn.functional.losses import *  # noqa: F403
 from glassgrad.nn.functional.pooling import *  # noqa: F403
-from glassgrad.nn.functional.tables import *  # noqa: F403
 
-__all__ = [*activations.__all__, *layers.__all__, *losses.__all__, *pooling.__all__, *tables.__all__]
+__all__ = [*activations.__all__, *embeddings.__all__, *layers.__all__, *losses.__all__, *pooling.__all__]

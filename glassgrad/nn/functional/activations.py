@@ -115,14 +115,11 @@ def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 # -- with random numbers -------------------------------------------------------------------------------------
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     """A sample from a distribution given by logits, softened by tau; `hard` makes it one-hot, its gradient soft."""
-    noise = -(-(Tensor.rand(*logits.shape, device=logits.device).maximum(1e-38)).log()).log()
-    soft = ((logits + noise) / tau).softmax(dim)
+    soft = ((logits + Tensor.gumbel(*logits.shape, device=logits.device)) / tau).softmax(dim)
     if not hard:
         return soft
-    chosen = soft.argmax(dim, keepdim=True)
-    place = Tensor.arange(soft.shape[dim], dtype=dtypes.int32).reshape(
-        [-1 if axis == dim % soft.ndim else 1 for axis in range(soft.ndim)])
-    return (place == chosen).cast(soft.dtype) - soft.detach() + soft
+    chosen = soft.argmax(dim).one_hot(soft.shape[dim]).movedim(-1, dim)
+    return chosen.cast(soft.dtype) - soft.detach() + soft
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

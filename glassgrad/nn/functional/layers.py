@@ -10,6 +10,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import with_fixed
+from glassgrad.tensor.formulas.neural.convolution import Windows
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
@@ -226,12 +227,8 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
                                    for n in (kernel_size, dilation, padding, stride))
     single = input.ndim == 3
     x = (input.unsqueeze(0) if single else input).pad((around[1], around[1], around[0], around[0]))
-    reach = [d * (k - 1) for d, k in zip(apart, kernel)]
-    ends = [n - r for n, r in zip(x.shape[2:], reach)]
-    # for each index in a window, what lies there in all windows: (batch, channels, windows)
-    seen = [x[:, :, i:ends[0] + i:step[0], j:ends[1] + j:step[1]].flatten(2)
-            for i in range(0, reach[0] + 1, apart[0]) for j in range(0, reach[1] + 1, apart[1])]
-    found = Tensor.stack(*seen, dim=2).flatten(1, 2)
+    seen = x._with(Windows(kernel, step, apart).of(x.uop))              # (batch, channels, rows, columns, ...window)
+    found = seen.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
     return found.squeeze(0) if single else found
 
 
@@ -259,9 +256,5 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distance of every pair of rows, each pair once."""
-    n = input.shape[0]
-    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
-    if not pairs:
-        return Tensor.zeros(0, dtype=input.dtype, device=input.device)
-    first, second = (Tensor([pair[side] for pair in pairs]) for side in (0, 1))
+    first, second = Tensor.triu_indices(input.shape[0], input.shape[0], 1)
     return (input[first] - input[second]).norm(p, -1)

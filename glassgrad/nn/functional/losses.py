@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -157,7 +158,7 @@ def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full
     """exp(input) - target input, or without exp; `full` adds Stirling's approximation of log target!."""
     each = input.poisson_nll_loss(target, log_input, eps, "none")
     if full:
-        stirling = target * target.log() - target + 0.5 * (2 * 3.141592653589793 * target).log()
+        stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
         each = each + (target > 1).where(stirling, 0.0)
     return _reduced(each, _how(size_average, reduce, reduction))
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform
 from glassgrad.tensor import checks
@@ -46,14 +47,11 @@ class _ChannelWindows:
         self.weight = fan_in_uniform((rows, columns, *self.kernel_size), fan_in)
         self.bias = fan_in_uniform((self.out_channels,), fan_in) if bias else None
 
-    def _batched(self, x: Tensor) -> Tensor:
-        """The input with a batch axis, checked."""
-        batched = x.unsqueeze(0) if x.ndim == self.rank + 1 else x
-        if batched.ndim != self.rank + 2 or batched.shape[1] != self.in_channels:
+    def _check(self, x: Tensor) -> None:
+        if x.ndim not in (self.rank + 1, self.rank + 2) or x.shape[-self.rank - 1] != self.in_channels:
             space = ", ".join(("length",) if self.rank == 1 else ("depth", "height", "width")[3 - self.rank:])
             self._refuse(f"an input of shape {x.shape}", f"(batch, {self.in_channels}, {space}), or without the batch",
                          "check in_channels, and that channels come before space: x.permute moves axes")
-        return batched
 
 
 class _Convolution(_ChannelWindows, Layer):
@@ -89,11 +87,11 @@ class _Convolution(_ChannelWindows, Layer):
         return tuple(n for p in reversed(each(padding, self.rank, "padding", 0)) for n in (p, p))
 
     def forward(self, x: Tensor) -> Tensor:
-        seen, pads = self._batched(x), self.pads
+        self._check(x)
+        pads = self.pads
         if self.padding_mode != "zeros":
-            seen, pads = seen.pad(pads, mode=self.padding_mode), (0,) * len(pads)
-        out = seen.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, pads)
-        return out if x.ndim == out.ndim else out.squeeze(0)
+            x, pads = x.pad(pads, mode=self.padding_mode), (0,) * len(pads)
+        return F.conv2d(x, self.weight, self.bias, self.stride, pads, self.dilation, self.groups)
 
 
 class Conv2d(_Convolution, rank=2):
@@ -145,17 +143,16 @@ class _TransposedConvolution(_ChannelWindows, Layer):
         self._set_parameters(in_channels, out_channels // groups, bool(bias))
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        seen = self._batched(x)
-        extra = self.output_padding if output_size is None else self._extra(seen, output_size)
-        out = seen.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
-                                    self.padding, extra)
-        return out if x.ndim == out.ndim else out.squeeze(0)
+        self._check(x)
+        extra = self.output_padding if output_size is None else self._extra(x, output_size)
+        return F.conv_transpose2d(x, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
+                                  self.dilation)
 
     def _extra(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
         """The output_padding that gives a wanted size."""
         wanted = tuple(output_size)[-self.rank:]
         least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in
-                 zip(x.shape[2:], self.stride, self.padding, self.dilation, self.kernel_size)]
+                 zip(x.shape[-self.rank:], self.stride, self.padding, self.dilation, self.kernel_size)]
         extra = tuple(w - n for w, n in zip(wanted, least))
         if len(wanted) != self.rank or any(not 0 <= e < s for e, s in zip(extra, self.stride)):
             self._refuse(f"an input of shape {x.shape} with output_size={tuple(output_size)}",

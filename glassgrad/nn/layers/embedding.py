@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.nn.functional.tables import embedding, embedding_bag
+from glassgrad.nn.functional.embeddings import embedding, embedding_bag
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
@@ -38,10 +40,9 @@ class Embedding(Layer):
         self.weight = weight.requires_grad_()
 
     @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None,
-                        max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-                        sparse: bool = False) -> Embedding:
-        """A table that is there already; trained further if not `freeze`.
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, *settings: Any, **named: Any) -> Any:
+        """A table that is there already; trained further if not `freeze`. The settings are those of the class, after
+        the sizes.
 
         >>> Embedding.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]))(Tensor([1])).tolist()
         [[3.0, 4.0]]
@@ -50,7 +51,7 @@ class Embedding(Layer):
             raise ShapeError("a table of embeddings has rows and columns",
                              given=f"a tensor of shape {embeddings.shape}", expected="2 axes", fix="reshape it first")
         rows, columns = embeddings.shape
-        layer = cls(rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+        layer = cls(rows, columns, *settings, **named)
         layer.weight = embeddings.detach().requires_grad_(not freeze)
         return layer
 
@@ -71,6 +72,8 @@ class EmbeddingBag(Embedding):
     >>> layer = EmbeddingBag(10, 4, mode="sum")
     >>> layer(Tensor([[1, 2, 3]])).shape, layer(Tensor([1, 2, 3]), Tensor([0, 1])).shape
     ((1, 4), (2, 4))
+    >>> EmbeddingBag.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]), mode="sum")(Tensor([[0, 1]])).tolist()
+    [[4.0, 6.0]]
     """
     shows = ("num_embeddings", "embedding_dim", "mode", "padding_idx")
 
@@ -79,22 +82,6 @@ class EmbeddingBag(Embedding):
                  include_last_offset: bool = False, padding_idx: int | None = None):
         super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq)
         self.mode, self.include_last_offset = mode, include_last_offset
-
-    @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, max_norm: float | None = None,  # type: ignore[override]
-                        norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean",
-                        sparse: bool = False, include_last_offset: bool = False,
-                        padding_idx: int | None = None) -> EmbeddingBag:
-        """A table that is there already; trained further if not `freeze`.
-
-        >>> EmbeddingBag.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]), mode="sum")(Tensor([[0, 1]])).tolist()
-        [[4.0, 6.0]]
-        """
-        table = Embedding.from_pretrained(embeddings, freeze)
-        layer = cls(table.num_embeddings, table.embedding_dim, max_norm, norm_type, scale_grad_by_freq, mode, sparse,
-                    include_last_offset, padding_idx)
-        layer.weight = table.weight
-        return layer
 
     def forward(self, index: Tensor, offsets: Tensor | None = None,  # type: ignore[override]
                 per_sample_weights: Tensor | None = None) -> Tensor:

@@ -11,11 +11,10 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
-from glassgrad.nn.modules.new_parameters import buffer, ones, scale_and_shift
+from glassgrad.nn.modules.new_parameters import ones, running_statistics, scale_and_shift
 from glassgrad.tensor.formulas.neural.activations import scaled_norm
 from glassgrad.tensor.tensor import Tensor
 
@@ -43,9 +42,8 @@ class BatchNorm(Layer):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = bool(affine), bool(track_running_stats)
         self.weight, self.bias = scale_and_shift(bool(affine), bias, num_features)
-        self.running_mean = buffer(0.0, num_features) if track_running_stats else None
-        self.running_var = buffer(1.0, num_features) if track_running_stats else None
-        self.num_batches_tracked = buffer(0, dtype=dtypes.int64) if track_running_stats else None
+        self.running_mean, self.running_var, self.num_batches_tracked = \
+            running_statistics(num_features if track_running_stats else None)
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and variance (over n) to normalize with: the batch's in training, else the running ones."""
@@ -84,7 +82,6 @@ class BatchNorm(Layer):
 
     def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
         """Average the batch's statistics into the running ones; the variance there is over n - 1."""
-        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
         share: Any = self.momentum
         if share is None:
@@ -135,9 +132,6 @@ class LayerNorm(Layer):
         self.weight, self.bias = scale_and_shift(elementwise_affine, bias, *shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._normalized(x)
-
-    def _normalized(self, x: Tensor) -> Tensor:
         rank = len(self.normalized_shape)
         if x.shape[-rank:] != self.normalized_shape:
             self._refuse(f"an input of shape {x.shape}", f"last axes of {self.normalized_shape} (normalized_shape)",
@@ -156,7 +150,7 @@ class LayerNorm2d(LayerNorm):
         if x.ndim != 4 or x.shape[1:2] != self.normalized_shape:
             self._refuse(f"an input of shape {x.shape}", f"(batch, {self.normalized_shape[0]}, height, width)",
                          "check the layer before it, and that channels are axis 1")
-        return self._normalized(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class RMSNorm(Layer):
@@ -214,9 +208,8 @@ class _TrackedInstanceNorm(Layer):
         self.num_features, self.eps, self.affine = num_features, eps, affine
         self.momentum, self.track_running_stats = momentum, track_running_stats
         self.weight, self.bias = scale_and_shift(bool(affine), bias, num_features)
-        if track_running_stats:
-            self.running_mean, self.running_var = buffer(0.0, num_features), buffer(1.0, num_features)
-            self.num_batches_tracked = buffer(0, dtype=dtypes.int64)
+        self.running_mean, self.running_var, self.num_batches_tracked = \
+            running_statistics(num_features if track_running_stats else None)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.rank and x.ndim == self.rank + 1 and x.shape[0] == self.num_features:
@@ -224,11 +217,10 @@ class _TrackedInstanceNorm(Layer):
         if x.ndim < 3 or x.shape[1] != self.num_features:
             self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_features}, ...space)",
                          "check the layer before it; channels are axis 1, and space follows")
-        if not self.track_running_stats:
-            return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
-        out = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, bool(settings.TRAINING),
-                              self.momentum, self.eps)
-        if settings.TRAINING:
+        own = bool(settings.TRAINING) or not self.track_running_stats       # by the example's own statistics
+        out = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, own, self.momentum,
+                              self.eps)
+        if own and self.track_running_stats:
             pending.remember(self.running_mean, self.running_var)
         return out
 

@@ -11,38 +11,36 @@ from __future__ import annotations
 import functools
 import inspect
 import numbers
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor.base import TensorBase
-from glassgrad.tensor.broadcast import whole
-from glassgrad.tensor.checks import cannot_take
+from glassgrad.tensor.checks import KINDS, cannot_take
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) or isinstance(value, TensorBase)
 
 
+def _reads_as(kind: str) -> tuple[Callable[[Any], bool], str]:
+    """A kind of arguments that methods of tensors know."""
+    words, read = KINDS[kind]
+    return lambda value: read(value) is not None, words
+
+
 # what an annotation admits, and how to say so
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "Self": (lambda v: isinstance(v, TensorBase), "a Tensor"),
-    "Tensor": (lambda v: isinstance(v, TensorBase), "a Tensor"),
-    "int": (lambda v: whole(v) is not None, "an integer"),
+    **{kind: _reads_as(kind) for kind in ("Self", "int", "bool", "str", "Callable", "Mapping", "PathLike")},
+    "Tensor": _reads_as("Self"),
+    "MutableMapping": _reads_as("Mapping"),
     "float": (_is_number, "a number"),
-    "bool": (lambda v: isinstance(v, (bool, int)), "True or False"),
-    "str": (lambda v: isinstance(v, str), "a string"),
     "None": (lambda v: v is None, "None"),
     "DType": (lambda v: isinstance(v, DType), "a dtype"),
-    "Callable": (callable, "a function"),
     "type": (lambda v: isinstance(v, type), "a type"),
     "slice": (lambda v: isinstance(v, slice), "a slice"),
     "dict": (lambda v: isinstance(v, dict), "a dict"),
-    "Mapping": (lambda v: isinstance(v, Mapping), "a dict"),
-    "MutableMapping": (lambda v: isinstance(v, Mapping), "a dict"),
-    "PathLike": (lambda v: isinstance(v, (str, os.PathLike)), "a path"),
     "bytes": (lambda v: isinstance(v, (bytes, bytearray, memoryview)), "bytes"),
     "IO": (lambda v: hasattr(v, "read"), "an open file"),
     "Sequence": (lambda v: isinstance(v, (list, tuple, range)), "a list"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -54,14 +55,14 @@ def scale_and_shift(affine: bool, bias: bool, *shape: int) -> tuple[Tensor | Non
     return ones(*shape) if affine else None, zeros(*shape) if affine and bias else None
 
 
-def buffer(value: float, size: int | None = None, dtype: DType = dtypes.float32) -> Tensor:
-    """One value, or a vector of it, in memory: state of a layer that is not trained. (In memory from the start, so
-    that the first step of a training has the structure of all others.)
+def running_statistics(size: int | None) -> tuple[Any, Any, Any]:
+    """The mean of each channel, its variance, and how many batches they are of, before the first batch; without a size
+    None for each. (In memory from the start, so that the first step of a training has the structure of all others.)
 
-    >>> state = buffer(1.0, 2)
-    >>> state.tolist(), state.requires_grad
-    ([1.0, 1.0], False)
+    >>> [(state.tolist(), state.requires_grad) for state in running_statistics(2)]
+    [([0.0, 0.0], False), ([1.0, 1.0], False), (0, False)]
     """
-    made = Tensor.full(() if size is None else (size,), value, dtype=dtype).contiguous().realize()
-    made.requires_grad = False
-    return made
+    if size is None:
+        return None, None, None
+    made = Tensor.full((size,), 0.0), Tensor.full((size,), 1.0), Tensor.full((), 0, dtype=dtypes.int64)
+    return tuple(state.contiguous().realize().requires_grad_(False) for state in made)  # type: ignore[return-value]

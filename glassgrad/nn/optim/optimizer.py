@@ -131,7 +131,7 @@ class Optimizer:
             if self.master_weights and p.dtype.bits < 32:
                 _put(self.master, i, _kept(p.detach().cast(wide).contiguous()))
             for attribute in self.keeps:
-                if self.wants(attribute, group) and self.wants_for(attribute, p):
+                if self.wants(attribute, group, p):
                     made = self._filled(attribute, p, group)
                     if attribute == "t":             # one value in memory, as long as all count alike
                         made = Tensor(counter.setdefault(wide, made), requires_grad=False)
@@ -169,12 +169,8 @@ class Optimizer:
         """The new value of parameter i."""
         raise NotImplementedError(f"{type(self).__name__} has no update")
 
-    def wants(self, attribute: str, group: Group) -> bool:
-        """Whether a group's settings need this tensor from the start."""
-        return True
-
-    def wants_for(self, attribute: str, p: Tensor) -> bool:
-        """Whether a parameter needs this tensor, by its shape."""
+    def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
+        """Whether a parameter needs this tensor from the start, by its group's settings and its shape."""
         return True
 
     def shape(self, attribute: str, p: Tensor) -> tuple[int, ...]:

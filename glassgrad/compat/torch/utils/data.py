@@ -19,6 +19,7 @@ from glassgrad.compat.torch.creation import Generator, tensor
 from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compat.torch.utils.workers import WorkerOptions, batches_from_workers
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.jit.plain_values import mapped
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
@@ -221,7 +222,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     >>> x.tolist(), y.tolist()
     ([[1.0, 2.0], [3.0, 4.0]], [0, 1])
     """
-    return _replaced(_collated(batch), HostValues, HostValues.tensor)
+    return mapped(_collated(batch), HostValues.tensor, HostValues)
 
 
 def _collated(batch: Sequence[Any]) -> Any:
@@ -242,23 +243,10 @@ def _collated(batch: Sequence[Any]) -> Any:
     return list(batch)
 
 
-def _replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
-    """A value whose parts of one kind are replaced by what a function makes of them."""
-    if isinstance(value, kind):
-        return by(value)
-    if isinstance(value, Mapping):
-        return {key: _replaced(part, kind, by) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_replaced(part, kind, by) for part in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(part, kind, by) for part in value)
-    return value
-
-
 def _collect(dataset: Any, collate: Callable[[list[Any]], Any] | None, indices: Sequence[Any]) -> Any:
     """A batch as a worker process sends it."""
     found = (collate or _collated)([dataset[index] for index in indices])
-    return _replaced(found, Tensor, lambda t: HostValues(t.detach().numpy(), t.dtype))
+    return mapped(found, lambda t: HostValues(t.detach().numpy(), t.dtype))
 
 
 def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
@@ -337,7 +325,7 @@ class DataLoader(Subscripted):
                                  self.multiprocessing_context, seed)
         collect = partial(_collect, self.dataset, self.collate_fn)
         for found in batches_from_workers(collect, iter(self.batch_sampler or ()), workers):
-            yield _replaced(found, HostValues, HostValues.tensor)
+            yield mapped(found, HostValues.tensor, HostValues)
 
     def __len__(self) -> int:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)

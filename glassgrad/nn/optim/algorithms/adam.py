@@ -98,7 +98,7 @@ class Adam(_Moments):
         super().__init__(params, {"lr": lr, "betas": _pair(b1, b2, betas), "eps": eps, "weight_decay": weight_decay,
                                   "amsgrad": amsgrad, "maximize": maximize}, master_weights)
 
-    def wants(self, attribute: str, group: Group) -> bool:
+    def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
         return attribute != "v_max" or bool(group["amsgrad"])
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:

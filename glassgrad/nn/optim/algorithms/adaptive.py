@@ -89,7 +89,7 @@ class RMSprop(Optimizer):
                  maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, locals())
 
-    def wants(self, attribute: str, group: Group) -> bool:
+    def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
         return {"mean": bool(group["centered"]), "b": bool(group["momentum"])}.get(attribute, True)
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
@@ -143,7 +143,7 @@ class Adafactor(Optimizer):
             return (*p.shape[:-1], 1)
         return (*p.shape[:-2], 1, p.shape[-1]) if attribute == "column" else p.shape
 
-    def wants_for(self, attribute: str, p: Tensor) -> bool:
+    def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
         return attribute == "t" or (attribute == "v") == (p.ndim < 2)
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:

@@ -37,7 +37,7 @@ class SGD(Optimizer):
                              given=f"momentum={group['momentum']}, dampening={group['dampening']}",
                              expected="momentum above 0, dampening=0", fix="write momentum=0.9, nesterov=True")
 
-    def wants(self, attribute: str, group: Group) -> bool:
+    def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
         return bool(group["momentum"]) and (attribute != "t" or bool(group["dampening"]))
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
@@ -73,7 +73,7 @@ class LARS(Optimizer):
                  foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, locals())
 
-    def wants(self, attribute: str, group: Group) -> bool:
+    def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
         return bool(group["momentum"])
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:

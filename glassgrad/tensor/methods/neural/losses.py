@@ -89,13 +89,7 @@ class LossesMixin(TensorBase):
         """
         return self._loss(losses.binary_cross_entropy, "binary_crossentropy", reduction, spelling, target=target)
 
-    def binary_cross_entropy(self, target: Self, reduction: str = "mean") -> Self:
-        """PyTorch's name of `binary_crossentropy`.
-
-        >>> Tensor([1.0, 0.0]).binary_cross_entropy(Tensor([1.0, 0.0])).item()
-        0.0
-        """
-        return self._loss(losses.binary_cross_entropy, "binary_cross_entropy", reduction, target=target)
+    binary_cross_entropy = binary_crossentropy          # PyTorch's name
 
     def binary_crossentropy_logits(self, target: Self = REQUIRED, reduction: str = "mean",
                                    pos_weight: Self | None = None, **spelling: Any) -> Self:
@@ -107,15 +101,7 @@ class LossesMixin(TensorBase):
         return self._loss(losses.binary_cross_entropy_logits, "binary_crossentropy_logits", reduction, spelling,
                           target=target, pos_weight=pos_weight)
 
-    def binary_cross_entropy_with_logits(self, target: Self, reduction: str = "mean",
-                                         pos_weight: Self | None = None) -> Self:
-        """PyTorch's name of `binary_crossentropy_logits`.
-
-        >>> Tensor([1000.0]).binary_cross_entropy_with_logits(Tensor([1.0])).item()
-        0.0
-        """
-        return self._loss(losses.binary_cross_entropy_logits, "binary_cross_entropy_with_logits", reduction,
-                          target=target, pos_weight=pos_weight)
+    binary_cross_entropy_with_logits = binary_crossentropy_logits
 
     # -- many classes ----------------------------------------------------------------------------------------
     def nll_loss(self, target: Self = REQUIRED, weight: Self | None = None, ignore_index: int | None = -100,

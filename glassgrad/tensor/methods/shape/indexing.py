@@ -70,10 +70,7 @@ class IndexingMixin(TensorBase):
             if k is None or k is Ellipsis or isinstance(k, slice):
                 parts.append(k)
             elif isinstance(k, TensorBase):
-                if k.dtype.kind not in "iub":
-                    raise IndexKindError("a tensor used as an index must hold integers or truth values",
-                                         given=f"an index of {k.dtype.name}", expected="an integer or bool tensor",
-                                         fix="cast it first: x[index.int()]")
+                _integers(k, "x[index.int()]")
                 parts.append(k)
             elif isinstance(k, Length) or whole(k) is not None:
                 parts.append(size_from(k))
@@ -238,16 +235,14 @@ class IndexingMixin(TensorBase):
         if dim is None:
             return self._with(gather(flatten(self.uop), 0, flatten(index)), indices)
         axis = resolve_axis(dim, self.ndim, "take_along_dim")
-        if indices.ndim != self.ndim:
-            raise ShapeError("the index of take_along_dim does not fit", given=f"{indices.shape} for {self.shape}",
-                             expected=f"{self.ndim} axes", fix="insert axes of size 1 with unsqueeze")
         wide = [max(n, m) if 0 not in (n, m) else 0 for n, m in zip(self.shape, indices.shape)]
-        own = tuple(self.shape[a] if a == axis else n for a, n in enumerate(wide))
-        its = tuple(indices.shape[a] if a == axis else n for a, n in enumerate(wide))
-        if any(n not in (1, m) for shape, wished in ((self.shape, own), (indices.shape, its))
-               for n, m in zip(shape, wished)):
+        own, its = (tuple(shape[a] if a == axis else n for a, n in enumerate(wide))
+                    for shape in (self.shape, indices.shape))
+        pairs = [*zip(self.shape, own), *zip(indices.shape, its)]
+        if indices.ndim != self.ndim or any(n not in (1, m) for n, m in pairs):
             raise ShapeError("the index of take_along_dim does not fit", given=f"{indices.shape} for {self.shape}",
-                             expected="sizes that are equal, or 1, except along dim", fix="check the shapes")
+                             expected=f"{self.ndim} axes of sizes that are equal, or 1, except along dim",
+                             fix="insert axes of size 1 with unsqueeze")
         return self._with(gather(self.uop.broadcast(own), axis, index.broadcast(its), from_end=True), indices)
 
     def index_select(self, dim: int = REQUIRED, index: Self = REQUIRED, **spelling: Any) -> Self:
@@ -326,12 +321,12 @@ class IndexingMixin(TensorBase):
         return mask._with(where(mask.uop, self._operand(value, "in where"), self.uop), self, value)
 
 
-def _integers(index: TensorBase) -> UOp:
-    """The node of an index tensor."""
+def _integers(index: TensorBase, cast: str = "index.int()") -> UOp:
+    """The node of an index tensor; `cast` is how to write it where it holds floats."""
     if index.dtype.kind not in "iub":
         raise IndexKindError("a tensor used as an index must hold integers or truth values",
                              given=f"an index of {index.dtype.name}", expected="an integer or bool tensor",
-                             fix="cast it first: index.int()")
+                             fix=f"cast it first: {cast}")
     return index.uop
 
 

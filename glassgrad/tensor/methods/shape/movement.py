@@ -40,7 +40,7 @@ class MovementMixin(TensorBase):
             shape = tuple(x.shape[i] if n is None and i < len(x.shape) else n for i, n in enumerate(shape))
         sizes = shape_from(shape, "reshape")
         if any(n < 0 for n in sizes):
-            sizes = _filled_in(x.shape, sizes)
+            sizes = _filled_in(x.shape, sizes, "reshape")
         return self._view(x.reshape(sizes))
 
     def view(self, *shape: Any, dtype: DType | None = None, **spelling: Any) -> Self:
@@ -107,13 +107,8 @@ class MovementMixin(TensorBase):
         parts = shape_from((sizes,), "unflatten")
         if not shape:
             return self._reshaped(parts)
-        if -1 in parts:
-            known = math.prod(n for n in parts if n != -1)
-            if parts.count(-1) > 1 or not known or shape[axis] % known:
-                raise ShapeError("cannot unflatten: -1 does not come out as an integer",
-                                 given=f"an axis of {shape[axis]} into {parts}",
-                                 expected=f"known sizes whose product divides {shape[axis]}", fix="check the sizes")
-            parts = tuple(shape[axis] // known if n == -1 else n for n in parts)
+        if any(n < 0 for n in parts):
+            parts = _filled_in(shape[axis:axis + 1], parts, "unflatten")
         return self._reshaped(shape[:axis] + parts + shape[axis + 1:])
 
     def squeeze(self, dim: int | Sequence[int] | None = None, **spelling: Any) -> Self:
@@ -274,15 +269,14 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2]).repeat(2, 2).tolist()
         [[1, 2, 1, 2], [1, 2, 1, 2]]
         """
-        times = shape_from(several("repeat", spelling, repeats=repeats), "repeat")
+        return self._repeated(shape_from(several("repeat", spelling, repeats=repeats), "repeat"), "repeat")
+
+    def _repeated(self, times: tuple[int, ...], what: str) -> Self:
         if any(n < 0 for n in times) or len(times) < self.ndim:
-            raise ShapeError("repeat needs a count for every axis",
+            raise ShapeError(f"{what} needs a count for every axis",
                              given=f"{times} for a tensor of shape {self.shape}",
                              expected=f"at least {self.ndim} counts of 0 or more",
                              fix="write 1 for axes to leave alone")
-        return self._repeated(times)
-
-    def _repeated(self, times: tuple[int, ...]) -> Self:
         base = (1,) * (len(times) - self.ndim) + self.shape
         x = self.uop.reshape(tuple(m for n in base for m in (1, n)))
         x = x.expand(tuple(m for t, n in zip(times, base) for m in (t, n)))
@@ -295,11 +289,7 @@ class MovementMixin(TensorBase):
         [1, 2, 1, 2]
         """
         counts = shape_from(several("tile", spelling, repeats=repeats), "tile")
-        times = (1,) * max(0, self.ndim - len(counts)) + counts
-        if any(n < 0 for n in times):
-            raise ShapeError("tile needs counts of 0 or more", given=f"{counts}", expected="counts of 0 or more",
-                             fix="write 1 for axes to leave alone")
-        return self._repeated(times)
+        return self._repeated((1,) * (self.ndim - len(counts)) + counts, "tile")
 
     # -- reversed -----------------------------------------------------------------------------------------
     def flip(self, *dims: Any, **spelling: Any) -> Self:
@@ -346,15 +336,15 @@ class MovementMixin(TensorBase):
                           transpose(x, first, second).flip((second,)))
 
 
-def _filled_in(shape: tuple[Any, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _filled_in(shape: tuple[Any, ...], sizes: tuple[int, ...], what: str) -> tuple[int, ...]:
     """Sizes of which one is -1, with the size that it means."""
     count, known = math.prod(shape), math.prod(n for n in sizes if n != -1)
     if any(n < -1 for n in sizes) or sizes.count(-1) > 1:
-        raise ShapeError("cannot tell which sizes are meant", given=f"reshape{sizes}",
+        raise ShapeError("cannot tell which sizes are meant", given=f"{what}{sizes}",
                          expected="sizes of 0 or more, and at most one -1", fix="write the other sizes out")
     if known == 0 or count % known != 0:
         rest = f"{count} elements are not a multiple of {known}" if known else "0 elements leave it open"
-        raise ShapeError("cannot reshape: -1 does not come out as an integer",
+        raise ShapeError(f"cannot {what}: -1 does not come out as an integer",
                          given=f"{shape} ({count} elements) to {sizes}",
                          expected=f"known sizes whose product divides {count}; {rest}",
                          fix="check the sizes you wrote, or print(x.shape) before this line")

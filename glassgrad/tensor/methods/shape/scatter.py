@@ -81,9 +81,7 @@ class ScatterMixin(TensorBase):
         """
         dim, index, src, reduce = arguments("scatter_reduce", spelling, dim=dim, index=index, src=src, reduce=reduce)
         include_self, = arguments("scatter_reduce", include_self=include_self)
-        if not isinstance(reduce, str) or reduce not in _REDUCES:
-            raise InputError("there is no such way to combine", given=f"reduce={reduce!r}",
-                             expected=", ".join(_REDUCES), fix='write reduce="sum", for example')
+        choice("there is no such way to combine", 'write reduce="sum", for example', reduce=reduce, among=_REDUCES)
         axis, place = self._targets(dim, index, "scatter_reduce")
         value = self._source(src, index, "scatter_reduce")
         if not index.numel():

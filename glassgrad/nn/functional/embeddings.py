@@ -1,4 +1,4 @@
-"""torch.nn.functional's tables: rows looked up by number. In: integers and a table. Out: rows, sums of rows."""
+"""torch.nn.functional's embeddings: rows of a table, by number. In: integers and a table. Out: rows, sums of rows."""
 
 from __future__ import annotations
 

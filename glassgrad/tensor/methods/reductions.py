@@ -22,7 +22,7 @@ from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, a
                                       working_axis)
 
 
-class ReduceMixin(TensorBase):
+class ReductionsMixin(TensorBase):
     """Many values to one."""
     __slots__ = ()
 
