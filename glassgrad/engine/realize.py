@@ -40,7 +40,7 @@ from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normali
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule
 
-_VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
+_VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches hold one run's addresses at a time
 
