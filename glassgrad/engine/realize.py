@@ -122,8 +122,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
 
 def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     """The node's views over its stored value; the node, if it was in memory before."""
-    views = []
-    below = node
+    views, below = [], node
     while below.op in _VIEWS:
         views.append(below)
         below = below.src[0]

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.interrupts import interrupts_deferred
@@ -62,7 +62,6 @@ class DriverPlan(GpuPlan):
                  slots: Sequence[tuple[int, ...]]):
         super().__init__(device, programs, slots)
         self.driver, self.run_of_all = driver, (weakref.ref(self), None)
-        self.flat = cast(list[DriverLaunch], [launch for made in self.launches for launch in made])
         self.calls = [launch.call for launch in self.flat]
 
     def run(self) -> None:
@@ -155,8 +154,8 @@ class GraphPlan(DriverPlan):
         self._said = False
         numbered = {id(array): partial(self._note, number, array is launch.pointers) for number, launch
                     in enumerate(self.flat) for array in (launch.values, launch.pointers)}
-        self.wires = {slot: [(TrackedArguments(array, numbered[id(array)]), position) for array, position in places]
-                      for slot, places in self.wires.items()}
+        self.wires = [(slot, TrackedArguments(array, numbered[id(array)]), position)
+                      for slot, array, position in self.wires]
 
     def _note(self, number: int, is_scalar: bool) -> None:
         self._changed[number] = None
