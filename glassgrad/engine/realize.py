@@ -57,9 +57,8 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         nodes = with_known_values(nodes, device)
         sinks = _sinks(nodes)
         order = toposort(sinks)
-    if not sinks:
-        return list(nodes)
     stored: dict[UOp, UOp] = {}
+    results: list[UOp] = []
     free = free_sources(sinks) if trace is None else ()
     if free:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
@@ -75,7 +74,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         if values:
             results = [_of_shape(result, sink.shape) for sink, result in zip(sinks, results)]
         stored.update(zip(sinks, results))
-    return [stored.get(n) or _rebased(n, stored) for n in nodes]
+    return results if sinks == nodes else [stored.get(n) or _rebased(n, stored) for n in nodes]
 
 
 def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:

@@ -67,7 +67,7 @@ class Registry:
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        return bool(known := self.leaves_of(node)) and any([r() is tensor for r in known])
+        return any([r() is tensor for r in known]) if (known := self.leaves_of(node)) else False
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:

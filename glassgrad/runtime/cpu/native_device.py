@@ -238,7 +238,7 @@ class NativePlan(DevicePlan):
             for number, (function, args, bound) in enumerate(steps):
                 if function is not None:
                     function(args, task, scratch)
-                elif ctypes.c_int32.from_address(args.value).value < bound:
+                elif ctypes.c_int32.from_address(args.value or 0).value < bound:
                     return len(steps) - number
             return 0
         return run
