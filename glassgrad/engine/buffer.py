@@ -91,6 +91,14 @@ class Buffer:
         """Whether the memory is the device pool's, not memory that something else owns."""
         return self._block is not None
 
+    def add_leaf(self, reference: Any) -> None:
+        """List the tensor that a weak reference refers to as a leaf here, and as a reader."""
+        leaves = self.leaves
+        leaves[:] = (reference,) if not leaves else \
+            [*[r for r in leaves if r is not reference and r() is not None], reference]
+        if not self.readers or self.readers[-1] is not reference:      # it may be held again and again
+            self.add_reader(reference)
+
     def add_reader(self, reference: Any) -> None:
         """List what a weak reference refers to as a reader, for as long as it lives: a node over this buffer, a tensor
         whose `uop` is its node (it counts while it still is), an array that shares the memory."""

@@ -123,9 +123,7 @@ def run_timed(what: Launches) -> bool:
             ended = True
             break
     times = start, perf_counter_ns()
-    latest = lambda: [one for watch in watches for one in watch.latest]
-    for observer in _observers:
-        observer.ran(what, times, latest)
+    tell_ran(what, times, lambda: [one for watch in watches for one in watch.latest])
     return ended
 
 

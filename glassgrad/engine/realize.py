@@ -40,7 +40,7 @@ from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normali
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule
 
-_VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
+_VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches hold one run's addresses at a time
 
@@ -57,9 +57,8 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         nodes = with_known_values(nodes, device)
         sinks = _sinks(nodes)
         order = toposort(sinks)
-    if not sinks:
-        return list(nodes)
     stored: dict[UOp, UOp] = {}
+    results: list[UOp] = []
     free = free_sources(sinks) if trace is None else ()
     if free:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
@@ -75,7 +74,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
         if values:
             results = [_of_shape(result, sink.shape) for sink, result in zip(sinks, results)]
         stored.update(zip(sinks, results))
-    return [stored.get(n) or _rebased(n, stored) for n in nodes]
+    return results if sinks == nodes else [stored.get(n) or _rebased(n, stored) for n in nodes]
 
 
 def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
@@ -122,8 +121,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
 
 def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     """The node's views over its stored value; the node, if it was in memory before."""
-    views = []
-    below = node
+    views, below = [], node
     while below.op in _VIEWS:
         views.append(below)
         below = below.src[0]

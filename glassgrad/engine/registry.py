@@ -17,6 +17,7 @@ from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.uop import UOp, known_values
 from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 
+_BUFFER = o.BUFFER
 Tensors = list["weakref.ref[Any]"]          # weak references to tensors
 
 
@@ -46,27 +47,27 @@ class Registry:
     # -- tensors ---------------------------------------------------------------------------------------------
     def hold(self, tensor: Any) -> None:
         """This tensor is a leaf, and the value of its node's memory, if it has some."""
-        node, reference = tensor.uop, weakref.ref(tensor)
-        row = self.leaves_of(node)
-        if row is not None:
-            row[:] = [*[r for r in row if r is not reference and r() is not None], reference]
+        if tensor.uop.op is _BUFFER:
+            tensor.uop.arg.add_leaf(weakref.ref(tensor))
         else:
-            self.leaves.set(node, [reference])
-        if node.op is o.BUFFER and (not node.arg.readers or node.arg.readers[-1] is not reference):
-            node.arg.add_reader(reference)                  # it may be held again and again
+            self.add(self.leaves, tensor.uop, tensor)
+
+    def add(self, table: WeakNodeDict[Tensors], node: UOp, tensor: Any) -> None:
+        """One more tensor in a row of a table, which has each once."""
+        reference = weakref.ref(tensor)
+        table.set(node, [*[r for r in table.get(node) or () if r is not reference and r() is not None], reference])
 
     def leaves_of(self, node: UOp) -> Tensors | None:
         """The list of weak references to the tensors that are leaves at a node, if there were any."""
-        return node.arg.leaves if node.op is o.BUFFER else self.leaves.get(node)
+        return node.arg.leaves if node.op is _BUFFER else self.leaves.get(node)
 
     def leaves_among(self, nodes: Collection[UOp]) -> list[tuple[UOp, Tensors]]:
         """Those of some nodes that have leaves, each with the list: BUFFERs first, each kind in the nodes' order."""
-        buffer = o.BUFFER
-        return [(n, n.arg.leaves) for n in nodes if n.op is buffer and n.arg.leaves] + self.leaves.among(nodes)
+        return [(n, n.arg.leaves) for n in nodes if n.op is _BUFFER and n.arg.leaves] + self.leaves.among(nodes)
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        return any([r() is tensor for r in self.leaves_of(node) or ()])
+        return any([r() is tensor for r in known]) if (known := self.leaves_of(node)) else False
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:
@@ -75,7 +76,7 @@ class Registry:
         if len(self.foreign) and self.reads_foreign(node):
             return
         base = value.base
-        if base.op is o.BUFFER:
+        if base.op is _BUFFER:
             base.arg.add_reader(weakref.ref(node))
         self.values.set(node, value)
 
@@ -88,7 +89,7 @@ class Registry:
 
     def reads_foreign(self, node: UOp) -> bool:
         """Whether a value depends on memory that others may write to."""
-        return any(n in self.foreign for n in toposort([node]) if n.op is o.BUFFER)
+        return any(n in self.foreign for n in toposort([node]) if n.op is _BUFFER)
 
 
 registry = Registry()

@@ -66,8 +66,7 @@ def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> Normalize
             src = n.src
             arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
             if len(src) == 2:                # most have one or two; to go over all sources of a node costs more
-                x, y = src
-                rows.append((op, n.dtype, arg, place[x], place[y]))
+                rows.append((op, n.dtype, arg, place[src[0]], place[src[1]]))
             elif len(src) == 1:
                 rows.append((op, n.dtype, arg, place[src[0]]))
             else:

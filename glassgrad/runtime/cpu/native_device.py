@@ -217,7 +217,8 @@ class NativePlan(DevicePlan):
 
     def runner(self) -> Callable[[], int]:
         """What `run` does, with the worker pool of the settings of now: for who runs it often under the same."""
-        if self._count <= FEW and self._serial and not pool_is_open():
+        alone = self._count == 1 and not self.scratch_bytes and not self._by_value or not pool_is_open()
+        if self._count <= FEW and self._serial and alone:
             return self._runner_alone()
         pool = worker_pool()
         if self.scratch_bytes:
@@ -226,17 +227,18 @@ class NativePlan(DevicePlan):
         return partial(pool.run, *pieces[0]) if len(pieces) == 1 else partial(_run_pieces, pool.run, pieces)
 
     def _runner_alone(self) -> Callable[[], int]:
-        """What runs every command in this thread: they are small, and opening a pool costs a compile."""
+        """What runs every command in this thread: they are small. Opening a pool costs a compile, and a call of an open
+        one more than a single command."""
         memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
-        scratch = -(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT
-        steps = [(_FUNCTION(command.function) if command.function else None, command.args, command.tasks)
-                 for command in self._commands[:self._count]]
+        task, scratch = ctypes.c_int64(0), ctypes.c_void_p(-(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT)
+        steps = [(_FUNCTION(command.function) if command.function else None, ctypes.c_void_p(command.args),
+                  command.tasks) for command in self._commands[:self._count]]
 
         def run(held: Any = (self, memory)) -> int:         # which live as long as this can be called
             for number, (function, args, bound) in enumerate(steps):
                 if function is not None:
-                    function(args, 0, scratch)
-                elif ctypes.c_int32.from_address(args).value < bound:
+                    function(args, task, scratch)
+                elif ctypes.c_int32.from_address(args.value or 0).value < bound:
                     return len(steps) - number
             return 0
         return run

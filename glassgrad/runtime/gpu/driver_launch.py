@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.interrupts import interrupts_deferred
@@ -61,26 +61,22 @@ class DriverPlan(GpuPlan):
     def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
                  slots: Sequence[tuple[int, ...]]):
         super().__init__(device, programs, slots)
-        self.driver, self.reference = driver, weakref.ref(self)
-        self.flat = cast(list[DriverLaunch], [launch for made in self.launches for launch in made])
+        self.driver, self.run_of_all = driver, (weakref.ref(self), None)
         self.calls = [launch.call for launch in self.flat]
 
     def run(self) -> None:
-        self.start(self.calls)
-
-    def start(self, calls: Sequence[Callable[[], int]]) -> None:
-        """Start these in order."""
+        """Start every launch, in order."""
         driver = self.driver
         driver.enter()
-        driver.started.append((self.reference, None))
-        for call in calls:
+        driver.started.append(self.run_of_all)
+        for call in self.calls:
             result = call()
             if result:
                 driver.check(driver.names.launch, result)
         driver.launched += 1
 
     def run_one(self, number: int) -> int:
-        self.driver.started.append((self.reference, number))
+        self.driver.started.append((self.run_of_all[0], number))
         return super().run_one(number)
 
 
@@ -158,8 +154,8 @@ class GraphPlan(DriverPlan):
         self._said = False
         numbered = {id(array): partial(self._note, number, array is launch.pointers) for number, launch
                     in enumerate(self.flat) for array in (launch.values, launch.pointers)}
-        self.wires = {slot: [(TrackedArguments(array, numbered[id(array)]), position) for array, position in places]
-                      for slot, places in self.wires.items()}
+        self.wires = [(slot, TrackedArguments(array, numbered[id(array)]), position)
+                      for slot, array, position in self.wires]
 
     def _note(self, number: int, is_scalar: bool) -> None:
         self._changed[number] = None
@@ -188,11 +184,11 @@ class GraphPlan(DriverPlan):
     def _run(self, as_graph: bool) -> None:
         self.driver.enter()
         if as_graph and self._graph is not None and self._update(self._graph):
-            self.driver.started.append((self.reference, None))
+            self.driver.started.append(self.run_of_all)
             self._graph.start()
             return
         with interrupts_deferred() if self._kept_together and len(self.flat) > 1 else nullcontext():
-            self.start(self.calls)
+            super().run()
 
     def _update(self, graph: LaunchGraph) -> bool:
         """Write arguments that have changed into the graph; whether it can run as it is."""

@@ -225,27 +225,28 @@ class GpuPlan(DevicePlan):
         super().__init__(programs, slots)
         self.device = device
         self.launches: list[list[Launch]] = []
-        self.wires: dict[int, list[tuple[Any, int]]] = {}          # slot: where its address is written
+        self.wires: list[tuple[int, Any, int]] = []          # slots, and where their addresses are written
+        self._uses: dict[int, list[tuple[Any, int]]] = {}    # the same by slot
         for program, uses in zip(programs, slots):
             made = [device.prepare(function, groups, threads, group_bytes, program.scalars, program.maps)
                     for function, (_, groups, threads, group_bytes) in zip(program.functions, program.phases)]
             self.launches.append(made)
-            for launch in made:
-                for position, slot in enumerate(uses):
-                    self.wires.setdefault(slot, []).append(launch.places(position))
-        self.all = [launch.start for made in self.launches for launch in made]
+            self.wires += [(slot, *launch.places(position)) for launch in made for position, slot in enumerate(uses)]
+        self.flat: list[Any] = [launch for made in self.launches for launch in made]
 
     def bind(self, addresses: Sequence[int]) -> None:
-        for slot, places in self.wires.items():
-            for array, position in places:
-                array[position] = addresses[slot]
+        for slot, array, position in self.wires:
+            array[position] = addresses[slot]
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        return self.wires.get(slot, [])
+        if not self._uses:                 # asked for many slots, of a plan that a jit repeats
+            for each, array, position in self.wires:
+                self._uses.setdefault(each, []).append((array, position))
+        return self._uses.get(slot, [])
 
     def run(self) -> None:
-        for start in self.all:
-            start()
+        for launch in self.flat:
+            launch.start()
 
     def run_one(self, number: int) -> int:
         return self.device.time(self.launches[number])

@@ -15,7 +15,6 @@ from typing import Any
 from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
-from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry
 from glassgrad.tensor.autograd import no_grad
@@ -100,16 +99,10 @@ def _alive(references: Tensors | None) -> list[Any]:
     return [] if references is None else [t for r in references if (t := r()) is not None]
 
 
-def _add(table: WeakNodeDict[Tensors], node: UOp, tensor: Any) -> None:
-    """One more tensor in a row of the registry, which has each once."""
-    reference = weakref.ref(tensor)
-    table.set(node, [*[r for r in table.get(node) or () if r is not reference and r() is not None], reference])
-
-
 def still_a_leaf(tensor: Any, earlier: UOp) -> None:
     """The tensor has its value at another node now (it was realized; or a layer shortened the rows of its table):
     gradients of what was computed from the earlier node are still its own."""
-    _add(registry.former, earlier, tensor)
+    registry.add(registry.former, earlier, tensor)
 
 
 def has_another_value(tensor: Any, earlier: UOp) -> None:
@@ -117,7 +110,7 @@ def has_another_value(tensor: Any, earlier: UOp) -> None:
     note_written(tensor, earlier)
     if tensor.requires_grad is True and tensor.uop is not earlier and any(
             t is tensor for t in _alive(registry.leaves_of(earlier))):
-        _add(registry.replaced, earlier, tensor)
+        registry.add(registry.replaced, earlier, tensor)
 
 
 def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
