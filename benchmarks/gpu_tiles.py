@@ -97,6 +97,16 @@ def convolutions(name: str, dtype: str, image: tuple[int, ...], weights: tuple[i
     return [convolution(names[of], dtype, image, weights, of, stride, rounded) for of in names]
 
 
+def transposed(name: str, dtype: str, image: tuple[int, ...], weights: tuple[int, ...], stride: int,
+               padding: int) -> Case:
+    """A transposed convolution."""
+    import torch
+    theirs = torch.nn.functional.conv_transpose2d
+    work = 2.0 * image[0] * image[1] * image[2] * image[3] * weights[1] * weights[2] * weights[3]
+    return Case(name, (image, weights), dtype, lambda x, w: x.conv_transpose2d(w, stride=stride, padding=padding),
+                lambda x, w: theirs(x, w, stride=stride, padding=padding), work, (1, 1 / 32))
+
+
 def tile_cases() -> list[Case]:
     long, image, weights = (4, 32, 2048, 128), (32, 128, 56, 56), (128, 128, 3, 3)
     out = [attention("attention 4x32x2048x128", "bfloat16", long, long),
@@ -117,7 +127,9 @@ def tile_cases() -> list[Case]:
             *convolutions("conv 3x3 stride 2 bfloat16", "bfloat16", (64, 128, 56, 56), (128, 128, 3, 3), 2),
             *convolutions("conv 1x1 bfloat16", "bfloat16", (64, 64, 56, 56), (256, 64, 1, 1)),
             *convolutions("conv 1x1 stride 2 bfloat16", "bfloat16", (64, 256, 56, 56), (512, 256, 1, 1), 2),
-            *convolutions("conv 7x7 stride 2 bfloat16", "bfloat16", (64, 3, 224, 224), (64, 3, 7, 7), 2)[::2],
+            *convolutions("conv 7x7 stride 2 bfloat16", "bfloat16", (64, 3, 224, 224), (64, 3, 7, 7), 2),
+            convolution("conv 3x3 stride 3 bfloat16", "bfloat16", (64, 128, 54, 54), weights, "image", 3),
+            transposed("conv transposed 4x4 bfloat16", "bfloat16", (64, 128, 28, 28), (128, 128, 4, 4), 2, 1),
             *convolutions("conv 3x3 of 14x14 bfloat16", "bfloat16", (64, 256, 14, 14), (256, 256, 3, 3)),
             *convolutions("conv 1x1 of 14x14 bfloat16", "bfloat16", (64, 256, 14, 14), (1024, 256, 1, 1)),
             *convolutions("conv 3x3 of 7x7 bfloat16", "bfloat16", (64, 512, 7, 7), (512, 512, 3, 3))[2:]]

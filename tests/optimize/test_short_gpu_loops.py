@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -139,6 +140,21 @@ def test_short_rows_of_a_map_share_a_group() -> None:
 def test_a_pooling_window_belongs_to_one_thread() -> None:
     made = kernel(lambda x: x.max_pool2d((2, 2)), 512, 32, 20, 20)
     assert made.moves[0] == "lanes(loop=i0, tile=4, lanes=256)" and groups(made) == [512 * 32 * 100 // 1024]
+
+
+def test_a_pool_stores_a_byte_of_each_window_for_its_gradient() -> None:
+    """Which of its elements is the largest is found with the largest, by the same thread; the gradient reads that."""
+    values, made = Inputs(), list[Kernel]()
+    x, g = (Tensor(values.leaf(np.random.default_rng(n).standard_normal(shape).astype(np.float32)))
+            for n, shape in enumerate([(12, 5, 20, 20), (12, 5, 10, 10)]))
+
+    def compiled(ast: UOp) -> Kernel:
+        made.append(tree(ast, replace(GPU, few_tasks=6)))
+        return made[-1]
+    most = x.max_pool2d((2, 2))
+    check([most.uop, most.gradient(x, gradient=g)[0].uop], values, compiled, "pooled", GPU.fusion)
+    assert [[k.params[n].dtype.name for n in k.written] for k in made] == [["float32", "uint8"], ["float32"]]
+    assert made[0].moves[0].startswith("lanes") and math.prod(made[0].params[1].shape) == 12 * 5 * 10 * 10
 
 
 def test_a_thread_reads_once_what_windows_of_its_rows_share() -> None:

@@ -15,7 +15,8 @@ from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
 from glassgrad.compiler.optimize.contraction_tilings import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.moves.split_by_remainder import interleaved, residues, side_by_side
+from glassgrad.compiler.optimize.moves.split_by_remainder import (interleaved, residues, side_by_side,
+                                                                  split_where_divided)
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
@@ -91,7 +92,10 @@ def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]
     """The loop nests of each phase, split by remainders. On groups of threads, sums over the same loops are one loop
     first."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
-        yield residues(sum_moves.sums_together(phase.body) if target.groups else phase.body)
+        body = phase.body
+        if target.groups:
+            body = split_where_divided(sum_moves.sums_together(body))
+        yield residues(body)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

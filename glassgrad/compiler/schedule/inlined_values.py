@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from glassgrad.compiler.graph import UOp, most, ops as o, toposort
+from glassgrad.compiler.graph import DType, UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axes_through_views import AxisSet, varies
 
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
@@ -31,7 +31,14 @@ class FusionLimits(NamedTuple):
     pads_as_read: bool = False     # a window's image is stored without its padding
     side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
     products_per_byte: int = 0     # of float32 that are done while a byte is stored: fewer products may be worth bytes
+    unit_products: int = 0         # the same of 16 bits, by a matrix unit; 0: there is none
     masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
+
+    def products_of(self, dtype: DType) -> int:
+        """How many products of numbers of a type are done while a byte is stored."""
+        if dtype.itemsize == 2 and self.unit_products:
+            return self.unit_products
+        return self.products_per_byte or self.unit_products // 2             # tf32 has half the unit's rate
 
 
 OF_A_CPU = FusionLimits()

@@ -77,13 +77,13 @@ def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
         return found if found is not None and found.pays(products_per_byte) else None
 
     def cut(node: UOp, alone: list[bool]) -> UOp | None:
-        part = _summed_part(node) if alone == [True] else None
+        part = summed_part(node) if alone == [True] else None
         return part.reshape(node.shape) if part is not None and tiled(part) is not None else None
 
     def in_tiles(node: UOp, alone: list[bool]) -> UOp | None:
         found = tiled(node)
         return _stored_once(node, alone) if found is None else found.computed()
-    return _rewritten(_rewritten(sinks, cut), in_tiles)
+    return rewritten(rewritten(sinks, cut), in_tiles)
 
 
 def _is_large(node: UOp) -> bool:
@@ -91,28 +91,28 @@ def _is_large(node: UOp) -> bool:
     if node.op is not o.SUM or node.dtype is not dtypes.float32 or node.src[0].op is not o.MUL:
         return False
     product = node.src[0]
-    return all(f.dtype is dtypes.float32 and f.shape == product.shape and not f.symbolic and _base(f).op is not o.CAST
+    return all(f.dtype is dtypes.float32 and f.shape == product.shape and not f.symbolic and base_of(f).op is not o.CAST
                for f in product.src) and product.size >= LAUNCHES and any(windows_of(f) for f in product.src)
 
 
 Rewriting = Callable[[UOp, "list[bool]"], "UOp | None"]      # of a node; which of its sources nothing else reads
 
 
-def _rewritten(sinks: list[UOp], rule: Rewriting) -> list[UOp]:
+def rewritten(sinks: list[UOp], rule: Rewriting) -> list[UOp]:
     """The sinks with a rule applied to each node, sources first; what is made of a node keeps the user's line."""
     order = toposort(sinks)
     readers = Counter([*sinks, *[s for node in order for s in node.src]])
-    alone: dict[UOp, bool] = {}          # whether one node reads a value, and what it is a reshape of
+    alone: dict[UOp, bool] = {}          # whether one node reads a value, and what it is a view of
     new: dict[UOp, UOp] = {}
     for node in order:
-        alone[node] = readers[node] == 1 and (node.op is not o.RESHAPE or alone[node.src[0]])
+        alone[node] = readers[node] == 1 and (node.op not in o.MOVEMENT or alone[node.src[0]])
         with one_place(node.place):
             rebuilt = node.over(tuple([new[s] for s in node.src]))
             new[node] = rule(rebuilt, [alone[s] for s in node.src]) or rebuilt
     return [new[s] for s in sinks]
 
 
-def _summed_part(node: UOp) -> UOp | None:
+def summed_part(node: UOp) -> UOp | None:
     """A part of a sum of products as the sum of this part: the gradient by a padded image, say. Refuses (None) other
     nodes, and reshapes that mix an axis of which only a part is left with others."""
     if node.op is not o.SHRINK:
@@ -253,8 +253,8 @@ class Convolution:
             if len(windows) in (1, 2) and all(
                     (w.tap in summed) != (w.position in summed) and w.count > w.step and
                     (w.position if w.tap in summed else w.tap) not in along[other] for w in windows):
-                return Convolution(total, _of_axes(factors[image], along[image]),
-                                   _of_axes(factors[other], along[other]), windows, summed)
+                return Convolution(total, of_axes(factors[image], along[image]),
+                                   of_axes(factors[other], along[other]), windows, summed)
         return None
 
     @property
@@ -274,7 +274,7 @@ class Convolution:
         sizes, taps = self.sizes, self.taps
         made = [math.prod(n for a, n in enumerate(sizes) if a in taps or is_stored(a)) for is_stored in
                 (lambda a: self.image.shape[a] > 1, lambda a: self.other.shape[a] > 1, lambda a: a not in self.summed)]
-        read = [_base(self.image).size, _base(self.other).size, self.total.size]
+        read = [base_of(self.image).size, base_of(self.other).size, self.total.size]
         moved = self.total.dtype.itemsize * sum([*made, *read])
         return self.total.src[0].size - math.prod(sizes) >= LAUNCHES + products_per_byte * moved
 
@@ -314,13 +314,13 @@ class Convolution:
         return out.contiguous().reshape(shape).shrink([(0, n) for n in self.total.shape])
 
 
-def _base(x: UOp) -> UOp:
+def base_of(x: UOp) -> UOp:
     while x.op in o.MOVEMENT:
         x = x.src[0]
     return x
 
 
-def _of_axes(x: UOp, axes: AxisSet) -> UOp:
+def of_axes(x: UOp, axes: AxisSet) -> UOp:
     """A value without repetitions along other axes."""
     return x.shrink([(0, n) if a in axes else (0, 1) for a, n in enumerate(x.shape)])
 

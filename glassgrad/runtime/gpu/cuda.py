@@ -77,8 +77,9 @@ class CudaDevice(DriverDevice):
         self.check("cuDevicePrimaryCtxRetain", library.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
         major, minor = (self._attribute(device, a) for a in (_MAJOR, _MINOR))
         self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # a: with its matrix unit
-        self.target = replace(GPU, features=frozenset((self.architecture,)), units=units_of((self.architecture,)),
-                              most_threads=_MOST_THREADS, row_bytes=_ROW_BYTES)
+        units = units_of((self.architecture,))
+        self.target = replace(GPU, features=frozenset((self.architecture,)), units=units, most_threads=_MOST_THREADS,
+                              row_bytes=_ROW_BYTES, fusion=GPU.fusion._replace(unit_products=100 if units else 0))
         self.machine = f"{self.architecture} {nvrtc_version()}"
         model = ctypes.create_string_buffer(100)
         self.check("cuDeviceGetName", library.cuDeviceGetName(model, len(model), device))

@@ -101,7 +101,7 @@ def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
     """UNWINDOW of stride 1 of a value that is the same for every tap: the window of the padded value, taps reversed."""
     last = len(node.shape) - 1
     taps = node.shape[last]
-    wide = padded(_one_tap(node), axis, arg.dilation * (taps - 1), arg.length - node.shape[axis])
+    wide = padded(one_tap(node), axis, arg.dilation * (taps - 1), arg.length - node.shape[axis])
     return wide.window(axis, taps, 1, arg.dilation).flip([last])
 
 
@@ -111,14 +111,14 @@ def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
     taps, stride = node.shape[-1], arg.stride
     before = -(-arg.dilation * (taps - 1) // stride)
     after = max(0, -(-(arg.length - 1) // stride) + 1 - node.shape[axis])
-    wide = padded(_one_tap(node), axis, before, after)
+    wide = padded(one_tap(node), axis, before, after)
     wide = wide.reshaped((*wide.shape, 1)).expand((*wide.shape, taps))
     spread = wide.unwindow(axis, stride, arg.dilation, arg.length + before * stride)
     bounds = [(before * stride, n) if a == axis else (0, n) for a, n in enumerate(spread.shape)]
     return spread.shrink(bounds)
 
 
-def _one_tap(node: UOp) -> UOp:
+def one_tap(node: UOp) -> UOp:
     """A value that is the same for every tap, without the taps."""
     last = len(node.shape) - 1
     one = node.shrink([(0, 1) if a == last else (0, n) for a, n in enumerate(node.shape)])

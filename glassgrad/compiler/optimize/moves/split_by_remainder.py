@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, divide, index, less, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
                                             expressions, register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -38,6 +39,53 @@ def residues(body: list[Statement]) -> list[list[Statement]]:
         else:
             waiting += cut
     return done
+
+
+@move(lambda body: body)
+def split_where_divided(body: list[Statement]) -> list[Statement]:
+    """for i in n: S[(i + c) // s, (i + c) % s]  ->  for q: for r in s: S[q, r] where 0 <= s * q + r - c < n
+    refuses: what stores no sum; a sum that is not divided so along a loop, or reads something else there"""
+    loops, inner = task_loops(body)
+    out: list[For] = []
+    for f in loops:
+        found = _divided(f, inner)
+        if found is None:
+            out.append(f)
+            continue
+        begin, step = found
+        i, size = f.range.arg.name, f.range.arg.size
+        some, rest = counter(i, -(-(size + begin) // step)), counter(f"{i}r", step)
+        at = add(add(multiply(some, step), rest), index(-begin))
+        before = less(index(-1), at) if begin else None
+        inside = both(before, less(at, index(size)) if (size + begin) % step else None)
+        inner = [s if inside is None or not isinstance(s, Store) else
+                 Store(s.memory, s.index, moves.edge_gate(s.value, inside), s.combine, both(inside, s.gate))
+                 for s in moves.rebuild(inner, {f.range: at})]
+        out += [For(some, f.kind, []), For(rest, f.kind, [])]
+    return moves.around(out, inner)
+
+
+def _divided(f: For, inner: list[Statement]) -> tuple[int, int] | None:
+    """c and s, where a sum reads at (i + c) % s, and nowhere else at i but at (i + c) // s."""
+    every = list(walk(inner))
+    sums = [s.value for s in every if isinstance(s, (Assign, Accumulate))]
+    if any(not isinstance(s, (For, Assign, Accumulate)) and s not in inner for s in every) or \
+            any(isinstance(s, For) and s.stop is not None for s in every):
+        return None                      # what is stored follows upon the sums
+    found: set[tuple[int, int]] = set()
+
+    def parts(node: UOp) -> tuple[UOp, ...]:
+        if node.op in (o.MOD, o.IDIV) and node.src[1].op is o.CONST:
+            constant, terms = linear(node.src[0])
+            if terms == {f.range: 1}:
+                found.add((constant % int(node.src[1].arg), int(node.src[1].arg)))
+                return ()
+        return node.src
+    read = toposort(sums, parts)
+    if len(found) != 1 or f.range in read or f.stop is not None or not any(n.op is o.MOD for n in read):
+        return None
+    [(begin, step)] = found
+    return (begin, step) if 1 < step < f.range.arg.size else None
 
 
 @move(lambda nests: nests)

@@ -106,6 +106,7 @@ class GroupNest:
         if not all(isinstance(s, (For, Assign, Accumulate, Store)) for s in every) or _has_rows(every) or \
                 any(f.stop is not None for f in [*loops, *every] if isinstance(f, For)):
             return None
+        inner = _stores_last(inner)
         sums: list[Sums] = []
         while True:
             begins = _leading(inner)
@@ -387,6 +388,17 @@ def _leading(body: list[Statement]) -> list[Assign]:
             break
         out.append(s)
     return out
+
+
+def _stores_last(body: list[Statement]) -> list[Statement]:
+    """sum a; y = a; sum b; z = b  ->  sum a; sum b; y = a; z = b
+    refuses: registers that begin twice; what is read of memory that is stored to"""
+    stores = [s for s in body if isinstance(s, Store)]
+    begun = [s.register for s in body if isinstance(s, Assign)]
+    read = {n.src[0] for n in toposort(e for s in walk(body) for e in expressions(s)) if n.op is o.LOAD}
+    if len(set(begun)) < len(begun) or any(s.memory in read for s in stores):
+        return body
+    return [*[s for s in body if not isinstance(s, Store)], *stores]
 
 
 def _stores(body: list[Statement]) -> list[Store]:

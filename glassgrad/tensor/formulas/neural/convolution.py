@@ -77,12 +77,13 @@ class FirstTakesAll:
         seen = (x if windows.side_by_side else windows.seen(x)).detach()
         taps, count = windows.taps(seen), math.prod(windows.size)
         lead = (1,) * (len(seen.shape) - windows.rank)
-        kind = dtypes.int32 if windows.side_by_side or count > dtypes.uint8.max else dtypes.uint8      # it is stored
+        kind = dtypes.int32 if count > dtypes.uint8.max else dtypes.uint8      # it is stored
         number = (counting(count, kind) + 1).reshape((*lead, *windows.size))           # of the taps: 1, 2, .. count
         reached = seen.eq(seen.reduce(o.AMAX, taps)) | seen.ne(seen)
         first = reached.where(number, count).reduce(o.AMIN, taps)
         mine = g.reshape((*g.shape, *(1,) * windows.rank))
         if windows.side_by_side:
+            first = first.contiguous()           # a byte of each window, not the gradient of all elements
             return (first.eq(number).where(mine, 0),)
         first, mine = (windows.spread(node.expand(seen.shape), x) for node in (first, mine))   # no tap has number 0
         return (first.eq(number).where(mine, 0).sum(taps).reshape(x.shape),)

@@ -30,18 +30,25 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
         m, n, row, column = n, m, column, row                     # lines go along M, as those of the result do
     (axis_m, first_m), (axis_n, first_n) = m, n
     height, width = row.arg.size, column.arg.size
-    pitch = width + gpu.UNIT_PAD
+    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n)
+    across = parts is None and height % 32 == 0 and _continues(product, axis_m, columns)
+    pitch = width + (gpu.UNIT_PAD // 2 if across else gpu.UNIT_PAD)         # threads read one column, or one line
     small = rounded_to(product) if parts is None or parts[0].part.arg.size == 1 else None
     tile, start = into or (local("tile", small or total.dtype, height * pitch, over=over), index(0))
     value = total if small is None else total.cast(small)
     keep = nested([*total.src], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
-    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n)
     piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
     along = width // piece
     each, further = counter("e", piece), counter("f", 8 // piece)
     times, lane = counter("i", height * width // (8 * threads)), counter("l", threads)
     at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
-    line, begin = divide(at, along), multiply(modulo(at, along), piece)
+    if across:                       # what follows upon a line's neighbours is the next line
+        run = columns // piece if width % columns == 0 else 1
+        lines = divide(at, run)
+        line, part = modulo(lines, height), add(multiply(divide(lines, height), run), modulo(at, run))
+    else:
+        line, part = divide(at, along), modulo(at, along)
+    begin = multiply(part, piece)
     at_m, at_n = add(first_m, line), add(first_n, begin)
     gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
                 moves.below(at_n, axis_n.size) if axis_n.size % width else None)
@@ -72,6 +79,12 @@ def neighbours_stored(product: Product, axis: FlatAxis) -> int:
             break
         run *= r.arg.size
     return run
+
+
+def _continues(product: Product, axis: FlatAxis, run: int) -> bool:
+    """Whether positions of an axis lie `run` apart in what is stored: runs of the other one fill the gaps."""
+    stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
+    return 1 < run < 8 and all(stride_along(s.index, axis.parts[-1]) == run for s in stores)
 
 
 def rounded_to(product: Product) -> DType | None:

@@ -1,0 +1,313 @@
+"""Transposed convolutions with a stride as one product. In: sinks. Out: sinks, where remainders are its columns.
+
+The gradient of a convolution of stride s by its image, and a transposed convolution, is a sum over taps k of
+g[(i - k) / s] * w[k] where s divides i - k. Which taps count depends on the remainder of i by s. Cut by remainders
+(compiler/optimize/moves/split_by_remainder.py) it is s products, whose results have to be put side by side. But with
+i = s q + r and k = s t + r all of them read the same window of g, of T = taps / s, rounded up, numbers:
+
+    y[s q + r] = SUM over t of g[q - t] * w[s t + r]           w is 0 past its last tap
+
+So r is one more axis of the weights: one product, with s times as many columns, whose results are stored as they lie.
+The zeros are multiplied too. That has to take less than what is saved: launches, and the pass that puts results side by
+side. An infinite g makes results NaN that have no tap there. Where there are fewer taps than remainders, the others get
+zeros instead. Knows of a device how many products it does while it stores a byte, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
+from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies_along
+from glassgrad.compiler.graph.rules.conv_input_gradient import one_tap, padded
+from glassgrad.compiler.schedule.winograd import base_of, of_axes, rewritten, summed_part
+
+LAUNCH_BYTES = 12 << 20          # that are stored while a kernel is started
+REMAINDER_LAUNCHES = 2           # of each remainder: its weights, its product
+Rate = Callable[[DType], int]    # products of numbers of a type that are done while a byte is stored
+
+
+def with_joined_remainders(sinks: list[UOp], rate: Rate) -> list[UOp]:
+    """The sinks with transposed convolutions of a stride as one product each, where that pays."""
+    if not any(_has_stride(node) for node in toposort(sinks)):
+        return sinks
+    known: dict[UOp, AxisSet] = {}       # along which axes values change
+
+    def found(node: UOp) -> TransposedConvolution | None:
+        made = TransposedConvolution.of(node, known) if node.op is o.SUM and node.src[0].op is o.MUL else None
+        return made if made is not None and made.pays(rate) else None
+
+    def cut(node: UOp, alone: list[bool]) -> UOp | None:
+        part = summed_part(node) if alone == [True] else None
+        return part.reshape(node.shape) if part is not None and found(part) is not None else None
+
+    def rounded(node: UOp, alone: list[bool]) -> UOp | None:
+        return _rounded_first(node, found) if _rounds(node) and alone == [True] else None
+
+    def joined_and_rounded(node: UOp, alone: list[bool]) -> UOp | None:
+        made = found(node.src[0]) if _rounds(node) and alone == [True] else None
+        return None if made is None else made.computed(node.dtype)
+
+    def joined(node: UOp, alone: list[bool]) -> UOp | None:
+        if _spreads_a_sum(node):
+            return node.over((node.src[0].contiguous(),))
+        made = found(node)
+        return None if made is None else made.computed(node.dtype)
+    for rule in (cut, rounded, joined_and_rounded, joined):
+        sinks = rewritten(sinks, rule)
+    return sinks
+
+
+def _rounds(node: UOp) -> bool:
+    return node.op is o.CAST and node.dtype.itemsize < node.src[0].dtype.itemsize
+
+
+def _rounded_first(node: UOp, found: Callable[[UOp], TransposedConvolution | None]) -> UOp | None:
+    """cast(view(sum))  ->  view(cast(sum)), of a sum that is joined; one that is spread through one tap is stored."""
+    moves, below = _movements(node.src[0])
+    spread = next((n for n, move in enumerate(reversed(moves)) if _spreads_a_sum(move)), None)
+    if below.op is not o.SUM or spread is None and (any(m.op is not o.RESHAPE for m in moves) or found(below) is None):
+        return None
+    x = below if spread is not None else below.cast(node.dtype)
+    for n, move in enumerate(reversed(moves)):
+        if n == spread:
+            x = x.cast(node.dtype).contiguous()
+        x = UOp(move.op, x.dtype, (x,), move.arg)
+    return x
+
+
+def _spreads_a_sum(node: UOp) -> bool:
+    """Whether a node puts zeros between the results of a sum of products: a gradient through a window of one tap."""
+    if not _has_stride(node) or node.shape[-1] != 1:
+        return False
+    below = node.src[0]
+    while below.op in (o.RESHAPE, o.PERMUTE):
+        below = below.src[0]
+    return below.op is o.SUM and below.src[0].op is o.MUL
+
+
+def _has_stride(node: UOp) -> bool:
+    return node.op is o.UNWINDOW and node.arg.stride > 1 and not node.symbolic and \
+        (node.arg.dilation == 1 or node.shape[-1] == 1)
+
+
+@dataclass
+class Strided:
+    """One axis of positions i, `count` of them from `first` on, which receive numbers of g through taps."""
+    node: UOp                    # the UNWINDOW
+    position: int                # its axes, where the sum is made
+    tap: int                     # -1: there is one, which no axis counts
+    first: int
+    count: int
+
+    @property
+    def stride(self) -> int:
+        return self.node.arg.stride
+
+    @property
+    def taps(self) -> int:
+        return self.node.shape[-1]
+
+    @property
+    def begin(self) -> int:
+        """Where blocks of s positions begin, below s: at `first`, unless windows would be longer, or some get zeros."""
+        aligned = self.first % self.stride
+        return aligned if self.taps >= self.stride and self._window(aligned) == self._window(0) else 0
+
+    def _window(self, begin: int) -> int:
+        return (self.taps - 1 - begin) // self.stride + 1 - self._start(begin)
+
+    @staticmethod
+    def _start(begin: int) -> int:
+        return -1 if begin else 0
+
+    @property
+    def window(self) -> int:
+        """How many numbers of g each block reads."""
+        return self._window(self.begin)
+
+    @property
+    def start(self) -> int:
+        """The first t: below 0 where a block begins at a tap that is not the first."""
+        return self._start(self.begin)
+
+    @property
+    def remainders(self) -> int:
+        """Those that have taps."""
+        return min(self.stride, self.taps)
+
+    @property
+    def blocks(self) -> range:
+        first, last = (self.first - self.begin) // self.stride, \
+            (self.first + self.count - 1 - self.begin) // self.stride
+        return range(first, last + 1)
+
+    @property
+    def read(self) -> range:
+        """The numbers of g in windows of these blocks; zeros where it has none."""
+        return range(self.blocks.start - self.start - self.window + 1, self.blocks.stop - self.start)
+
+    @property
+    def cropped(self) -> tuple[int, int]:
+        """The positions of all blocks that are results."""
+        begin = self.first - self.begin - self.stride * self.blocks.start
+        return begin, begin + self.count
+
+    def windows(self, g: UOp) -> UOp:
+        """For each block its numbers of g, in the place of positions and taps."""
+        axis = self.node.arg.axis
+        g = one_tap(g)
+        read, size = self.read, g.shape[axis]
+        inside = max(read.start, 0), min(read.stop, size)
+        g = g.shrink([inside if a == axis else (0, n) for a, n in enumerate(g.shape)])
+        wide = padded(g, axis, inside[0] - read.start, read.stop - inside[1])
+        return wide.window(axis, self.window, 1, 1).flip([len(g.shape)])
+
+    def weights(self, w: UOp) -> UOp:
+        """Taps by window, and by remainder, which is a new last axis."""
+        if self.taps == 1:
+            return w.reshape((*w.shape, 1))
+        s, before = self.stride, -(self.stride * self.start + self.begin)
+        zeros = [(before, s * self.window - before - self.taps) if a == self.tap else (0, 0)
+                 for a in range(len(w.shape))]
+        w = w.pad(zeros).reshape((*w.shape[:self.tap], self.window, s, *w.shape[self.tap + 1:]))
+        w = w.permute([a for a in range(len(w.shape)) if a != self.tap + 1] + [self.tap + 1])
+        return w.shrink([*[(0, n) for n in w.shape[:-1]], (0, self.remainders)])
+
+
+@dataclass
+class TransposedConvolution:
+    """A sum of products of weights and of numbers that lie `stride` positions apart."""
+    total: UOp
+    image: UOp
+    other: UOp
+    axes: list[Strided]
+    along: AxisSet               # the axes along which `other` changes
+
+    @staticmethod
+    def of(total: UOp, known: dict[UOp, AxisSet]) -> TransposedConvolution | None:
+        """A sum of products as one; refuses (None) weights that change along positions, or that are one column."""
+        summed, factors = frozenset(total.arg.axes), total.src[0].src
+        if total.dtype.kind != "f" or any(f.shape != total.src[0].shape or f.symbolic for f in factors):
+            return None
+        for image, other in (factors, factors[::-1]):
+            axes, along = strided_axes(image, known), varies_along(other, known)
+            columns = along - summed - varies_along(image, known)
+            if axes and columns and all(a.position not in summed | along and (a.tap in summed or a.taps == 1)
+                                        for a in axes):
+                return TransposedConvolution(total, image, other, axes, along)
+        return None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the product's axes: blocks for positions, windows for taps, then remainders."""
+        sizes = list(self.total.src[0].shape)
+        for a in self.axes:
+            sizes[a.position] = len(a.blocks)
+            if a.taps > 1:
+                sizes[a.tap] = a.window
+        return [*sizes, *[a.remainders for a in self.axes]]
+
+    def pays(self, rate: Rate) -> bool:
+        """Whether products with zeros take less time than launches, and passes over the result, that are saved."""
+        base = base_of(self.image)
+        dtype = base.src[0].dtype if base.op is o.CAST else base.dtype
+        remainders = math.prod(a.stride for a in self.axes)
+        passes = 2 * self.total.size * dtype.itemsize if all(a.remainders == a.stride for a in self.axes) else 0
+        saved = passes + LAUNCH_BYTES * REMAINDER_LAUNCHES * (remainders - 1)
+        return math.prod(self.sizes) - self.total.src[0].size // remainders <= rate(dtype) * saved
+
+    def computed(self, dtype: DType) -> UOp:
+        """The sums, rounded to a type."""
+        image, other = self.blocks_of(), of_axes(self.other, self.along)
+        for axis in self.axes:
+            other = axis.weights(other)
+        more = (1,) * len(self.axes)
+        image = image.reshape((*image.shape, *more)).expand(self.sizes)
+        out = (image * other.expand(self.sizes)).sum(self.total.arg.axes).cast(dtype)
+        rank = len(self.total.shape)
+        behind = {axis.position: rank + n for n, axis in enumerate(self.axes)}
+        out = out.permute([b for a in range(rank) for b in ((a, behind[a]) if a in behind else (a,))])
+        out = self._with_zeros(out)
+        at = {axis.position: axis for axis in self.axes}
+        out = out.reshape([at[a].stride * len(at[a].blocks) if a in at else n for a, n in enumerate(self.total.shape)])
+        return out.shrink([at[a].cropped if a in at else (0, n) for a, n in enumerate(self.total.shape)])
+
+    def _with_zeros(self, out: UOp) -> UOp:
+        """Zeros for the remainders that have no taps."""
+        zeros = [(0, 0)] * len(out.shape)
+        for n, axis in enumerate(sorted(self.axes, key=lambda axis: axis.position)):
+            zeros[axis.position + n + 1] = (0, axis.stride - axis.remainders)
+        return out.pad(zeros) if any(z != (0, 0) for z in zeros) else out
+
+    def blocks_of(self) -> UOp:
+        """The image as windows of each block: all that was done to positions and taps, done to these."""
+        chain, x = _movements(self.image)
+        by_node = {axis.node: axis for axis in self.axes}
+        tracked: dict[int, int] = {}         # sizes of axes that differ
+        for move in reversed(chain):
+            axis = by_node.get(move)
+            if axis is not None:
+                x = axis.windows(x)
+                tracked[move.arg.axis] = len(axis.blocks)
+                if axis.taps > 1:
+                    tracked[len(move.shape) - 1] = axis.window
+                continue
+            tracked = {_carried(move, a): n for a, n in tracked.items()}
+            shape = tuple([tracked.get(a, n) for a, n in enumerate(move.shape)])
+            if move.op in (o.RESHAPE, o.EXPAND):
+                x = x.reshape(shape) if move.op is o.RESHAPE else x.expand(shape)
+            elif move.op is o.SHRINK:
+                x = x.shrink([(0, tracked[a]) if a in tracked else b for a, b in enumerate(move.arg.bounds)])
+            else:
+                x = UOp(move.op, x.dtype, (x,), move.arg)
+        return x
+
+
+def _movements(x: UOp) -> tuple[list[UOp], UOp]:
+    chain: list[UOp] = []
+    while x.op in o.MOVEMENT:
+        chain.append(x)
+        x = x.src[0]
+    return chain, x
+
+
+def _carried(move: UOp, axis: int) -> int:
+    """The axis of a movement that is this one of its source; -1 where there is none."""
+    if move.op is o.RESHAPE and move.src[0].shape[axis] == 1:
+        return -1
+    found = carried(move, frozenset([axis]), exact=True) or ()
+    return min(found) if len(found) == 1 else -1
+
+
+def strided_axes(image: UOp, known: dict[UOp, AxisSet]) -> list[Strided]:
+    """The axes of a view whose numbers lie a stride apart; none where a view mixes them with others."""
+    found: list[Strided] = []
+    for move in reversed(_movements(image)[0]):
+        if any(not _follow(each, move) for each in found):
+            return []
+        last = len(move.shape) - 1
+        if _has_stride(move) and last not in varies_along(move.src[0], known):
+            found.append(Strided(move, move.arg.axis, last if move.shape[last] > 1 else -1, 0, move.arg.length))
+    reads = all(a.read.start < a.node.src[0].shape[a.node.arg.axis] and a.read.stop > 0 for a in found)
+    return found if reads else []
+
+
+def _follow(each: Strided, move: UOp) -> bool:
+    """Keep track of axes through a movement; False where it does more to them than to take some positions."""
+    axes = {each.position, each.tap} - {-1}
+    if move.op in (o.WINDOW, o.UNWINDOW) and move.arg.axis in axes or \
+            move.op is o.FLIP and axes & set(move.arg.axes) or \
+            move.op is o.PAD and any(move.arg.padding[a] != (0, 0) for a in axes):
+        return False
+    each.position = _carried(move, each.position)
+    if each.tap >= 0:
+        each.tap = _carried(move, each.tap)
+        if each.tap < 0 or move.shape[each.tap] != each.taps:
+            return False
+    if move.op is o.SHRINK and each.position >= 0:
+        begin, end = move.arg.bounds[each.position]
+        each.first, each.count = each.first + begin, end - begin
+    return each.position >= 0 and move.shape[each.position] == each.count > 0
