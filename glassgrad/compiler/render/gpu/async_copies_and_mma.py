@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import add, bounds, build, index, linear, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
-                                            For, Kernel, Store, Turn, ranges_of, walk)
+from glassgrad.compiler.graph.index_algebra import (add, bounds, build, index, linear, modulo, multiply,
+                                                    substitute_index, value_in)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Axis, Barrier, Box,
+                                            CopyBoxes, For, Kernel, Store, Turn, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of, unit_of, units_here
 from glassgrad.compiler.render.gpu.register_mma import RegisterSteps
-from glassgrad.compiler.render.launch_info import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap, formula_of
 
 WARP = 32
 WORD_BYTES = 16      # of a line that a permutation keeps together
@@ -109,8 +111,18 @@ def _box_map(box: Box, slots: dict[UOp, int]) -> BoxMap:
     source, size = box.source, box.source.dtype.itemsize
     elements = source.arg.size if source.op is o.LOCAL else source.size
     return BoxMap(source.arg.slot if source.op is o.PARAM else slots[source], box.offset * size, source.dtype.name,
-                  tuple([a.size for a in box.axes]), tuple([a.stride * size for a in box.axes[1:]]), box.counts,
+                  tuple([_length(a) for a in box.axes]), tuple([a.stride * size for a in box.axes[1:]]), box.counts,
                   Swizzled().copy_code, elements * size)
+
+
+def _length(axis: Axis) -> int | tuple[int, Any]:
+    """A number, or the position of the value that it follows, and its formula."""
+    if axis.stop is None:
+        return axis.size
+    value = value_in(axis.stop)
+    if value is None:
+        raise Bug(f"a matrix that boxes are copied from is as long as {axis.stop}: no formula of one value")
+    return value.slot, formula_of(axis.stop)
 
 
 @dataclass

@@ -7,7 +7,7 @@ neighbouring pieces of a line, whatever the unit's layout is. Does not know whic
 from __future__ import annotations
 
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply
 from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, expressions, load, local,
                                             walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -35,7 +35,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     tile, start = into or (local("tile", small or total.dtype, height * pitch, over=over), index(0))
     value = total if small is None else total.cast(small)
     keep = nested([*total.src], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
-    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n)
+    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n) if axis_n.stop is None else 1
     piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
     along = width // piece
     each, further = counter("e", piece), counter("f", 8 // piece)
@@ -43,8 +43,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
     line, begin = divide(at, along), multiply(modulo(at, along), piece)
     at_m, at_n = add(first_m, line), add(first_n, begin)
-    gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
-                moves.below(at_n, axis_n.size) if axis_n.size % width else None)
+    gate = both(_inside(axis_m, at_m, height), _inside(axis_n, at_n, width))
     gate = both(gate, both(axis_m.gate(at_m), axis_n.gate(at_n)))
     result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
     if parts is None:
@@ -55,6 +54,13 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
     ahead = read_ahead(pieces, most=4)
     return [*keep, *(ahead if ahead is not pieces else read_next(pieces, most=4))]
+
+
+def _inside(axis: FlatAxis, at: UOp, tile: int) -> UOp | None:
+    """Whether a position is not past the end of an axis; None where no tile goes there."""
+    if axis.stop is not None:
+        return less(at, axis.stop)
+    return moves.below(at, axis.size) if axis.size % tile else None
 
 
 def epilogue_operations(product: Product) -> int:
