@@ -64,11 +64,16 @@ class BoxMap(NamedTuple):
     strides: tuple[int, ...]         # bytes, of all axes but the innermost
     counts: tuple[int, ...]
     swizzle: int                     # the copy's number of the permutation of lines
-    nbytes: int                      # of the argument
+    nbytes: Any                      # of the argument, likewise
 
     def sizes_at(self, value: Callable[[int], int]) -> tuple[int, ...]:
         """The sizes of the axes, by the values of arguments; none is 0, of which there is no map."""
-        return tuple([s if isinstance(s, int) else max(1, _evaluated(s[1], value(s[0]))) for s in self.sizes])
+        return tuple([max(1, size_at(size, value)) for size in self.sizes])
+
+
+def size_at(size: Any, value: Callable[[int], int]) -> int:
+    """A size of a map, by the values of arguments."""
+    return size if isinstance(size, int) else _evaluated(size[1], value(size[0]))
 
 
 def launch_info(kernel: Kernel, replayed: bool = False) -> LaunchInfo:

@@ -34,18 +34,18 @@ class DriverLaunch:
                  scalars: Sequence[bool], more: Sequence[int] = ()):
         self.driver, self.scalars, self.function = driver, scalars, function
         self.groups, self.threads, self.group_bytes = groups, threads, group_bytes
-        self.tasks: TasksByValue | None = None     # of which so many groups are started as its value needs, of so many
-        self.most = groups
+        self.tasks: TasksByValue | None = None     # by which groups are counted, at most so many; and for which value
+        self.most, self.counted_for = groups, -1
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
         # the address of a number is where its value lies; that of memory is itself the value
         self.pointers = (ctypes.c_void_p * max(1, len(scalars) + len(more)))(
             *[0 if scalar else first + 8 * i for i, scalar in enumerate(scalars)], *more)
         # starts it, and returns the driver's result; no Python function, because each costs as much as a driver's call
-        self.call: Callable[[], int] = self.started()
+        self.call = self.launch = self.with_groups()
 
-    def started(self) -> Callable[[], int]:
-        """The driver's call that starts it."""
+    def with_groups(self) -> Callable[[], int]:
+        """The driver's call that starts so many groups."""
         return partial(getattr(self.driver.library, self.driver.names.launch), self.function, self.groups, 1, 1,
                        self.threads, 1, 1, self.group_bytes, None, self.pointers, None)
 
@@ -55,12 +55,17 @@ class DriverLaunch:
     def call_settled(self) -> int:
         """Bring it up to date, and start it."""
         self.bring_up_to_date()
-        return self.started()()
+        return self.launch()
 
     def bring_up_to_date(self) -> None:
         """Count the groups that have something to do."""
-        if self.tasks is not None:
-            self.groups = groups_at(self.tasks, self.pointers[self.tasks.argument], self.most)
+        if self.tasks is not None and self.counted_for != (value := self.number(self.tasks.argument)):
+            self.counted_for, self.groups = value, groups_at(self.tasks, value, self.most)
+            self.launch = self.with_groups()
+
+    def number(self, position: int) -> int:
+        """An argument that is a number."""
+        return ctypes.c_int64.from_address(self.pointers[position] or 0).value
 
     def places(self, position: int) -> tuple[Any, int]:
         return (self.pointers if self.scalars[position] else self.values), position

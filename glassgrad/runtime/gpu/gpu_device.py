@@ -69,12 +69,14 @@ class LaunchByAddress:
     def groups(self) -> int:
         """How many are started."""
         tasks = self.tasks
-        return self.most if tasks is None else groups_at(tasks, self.addresses[tasks.argument], self.most)
+        if tasks is None:
+            return self.most
+        return groups_at(tasks, ctypes.c_int64.from_address(self.addresses[tasks.argument]).value, self.most)
 
 
-def groups_at(tasks: TasksByValue, address: int, most: int) -> int:
-    """How many groups a launch starts for the value at an address: drivers do not start none."""
-    return max(1, min(most, tasks.at(ctypes.c_int64.from_address(address).value)))
+def groups_at(tasks: TasksByValue, value: int, most: int) -> int:
+    """How many groups a launch starts for a value: drivers do not start none."""
+    return max(1, min(most, tasks.at(value)))
 
 
 @dataclass(eq=False)

@@ -160,18 +160,15 @@ class GroupUnitPlan:
         return [image or factor for image, factor in zip(self.images, readable)]
 
     def own(self) -> Tiling:
-        """The recipe's own choice: the tile with which the whole product takes least time. Where axes end at values,
-        the one that takes least over the shortest time, on average of short, middle and long ones."""
+        """The recipe's own choice: the tile with which the whole product takes least time; where axes end at values,
+        short, middle and long ones together."""
         left, right = self.placed()
         in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
         narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then a few threads alone store for long
         found = [c for c in self.others() if (c.cluster == 1 or in_two[1])
                  and not (c.stay and c.rows == 1 and narrow)]
-        if not self.ends:
-            return min(found, key=lambda c: (self.time(c, in_two), -c.stages))
-        times = [[shorter.time(c, in_two) for c in found] for shorter in map(self.shorter, gpu.SHARES_OF_LENGTHS)]
-        over = [sum(of_all[i] / min(of_all) for of_all in times) for i in range(len(found))]
-        return min(zip(over, found), key=lambda way: (way[0], -way[1].stages))[1]
+        lengths = [self.shorter(share) for share in gpu.SHARES_OF_LENGTHS] if self.ends else [self]
+        return min(found, key=lambda c: (sum(plan.time(c, in_two) for plan in lengths), -c.stages))
 
     def shorter(self, share: int) -> GroupUnitPlan:
         """The same with so small a share of the axes that end at values."""
