@@ -139,6 +139,7 @@ def test_rows_and_keys_may_end_at_a_value(name: str, chip: str, is_causal: bool)
     target = replace(CPU_UNIT, units=CHIPS[chip].units)
     kernel = optimize(lower(item.ast, blocks=target.score_blocks), target)
     assert [move.split("(")[0] for move in kernel.moves] == ["held"]
+    assert ("stages=4" in kernel.moves[0]) == (chip == "sm_90a"), "where copies run ahead they do so here too"
     rows, keys, values = fixed_rows or n, fixed_keys or n, numbers(*shapes)
     mask = causal(rows, keys) if is_causal else 0.0
     wanted = exactly(values[0][:, :rows], values[1][:, :keys], values[2][:, :keys], mask)

@@ -17,7 +17,7 @@ from cuda_compiler import needs_nvrtc
 from loop_kernels import HOPPER, Inputs, check
 
 import glassgrad
-from glassgrad import Tensor
+from glassgrad import Tensor, Variable
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.dtype import DType, dtypes
@@ -364,3 +364,70 @@ def test_a_launch_says_which_boxes_are_copied() -> None:
 def test_only_the_phase_that_multiplies_takes_much_memory_of_a_group() -> None:
     launch = gpu_launch(one_kernel(1000, 1000, 1111))
     assert [near > 0 for *_, near in launch.phases] == [False, True]
+
+
+# -- sizes that are known when it runs -----------------------------------------------------------------------------
+# name: expression of (x, w, more, the length), shapes of memory, and which axes of each end at the length
+ENDED: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, int], ...], tuple[str, ...]]] = {
+    "rows": (lambda x, w, more, n: x[:n] @ w + more[:n], ((304, 136), (136, 72), (304, 72)), ("r", "", "r")),
+    "rows, right transposed": (lambda x, w, more, n: x[:n] @ w.T + more[:n], ((304, 136), (72, 136), (304, 72)),
+                               ("r", "", "r")),
+    "columns": (lambda x, w, more, n: x @ w[:, :n] + more[:, :n], ((72, 136), (136, 304), (72, 304)), ("", "c", "c")),
+    "rows and columns": (lambda x, w, more, n: x[:n] @ w[:n].T + more[:n, :n], ((304, 136), (304, 136), (304, 304)),
+                         ("r", "r", "rc")),
+    "the sum": (lambda x, w, more, n: x[:, :n] @ w[:n] + more, ((136, 304), (304, 72), (136, 72)), ("c", "r", "")),
+    "the sum across": (lambda x, w, more, n: x[:n].T @ w[:n] + more, ((304, 136), (304, 72), (136, 72)),
+                       ("r", "r", "")),
+    "many rows": (lambda x, w, more, n: x[:n] @ w + more[:n], ((2400, 64), (64, 72), (2400, 72)), ("r", "", "r")),
+}
+
+
+def _some(x: np.ndarray, axes: str, n: int) -> np.ndarray:
+    return x[:n if "r" in axes else None, :n if "c" in axes else None]
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 63, 64, 65, 127, 128, 129, 304])
+@pytest.mark.parametrize("name", ENDED)
+def test_axes_may_end_at_a_value(name: str, n: int) -> None:
+    """What lies past the value is no number: nothing is read there into a sum, and nothing is stored."""
+    make, shapes, axes = ENDED[name]
+    rng, length = np.random.default_rng(n), Variable("n", 1, 2400 if name == "many rows" else 304)
+    x, w, more = (Tensor.zeros(*shape, dtype=BF16).contiguous().realize() for shape in shapes)
+    kernel = optimize(lower(make(x, w, more, length.bind(n)).schedule()[-1].ast), HOPPER)
+    assert kernel.moves[0].startswith("boxes(") and len(kernel.moves) == 1
+    values = [(rng.integers(-8, 9, shape) / 8).astype("float32") for shape in shapes]
+    zeros = [Tensor(_some(v, ends, n).astype("float64")) for v, ends in zip(values, axes)]
+    whole = make(*zeros, 10 ** 6).numpy()
+    stored = []
+    for v, ends in zip(values, axes):
+        kept = np.full_like(v, np.nan)
+        _some(kept, ends, n)[...] = _some(v, ends, n)
+        stored.append((kept.ravel().view(np.uint32) >> 16).astype(np.uint16))
+    result = np.zeros(shapes[2], np.uint16).ravel()
+    run_kernel(kernel, [result, *stored, np.array(n, np.int64)])
+    got = (result.reshape(shapes[2]).astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(_some(got, axes[2], n), whole, rtol=1e-2, atol=1e-5)
+    _some(got, axes[2], n)[...] = 0
+    assert not got.any(), "nothing is stored past the value"
+
+
+def test_groups_and_maps_follow_the_value() -> None:
+    """A launch counts the tiles that have rows, and a map is as long as there are rows to read."""
+    x, w = (Tensor.zeros(*shape, dtype=BF16).contiguous().realize() for shape in ((1024, 768), (768, 768)))
+    kernel = optimize(lower((x[:Variable("n", 1, 1024).bind(5)] @ w).schedule()[-1].ast), HOPPER)
+    launch = gpu_launch(kernel, HOPPER.group_bytes)
+    [tasks], [(_, groups, _, _)] = launch.info.by_value, launch.phases
+    assert kernel.moves[0].startswith("boxes(rows=1, vectors=1, unit=wgmma_m64n64k16_bf16"), "tiles of 64 x 64"
+    assert groups == 16 * 12 and [tasks.at(n) for n in (1, 64, 65, 333, 1024)] == [12, 12, 24, 72, 192]
+    left, right = launch.maps
+    assert [left.sizes_at(lambda _, n=n: n) for n in (1, 333)] == [(768, 1), (768, 333)]
+    assert right.sizes == (768, 768)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["rows", "rows and columns", "the sum across"])
+def test_nvidias_compiler_takes_tiles_that_end_at_values(name: str) -> None:
+    make, shapes, _ = ENDED[name]
+    x, w, more = (Tensor.zeros(*shape, dtype=BF16).contiguous().realize() for shape in shapes)
+    kernel = optimize(lower(make(x, w, more, Variable("n", 1, 304).bind(5)).schedule()[-1].ast), HOPPER)
+    assert nvrtc.compile_cuda(make_source(kernel, HOPPER, "cuda"), "sm_90a")

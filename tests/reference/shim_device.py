@@ -36,7 +36,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
 from glassgrad.compiler.render.launch_info import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected, no_memory_left
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected, no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock
 
 SHIMS = Path(__file__).resolve().parent / "shims"
@@ -217,24 +217,22 @@ class ShimDevice(GpuDevice):
         return ShimLaunch(self, function, groups, threads, group_bytes, scalars)
 
 
-class ShimLaunch:
+class ShimLaunch(LaunchByAddress):
     """A function and the addresses of its arguments: of numbers those of their cells."""
 
     def __init__(self, device: ShimDevice, function: Any, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
-        self.device, self.function, self.shape, self.scalars = device, function, (groups, threads, group_bytes), scalars
-        self.values = (ctypes.c_uint64 * (len(scalars) + 1))()
+        super().__init__(device, groups, scalars)
+        self.function, self.shape = function, (threads, group_bytes)
+        self.addresses = self.values = (ctypes.c_uint64 * (len(scalars) + 1))()
         self.values[len(scalars)] = runtime().gpu_scratch()          # an argument where the dialect has one
-
-    def places(self, position: int) -> tuple[Any, int]:
-        return self.values, position
 
     def start(self) -> None:
         first, values, memory = ctypes.addressof(self.values), self.values, self.device.memory
         addresses = [values[i] if scalar else first + 8 * i for i, scalar in enumerate((*self.scalars, False))]
         ranges = [(values[i], values[i] + 8) if scalar else memory.range_of(values[i])
                   for i, scalar in enumerate(self.scalars)]
-        run_kernel(self.function, addresses, ranges, *self.shape, order=self.device.order)
+        run_kernel(self.function, addresses, ranges, self.groups, *self.shape, order=self.device.order)
 
 
 # CUDA's has a unit, but no features: casts are arithmetic, which a CPU has too.

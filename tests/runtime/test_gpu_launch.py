@@ -3,6 +3,7 @@ call is one graph, copies run beside kernels and in no other order than events k
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 import sys
@@ -20,10 +21,10 @@ import pytest
 from fake_drivers import FakeDriver, compiled
 from shim_device import ShimDevice, compiler, needs_cxx
 
-from glassgrad import Context, Device, DeviceError, IndexRangeError, Tensor, TinyJit
+from glassgrad import Context, Device, DeviceError, IndexRangeError, Tensor, TinyJit, Variable
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP
-from glassgrad.compiler.render.launch_info import BoxMap
+from glassgrad.compiler.render.launch_info import VALUE, BoxMap, TasksByValue
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.nn import optim
 from glassgrad.runtime.backend import Stopwatch
@@ -373,6 +374,29 @@ def test_graphs_are_given_back(opened: Opener) -> None:
     assert not library.graphs
 
 
+@pytest.mark.parametrize("name", ["CUDA", "AMD"])
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_a_replay_starts_the_groups_that_its_length_needs(opened: Opener, name: str, graphs: int) -> None:
+    """Rows of a softmax are a group each: of 3 rows 3 groups, however many the variable may have."""
+    device, started = opened(name), list[int]()
+    library: Any = device.library
+    run = library.start
+    library.start = lambda launch: started.append(launch[1]) or run(launch)
+    values = np.random.default_rng(3).standard_normal((300, 700)).astype("float32")
+    x, n = Tensor(values, device=name).realize(), Variable("n", 1, 300)
+    rows = TinyJit(lambda x, n: (x[:n].softmax(1).realize(), x[:n].sum(1).realize()))
+    with Context(GPU_GRAPH=graphs):
+        for length in (3, 3, 3, 40, 300, 1, 40):
+            device.synchronize()
+            started.clear()
+            soft, total = rows(x, n.bind(length))
+            device.synchronize()
+            assert started == [length, length]
+            exact = np.exp(values[:length] - values[:length].max(1, keepdims=True))
+            np.testing.assert_allclose(soft.numpy(), exact / exact.sum(1, keepdims=True), rtol=1e-4)
+            np.testing.assert_allclose(total.numpy(), values[:length].sum(1), rtol=1e-3, atol=1e-4)
+
+
 def test_tensor_maps_follow_their_matrix(opened: Opener) -> None:
     device = opened()
     box = BoxMap(1, 0, "float16", (64, 8), (128,), (64, 8), 3, 1024)
@@ -382,6 +406,21 @@ def test_tensor_maps_follow_their_matrix(opened: Opener) -> None:
         launch.values[1] = address
         encoded.append((launch.settle(), calls_of(device)["cuTensorMapEncodeTiled"]))
     assert encoded == [(True, 1), (True, 0), (True, 1), (False, 0)], "8200 is no multiple of 16: a copy comes first"
+
+
+def test_tensor_maps_and_groups_follow_a_value(opened: Opener) -> None:
+    """A matrix with as many rows as an argument says, in tiles of 64."""
+    device, cell = opened(), ctypes.c_int64()
+    box = BoxMap(1, 0, "float16", (64, (2, VALUE)), (128,), (64, 8), 3, 1 << 16)
+    scalars = (False, False, True)
+    launch = cuda.CudaLaunchWithMaps(device, None, 8, 32, 0, scalars, (box,))  # type: ignore[arg-type]
+    launch.follow(TasksByValue(0, 2, ("IDIV", ("ADD", VALUE, 63), 64)))
+    launch.values[1], launch.pointers[2] = 4096, ctypes.addressof(cell)
+    found = []
+    for cell.value in (100, 100, 64, 500, 0):
+        assert launch.settle()
+        found.append((launch.groups, launch.described[0][1], calls_of(device)["cuTensorMapEncodeTiled"]))
+    assert found == [(2, (64, 100), 1), (2, (64, 100), 0), (1, (64, 64), 1), (8, (64, 500), 1), (1, (64, 1), 1)]
 
 
 # -- copies ---------------------------------------------------------------------------------------------------------

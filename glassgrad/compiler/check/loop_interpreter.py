@@ -240,7 +240,8 @@ class _PhaseRun:
             position = begin.reshape(-1, 1) + offset.reshape(1, -1)
             if axis is box.axes[0] and (position[:, 0] * box.source.dtype.itemsize % COPY_BYTES).any():
                 raise Bug(f"{self.title} copies a box that does not begin at a multiple of {COPY_BYTES} bytes")
-            at, inside = at + position * axis.stride, inside & (0 <= position) & (position < axis.size)
+            size = axis.size if axis.stop is None else self._value(axis.stop, mask).array.item()
+            at, inside = at + position * axis.stride, inside & (0 <= position) & (position < size)
         source, target = self._memory(box.source), self._memory(memory)
         runs = np.ones(len(at), bool) if mask is None else self._spread(mask, [TASKS]).array.reshape(-1)
         outside = inside & ((at < 0) | (at >= source.size)) & runs.reshape(-1, 1)

@@ -326,6 +326,12 @@ def all_of(gate: UOp) -> list[UOp]:
     return [part for side in gate.src for part in all_of(side)] if gate.op is o.AND else [gate]
 
 
+def value_in(node: UOp) -> Measure | None:
+    """The one value that an index without counters is a formula of; None where it is anything else."""
+    leaves = [n for n in node.toposort() if n.op not in (o.CONST, o.ADD, o.MUL, o.IDIV, o.MOD, o.MIN, o.MAX)]
+    return leaves[0].arg if len(leaves) == 1 and isinstance(leaves[0].arg, Measure) else None
+
+
 def below_limit(condition: UOp) -> tuple[Terms, int] | None:
     """A comparison of indices as (terms, limit): their sum is below the limit; None for any other condition."""
     if condition.op is not o.CMPLT or condition.src[0].dtype is not dtypes.index:

@@ -96,6 +96,7 @@ class Axis(NamedTuple):
     """An axis of a matrix in memory: its length and the distance of neighbours, in elements."""
     size: int
     stride: int
+    stop: UOp | None = None   # its length, where a value makes it shorter
 
 
 class Box(NamedTuple):

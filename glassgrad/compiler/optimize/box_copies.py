@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bounds, divide, index, linear, modulo,
-                                                    multiply, substitute_index)
-from glassgrad.compiler.lower.loops import Axis, Box, Statement, counter, load
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bounds, build, divide, index, linear,
+                                                    modulo, multiply, substitute_index, value_in)
+from glassgrad.compiler.lower.loops import Axis, Box, Statement, counter, load, ranges_of
 from glassgrad.compiler.optimize.product.group_unit.copied_factors import packed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -25,6 +25,7 @@ class Extent(NamedTuple):
     block: int               # elements of one block
     number: UOp | None       # of the block, where a gate says where the axis ends
     whole: int               # all elements
+    stop: UOp | None = None  # where a value makes it shorter
 
 
 @dataclass
@@ -98,7 +99,8 @@ class BoxedTile:
         """The copies of a block."""
         around = tuple([Axis(bounds(atom)[1] + 1, stride) for atom, stride in self.outer])
         at = tuple([substitute_index(atom, block, {}) for atom, _ in self.outer])
-        axes = (Axis(self.inside.whole, 1), Axis(self.lines.whole, self.pitch), *around)
+        axes = (Axis(self.inside.whole, 1, self.inside.stop), Axis(self.lines.whole, self.pitch, self.lines.stop),
+                *around)
         along, across = (index(0) if e.number is None else multiply(substitute_index(e.number, block, {}), e.block)
                          for e in (self.inside, self.lines))
         counts = (self.line, self.rows, *[1] * len(around))
@@ -139,6 +141,11 @@ def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UO
     if found is None:
         return None
     inside, limit = found
+    stop = build(limit, {atom: -k for atom, k in inside.items() if not ranges_of(atom)})
+    if stop.op is not o.CONST and value_in(stop) is None:
+        return None
+    inside = {atom: k for atom, k in inside.items() if ranges_of(atom)}
+    end = bounds(stop)[1], None if stop.op is o.CONST else stop
     axes = [c for c in (position, step) if c in inside]
     if len(axes) != 1:
         return None
@@ -148,7 +155,7 @@ def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UO
         return None
     size = axis.arg.size
     if not others:
-        return axis, Extent(size, None, limit)
+        return axis, Extent(size, None, *end)
     [block] = others
     even = inside[block] == size and terms.get(block) == terms.get(axis, 0) * size
-    return (axis, Extent(size, block, limit)) if even else None
+    return (axis, Extent(size, block, *end)) if even else None

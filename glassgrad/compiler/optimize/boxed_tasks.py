@@ -16,7 +16,7 @@ from dataclasses import replace
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, bounds, divide, index, less, modulo, multiply, operation,
                                                     substitute_index)
-from glassgrad.compiler.lower.loops import LOOP, TASK, Assign, For, Statement, counter, register, task_loops
+from glassgrad.compiler.lower.loops import LOOP, TASK, Assign, For, Statement, counter, ranges_of, register, task_loops
 from glassgrad.compiler.optimize.chained_matmul_pipeline import BlockParts, BoxedNests, NextTask
 from glassgrad.compiler.optimize.chained_matmuls import HeldPlan
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -32,26 +32,32 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
     """for tasks: nests  ->  phases that store factors; TASK ..: copies, steps and nests      refuses (None): no unit"""
     loops, inner = task_loops(body)
     plan = HeldPlan.of(inner, target, beside=True)
-    if plan is None or any(f.stop is not None for f in loops):
+    stops = {f.range: f.stop for f in loops if f.stop is not None}
+    if plan is None or any(ranges_of(stop) for stop in stops.values()):
         return None
     parts = BlockParts.of(plan, inner)
     tasks = FlatAxis.of([f.range for f in loops])
     nests = None if parts is None else BoxedNests(plan, parts, tasks.parts)
-    if nests is None or not nests.fits(target):
+    if nests is None or not nests.fits(target) or stops and any(t.before for t in (*nests.left, *nests.right)):
         return None
     processors, own = target.few_tasks // 2, nests.tiling()
     stays = replace(own, stay=True)
-    pays = tasks.size > processors and refuses(nests, stays) is None
-    chosen = decisions.ask(stays if pays else own, lambda c: refuses(nests, c))
-    main = staying(nests, tasks, processors) if chosen.stay else \
-        nested(tasks.parts, moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks)), TASK)
+    pays = tasks.size > processors and refuses(nests, stays, stops) is None
+    chosen = decisions.ask(stays if pays else own, lambda c: refuses(nests, c, stops))
+    if chosen.stay:
+        main = staying(nests, tasks, processors)
+    else:
+        inner = moves.rebuild(nests.statements_of_task(), longest_first(nests, tasks, stops))
+        main = moves.around([For(r, TASK, [], stops.get(r)) for r in tasks.parts], inner)
     return [*[tile.before for tile in (*nests.left, *nests.right) if tile.before], main]
 
 
-def refuses(nests: BoxedNests, c: Tiling) -> str | None:
+def refuses(nests: BoxedNests, c: Tiling, stops: dict[UOp, UOp]) -> str | None:
     """Why tasks cannot be done so."""
     if not c.ahead:
         return "copies run ahead of the steps here"
+    if c.stay and stops:
+        return "groups stay where the number of tasks is known"
     if c.stay and nests.most_blocks < nests.blocks:
         return "groups stay where a task has as many blocks as are on their way"
     if c.stay and nests.memory_bytes + nests.results_bytes() > gpu.SHARED_BYTES:
@@ -59,9 +65,10 @@ def refuses(nests: BoxedNests, c: Tiling) -> str | None:
     return None
 
 
-def longest_first(nests: BoxedNests, tasks: FlatAxis) -> dict[UOp, UOp]:
+def longest_first(nests: BoxedNests, tasks: FlatAxis, stops: dict[UOp, UOp]) -> dict[UOp, UOp]:
     """Counters of tasks, from the last to the first where tasks grow."""
-    return {r: add(index(r.arg.size - 1), multiply(r, -1)) for r in tasks.parts if grows(nests.parts.count, r)}
+    return {r: add(add(stops.get(r, index(r.arg.size)), index(-1)), multiply(r, -1)) for r in tasks.parts
+            if grows(nests.parts.count, r)}
 
 
 def grows(count: UOp, task: UOp) -> bool:
@@ -75,7 +82,7 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
 
     Where tasks differ in length, every other round of tasks is dealt from the last group to the first. A task has as
     many blocks at least as are on their way: of those that a mask leaves nothing of, nothing is added."""
-    differ, groups = longest_first(nests, tasks), min(tasks.size, processors)
+    differ, groups = longest_first(nests, tasks, {}), min(tasks.size, processors)
     group, task = counter("g", groups), counter("t", -(-tasks.size // groups))
     parts = nests.parts
     parts.count = operation(o.MAX, parts.count, index(nests.blocks))

@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.product.depthwise_tile import windows
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
 from glassgrad.compiler.optimize.product.group_unit.tile_loops import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
-from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
+from glassgrad.compiler.optimize.product.recognize import Product, count, recognize, recognize_ended
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
 from glassgrad.compiler.optimize.product.sum_tile import taps, taps_of_channels
 from glassgrad.compiler.optimize.product.unit_tile import on_matrix_unit
@@ -71,6 +71,17 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
         return None
     phases = RegisterTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
     return [*before, *[few_tasks(phase) for phase in product.ended(phases)]]
+
+
+@move(lambda body, *_: None)
+def ended_contraction(body: list[Statement], target: Target, decisions: Decisions) -> Phases | None:
+    """The phases of a contraction whose loops end at values, in whole tiles of a unit whose copies bring zeros from
+    past the end. Refuses (None) what has no such loop or unit."""
+    if all(loop.stop is None for loop in task_loops(body)[0]):
+        return None
+    product = recognize_ended(body)
+    tiled = None if product is None else on_group_unit(product, target, decisions)
+    return None if tiled is None else tiled[0]
 
 
 @move(lambda body, *_: [body])

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
-from glassgrad.compiler.optimize.contraction_tilings import contraction, in_blocks
+from glassgrad.compiler.optimize.contraction_tilings import contraction, ended_contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import (interleaved, residues, side_by_side,
@@ -64,6 +64,10 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
     phases: list[Phase] = []
     waiting: list[list[Statement]] = []
     for part in parts:
+        ended = ended_contraction(moves.merge_all(part), target, decisions)
+        if ended is not None:
+            phases += map(Phase, ended)
+            continue
         blocks = in_blocks(moves.merge_all(part), target)
         for body in blocks:
             tiled = contraction(body, target, decisions)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.op_arguments import Measure
+from glassgrad.compiler.graph.index_algebra import value_in
 from glassgrad.compiler.lower.loops import For, Kernel, filled, numbered_loops, shared_locals
 
 ALIGNMENT = 64
@@ -34,6 +34,11 @@ class TasksByValue(NamedTuple):
         3
         """
         return max(0, _evaluated(self.formula, value))
+
+    @staticmethod
+    def read(row: Any) -> TasksByValue:
+        """From JSON, which has lists for tuples."""
+        return TasksByValue(*_tuples(row))
 
 
 VALUE = "value"
@@ -55,40 +60,51 @@ class BoxMap(NamedTuple):
     position: int                    # of the argument
     offset: int                      # bytes
     dtype: str
-    sizes: tuple[int, ...]           # of the axes, innermost first
+    sizes: tuple[Any, ...]           # of the axes, innermost first: ints, or (the position of a value, a formula of it)
     strides: tuple[int, ...]         # bytes, of all axes but the innermost
     counts: tuple[int, ...]
     swizzle: int                     # the copy's number of the permutation of lines
-    nbytes: int                      # of the argument
+    nbytes: Any                      # of the argument, likewise
+
+    def sizes_at(self, value: Callable[[int], int]) -> tuple[int, ...]:
+        """The sizes of the axes, by the values of arguments; none is 0, of which there is no map."""
+        return tuple([max(1, size_at(size, value)) for size in self.sizes])
 
 
-def launch_info(kernel: Kernel) -> LaunchInfo:
-    """What running a kernel takes: each phase with its number of tasks, shared slots and scratch."""
+def size_at(size: Any, value: Callable[[int], int]) -> int:
+    """A size of a map, by the values of arguments."""
+    return size if isinstance(size, int) else _evaluated(size[1], value(size[0]))
+
+
+def launch_info(kernel: Kernel, replayed: bool = False) -> LaunchInfo:
+    """What running a kernel takes: each phase with its number of tasks, shared slots and scratch. `replayed`: a launch
+    counts its tasks whenever it starts, so that they may follow a value that a replay changes."""
     phases, by_value = [], []
     for number, phase in enumerate(kernel.phases):
         loops, _ = numbered_loops(phase.body)
         phases.append((function_name(kernel, number), math.prod(loop.range.arg.size for loop in loops)))
         if loops and loops[0].stop is not None:
-            by_value += _tasks_by_value(number, loops)
+            by_value += _tasks_by_value(number, loops, replayed)
     shared = tuple(_nbytes(m) for m in shared_locals(kernel))
     return LaunchInfo(tuple(phases), shared, LocalLayout(kernel).scratch_bytes, tuple(by_value))
 
 
-def _tasks_by_value(phase: int, loops: list[For]) -> list[TasksByValue]:
-    """How many tasks of a phase have work, where its outermost loop ends at the one value that shapes depend on. Not
-    for variables of the user's: a replay changes their values without a new launch."""
+def _tasks_by_value(phase: int, loops: list[For], replayed: bool) -> list[TasksByValue]:
+    """How many tasks of a phase have work, where its outermost loop ends at the one value that shapes depend on.
+    Variables of the user's get other values in a replay."""
     stop, size, each = loops[0].stop, loops[0].range.arg.size, math.prod(f.range.arg.size for f in loops[1:])
     assert stop is not None
-    leaves = [n for n in stop.toposort() if n.op is not o.CONST and n.op.name not in _OPERATIONS]
-    if len(leaves) != 1 or not isinstance(leaves[0].arg, Measure) or not leaves[0].arg.symbol.exact:
+    found = value_in(stop)
+    if found is None or not (found.symbol.exact or replayed):
         return []
-    return [TasksByValue(phase, leaves[0].arg.slot, ("MUL", ("MIN", _formula(stop), size), each))]
+    return [TasksByValue(phase, found.slot, ("MUL", ("MIN", formula_of(stop), size), each))]
 
 
-def _formula(node: UOp) -> Any:
+def formula_of(node: UOp) -> Any:
+    """An expression of one value, as data."""
     if node.op is o.CONST:
         return node.arg
-    return (node.op.name, *map(_formula, node.src)) if node.src else VALUE
+    return (node.op.name, *map(formula_of, node.src)) if node.src else VALUE
 
 
 def _evaluated(formula: Any, value: int) -> int:
@@ -98,6 +114,10 @@ def _evaluated(formula: Any, value: int) -> int:
         return value
     name, left, right = formula
     return _OPERATIONS[name](_evaluated(left, value), _evaluated(right, value))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def function_name(kernel: Kernel, phase: int) -> str:

@@ -280,11 +280,6 @@ def _pack(name: str, info: LaunchInfo, compiled: bytes, moves: tuple[str, ...]) 
 def _unpack(data: bytes) -> Made:
     (length,) = struct.unpack_from("<I", data)
     name, phases, shared, scratch, by_value, moves = json.loads(data[4:4 + length])
-    cuts = tuple(TasksByValue(phase, argument, _tuples(formula)) for phase, argument, formula in by_value)
+    cuts = tuple(map(TasksByValue.read, by_value))
     info = LaunchInfo(tuple((f, t) for f, t in phases), tuple(shared), scratch, cuts)
     return name, info, data[4 + length:], tuple(moves)
-
-
-def _tuples(value: Any) -> Any:
-    """What JSON gives back as lists."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -15,7 +15,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import CUDA
-from glassgrad.compiler.render.launch_info import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap, size_at
 from glassgrad.runtime.gpu.driver_calls import DriverNames
 from glassgrad.runtime.gpu.driver_device import DriverDevice
 from glassgrad.runtime.gpu.driver_launch import DriverLaunch
@@ -147,46 +147,52 @@ class CudaLaunchWithMaps(DriverLaunch):
         self.memory = ctypes.create_string_buffer(_MAP_BYTES * len(maps) + _MAP_ALIGNED)
         first = -(-ctypes.addressof(self.memory) // _MAP_ALIGNED) * _MAP_ALIGNED
         self.map_addresses = [first + _MAP_BYTES * i for i in range(len(maps))]
-        self.described = [0] * len(maps)             # the address that each map holds
+        self.described: list[Any] = [None] * len(maps)        # the address and the sizes that each map holds
+        self.lengths = dict.fromkeys([size[0] for box in maps for size in box.sizes if not isinstance(size, int)])
+        self.given: list[int] = []                   # addresses and values that all maps were written for
         self.copies: dict[int, MemoryBlock] = {}     # argument: where it is copied to
         super().__init__(device, function, groups, threads, group_bytes, scalars, self.map_addresses)
-        self._start, self.call = self.call, self.call_with_maps
+        self.call = self.call_settled
 
     def settle(self) -> bool:
         if any(self.values[box.position] % _COPY_ALIGNED for box in self.maps):
             return False
-        self.write_maps()
-        return True
+        return super().settle()
 
-    def call_with_maps(self) -> int:
-        """Bring the maps up to date, and start it."""
-        self.write_maps()
-        return self._start()
-
-    def write_maps(self) -> None:
+    def bring_up_to_date(self) -> None:
+        """Write the maps that have changed."""
+        super().bring_up_to_date()
+        given = [*[self.values[box.position] for box in self.maps], *map(self.number, self.lengths)]
+        if given == self.given:
+            return
+        self.given = given
         for number, box in enumerate(self.maps):
             address = self.values[box.position]
             if address % _COPY_ALIGNED:
-                address = self.copied(box, address)
-            if address != self.described[number]:
-                self.describe(number, box, address)
+                address, self.given = self.copied(box, address), []        # each launch copies it
+            described = address, box.sizes_at(self.number)
+            if described != self.described[number]:
+                self.describe(number, box, *described)
 
-    def describe(self, number: int, box: BoxMap, address: int) -> None:
+    def describe(self, number: int, box: BoxMap, address: int, sizes: tuple[int, ...]) -> None:
         """Write a tensor map."""
-        rank = len(box.sizes)
+        rank = len(sizes)
         many = ctypes.c_uint64 * rank
         counts = (ctypes.c_uint32 * rank)
         self.driver.call("cuTensorMapEncodeTiled", ctypes.c_void_p(self.map_addresses[number]), _MAP_TYPES[box.dtype],
-                         rank, ctypes.c_void_p(address + box.offset), many(*box.sizes),
+                         rank, ctypes.c_void_p(address + box.offset), many(*sizes),
                          (ctypes.c_uint64 * (rank - 1))(*box.strides), counts(*box.counts), counts(*[1] * rank), 0,
                          box.swizzle, _LINES_FETCHED, 0)
-        self.described[number] = address
+        self.described[number] = address, sizes
 
     def copied(self, box: BoxMap, address: int) -> int:
         """The address of a copy that begins at a multiple of 16 bytes."""
+        nbytes, block = size_at(box.nbytes, self.number), self.copies.get(box.position)
+        if block is not None and block.nbytes < nbytes:
+            self.driver.memory.release(self.copies.pop(box.position))
         if box.position not in self.copies:
-            self.copies[box.position] = self.driver.memory.allocate(box.nbytes)
+            self.copies[box.position] = self.driver.memory.allocate(nbytes)
         to = self.copies[box.position].address
         self.driver.call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(address),
-                         ctypes.c_size_t(box.nbytes), None)
+                         ctypes.c_size_t(nbytes), None)
         return to

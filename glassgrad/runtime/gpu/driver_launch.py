@@ -18,8 +18,9 @@ from typing import Any
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.interrupts import interrupts_deferred
 from glassgrad.base.settings import settings
+from glassgrad.compiler.render.launch_info import TasksByValue
 from glassgrad.runtime.gpu.driver_calls import DriverCalls
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuPlan
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuPlan, groups_at
 
 __all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
 
@@ -33,20 +34,46 @@ class DriverLaunch:
                  scalars: Sequence[bool], more: Sequence[int] = ()):
         self.driver, self.scalars, self.function = driver, scalars, function
         self.groups, self.threads, self.group_bytes = groups, threads, group_bytes
+        self.tasks: TasksByValue | None = None     # by which groups are counted, at most so many; and for which value
+        self.most, self.counted_for = groups, -1
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
         # the address of a number is where its value lies; that of memory is itself the value
         self.pointers = (ctypes.c_void_p * max(1, len(scalars) + len(more)))(
             *[0 if scalar else first + 8 * i for i, scalar in enumerate(scalars)], *more)
         # starts it, and returns the driver's result; no Python function, because each costs as much as a driver's call
-        self.call: Callable[[], int] = partial(getattr(driver.library, driver.names.launch), function, groups, 1, 1,
-                                               threads, 1, 1, group_bytes, None, self.pointers, None)
+        self.call = self.launch = self.with_groups()
+
+    def with_groups(self) -> Callable[[], int]:
+        """The driver's call that starts so many groups."""
+        return partial(getattr(self.driver.library, self.driver.names.launch), self.function, self.groups, 1, 1,
+                       self.threads, 1, 1, self.group_bytes, None, self.pointers, None)
+
+    def follow(self, tasks: TasksByValue) -> None:
+        self.tasks, self.call = tasks, self.call_settled
+
+    def call_settled(self) -> int:
+        """Bring it up to date, and start it."""
+        self.bring_up_to_date()
+        return self.launch()
+
+    def bring_up_to_date(self) -> None:
+        """Count the groups that have something to do."""
+        if self.tasks is not None and self.counted_for != (value := self.number(self.tasks.argument)):
+            self.counted_for, self.groups = value, groups_at(self.tasks, value, self.most)
+            self.launch = self.with_groups()
+
+    def number(self, position: int) -> int:
+        """An argument that is a number."""
+        return ctypes.c_int64.from_address(self.pointers[position] or 0).value
 
     def places(self, position: int) -> tuple[Any, int]:
         return (self.pointers if self.scalars[position] else self.values), position
 
     def settle(self) -> bool:
-        """Bring arguments that are made of others up to date; whether the arguments are all that a launch needs."""
+        """Bring arguments that are made of others up to date, and the number of groups; whether that is all that a
+        launch needs."""
+        self.bring_up_to_date()
         return True
 
     def start(self) -> None:
@@ -119,7 +146,8 @@ class LaunchGraph:
                               fix="GPU_GRAPH=0 starts the kernels one by one") from error
 
     def update(self, number: int) -> None:
-        """Give a kernel the arguments that it has now."""
+        """Give a kernel the arguments and the groups that it has now."""
+        self._records[number].groups[0] = self._launches[number].groups
         self.driver.call(self.driver.names.set_kernel, self._instance, self._nodes[number],
                          ctypes.byref(self._records[number]))
 

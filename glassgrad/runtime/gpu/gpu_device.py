@@ -6,6 +6,7 @@ once, kept on disk, and launched in order. A subclass adds its memory, its compi
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import struct
@@ -21,7 +22,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect, Language
-from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo
+from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, TasksByValue
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.host_memory import readable
@@ -47,15 +48,35 @@ class Launch(Protocol):
     def start(self) -> None:
         """Start it behind whatever was started before; it may still run when this returns."""
 
+    def follow(self, tasks: TasksByValue) -> None:
+        """From now on, start only the groups that have something to do with the value of an argument."""
+
 
 class LaunchByAddress:
     """What launches have in common that look their arguments up by address when they start."""
+    tasks: TasksByValue | None = None
 
-    def __init__(self, device: Any, scalars: Sequence[bool]):
-        self.device, self.scalars, self.addresses = device, scalars, [0] * len(scalars)
+    def __init__(self, device: Any, groups: int, scalars: Sequence[bool]):
+        self.device, self.most, self.scalars, self.addresses = device, groups, scalars, [0] * len(scalars)
 
     def places(self, position: int) -> tuple[Any, int]:
         return self.addresses, position
+
+    def follow(self, tasks: TasksByValue) -> None:
+        self.tasks = tasks
+
+    @property
+    def groups(self) -> int:
+        """How many are started."""
+        tasks = self.tasks
+        if tasks is None:
+            return self.most
+        return groups_at(tasks, ctypes.c_int64.from_address(self.addresses[tasks.argument]).value, self.most)
+
+
+def groups_at(tasks: TasksByValue, value: int, most: int) -> int:
+    """How many groups a launch starts for a value: drivers do not start none."""
+    return max(1, min(most, tasks.at(value)))
 
 
 @dataclass(eq=False)
@@ -144,10 +165,11 @@ class GpuDevice(SearchedKernels, Backend):
     def loaded(self, ast: UOp, stored: bytes) -> GpuProgram:
         """The program of a kernel that was compiled, now or earlier."""
         (length,) = struct.unpack_from("<I", stored)
-        name, phases, shared, scalars, maps, moves = json.loads(stored[4:4 + length])
+        name, phases, shared, scalars, maps, by_value, moves = json.loads(stored[4:4 + length])
         functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
         tuned = self.tuned(ast)
-        return GpuProgram(name, functions, tuple(map(tuple, phases)), LaunchInfo((), tuple(shared), 0),
+        return GpuProgram(name, functions, tuple(map(tuple, phases)),
+                          LaunchInfo((), tuple(shared), 0, tuple(map(TasksByValue.read, by_value))),
                           (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast),
                           tuple(moves), tuned.speedup if tuned is not None else 0.0)
 
@@ -169,7 +191,7 @@ class GpuDevice(SearchedKernels, Backend):
         if size > self.largest_block:
             raise block_too_large(self.name, size, self.largest_block)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
-                           [p.arg.scalar for p in params], launch.maps, kernel.moves]).encode()
+                           [p.arg.scalar for p in params], launch.maps, launch.info.by_value, kernel.moves]).encode()
         return head, built.source, lines_of(ast)
 
     def _refuse_missing_types(self, ast: UOp) -> None:
@@ -230,6 +252,8 @@ class GpuPlan(DevicePlan):
         for program, uses in zip(programs, slots):
             made = [device.prepare(function, groups, threads, group_bytes, program.scalars, program.maps)
                     for function, (_, groups, threads, group_bytes) in zip(program.functions, program.phases)]
+            for tasks in program.info.by_value:
+                made[tasks.phase].follow(tasks)
             self.launches.append(made)
             self.wires += [(slot, *launch.places(position)) for launch in made for position, slot in enumerate(uses)]
         self.flat: list[Any] = [launch for made in self.launches for launch in made]

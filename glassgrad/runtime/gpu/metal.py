@@ -261,9 +261,9 @@ class MetalLaunch(LaunchByAddress):
 
     def __init__(self, device: MetalDevice, pipeline: int, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
-        super().__init__(device, scalars)
+        super().__init__(device, groups, scalars)
         self.pipeline, self.group_bytes = pipeline, -(-group_bytes // 16) * 16
-        self.groups, self.threads = Size(groups, 1, 1), Size(threads, 1, 1)
+        self.threads = Size(threads, 1, 1)
 
     def start(self) -> None:
         device, send, memory = self.device, self.device.objc.send, self.device.memory
@@ -281,6 +281,7 @@ class MetalLaunch(LaunchByAddress):
             if self.group_bytes:
                 send(encoder, "setThreadgroupMemoryLength:atIndex:", self.group_bytes, 0, returns=None)
             # - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads;
-            send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", self.groups, self.threads, returns=None)
+            send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", Size(self.groups, 1, 1), self.threads,
+                 returns=None)
             send(encoder, "endEncoding", returns=None)
             device.commit(command_buffer)

@@ -134,10 +134,10 @@ class OpenclLaunch(LaunchByAddress):
 
     def __init__(self, device: OpenclDevice, function: Any, groups: int, threads: int, group_bytes: int,
                  scalars: Sequence[bool]):
-        super().__init__(device, scalars)
+        super().__init__(device, groups, scalars)
         self.group_bytes = group_bytes
         self.kernel = device.cl.Kernel(function.program, function.function_name)
-        self.range, self.group = (groups * threads,), (threads,)
+        self.threads = threads
         self.event: Any = None
 
     def start(self) -> None:
@@ -156,6 +156,7 @@ class OpenclLaunch(LaunchByAddress):
             set_arg(at, self.device.cl.LocalMemory(self.group_bytes))
         cl = self.device.cl
         try:
-            self.event = cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.range, self.group)
+            self.event = cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, (self.groups * self.threads,),
+                                                      (self.threads,))
         except cl.Error as error:
             raise failure(cl, error, f"launch the kernel {self.kernel.function_name}") from None

@@ -180,10 +180,9 @@ class WebgpuLaunch(LaunchByAddress):
     """An entry point with the addresses of its arguments, and their bindings while these stay the same."""
 
     def __init__(self, device: WebgpuDevice, function: tuple[Any, ...], groups: int, scalars: Sequence[bool]):
-        super().__init__(device, scalars)
+        super().__init__(device, groups, scalars)
         self.pipeline, self.layout, self.numbers = function
-        most_groups = device.limits["max-compute-workgroups-per-dimension"]
-        self.groups = (min(groups, most_groups), -(-groups // most_groups))
+        self.most_in_row = device.limits["max-compute-workgroups-per-dimension"]
         self.bound: list[int | bytes] = [-1]          # addresses and numbers that `group` binds
         self.group: Any = None
 
@@ -192,7 +191,8 @@ class WebgpuLaunch(LaunchByAddress):
         with self.device.errors:
             if given != self.bound:
                 self.group, self.bound = self.bind(given), given
-            self.device.collected.append((self.pipeline, self.group, self.groups))
+            rows = min(self.groups, self.most_in_row), -(-self.groups // self.most_in_row)
+            self.device.collected.append((self.pipeline, self.group, rows))
             if len(self.device.collected) >= MOST_LAUNCHES:
                 self.device.submit()
 

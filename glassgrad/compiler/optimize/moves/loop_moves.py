@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply, operation,
                                                     substitute_index)
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const, identity
@@ -276,7 +276,9 @@ def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp)
 
 @move(lambda body, count: body)
 def spread(body: list[Statement], count: int) -> list[Statement]:
-    """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }"""
+    """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }
+
+    Where a loop ends at a value the first task does the rest: there is one, however short the loop is."""
     loop = body[0]
     if not isinstance(loop, For) or count < 2 or loop.range.arg.size < 2 or loop.kind not in (LOOP, TASK):
         return body
@@ -284,10 +286,12 @@ def spread(body: list[Statement], count: int) -> list[Statement]:
     if split.kind != TASK:
         return body
     if len(body) > 1:
-        if split.stop is not None:         # the rest is done even where the loop has nothing to do
-            split = For(split.range, TASK, [If(less(split.range, split.stop), split.body)])
-        last = less(index(split.range.arg.size - 2), split.range)
-        split.body = [*split.body, If(last, body[1:])]
+        does_rest = less(index(split.range.arg.size - 2), split.range)
+        if split.stop is not None:
+            own = If(less(split.range, split.stop), split.body)
+            split = For(split.range, TASK, [own], operation(o.MAX, split.stop, index(1)))
+            does_rest = less(split.range, index(1))
+        split.body = [*split.body, If(does_rest, body[1:])]
     return [split]
 
 

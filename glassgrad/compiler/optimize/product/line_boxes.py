@@ -104,7 +104,7 @@ class LineFactor(BoxFactor):
     def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
         """The lines of so many columns and rows, the first ones given by the values of all loops."""
         channels, pitch = self.lines.channels, self.row_size * self.lines.channels
-        height, step = self.rows
+        height, step = self.rows.size, self.rows.stride
         constant, terms = self.image.coordinates[-2]
         before = -(min(0, self.image.reads[-2][0]) // step)                       # steps outside of the image, above it
         at = substitute_index(build(constant + before * step, terms), places, {})

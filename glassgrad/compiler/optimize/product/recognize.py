@@ -35,7 +35,8 @@ class Product:
     k: list[UOp]
     total: UOp                    # the register that is summed into
     epilogue: list[Statement]
-    stops: dict[UOp, UOp] = field(default_factory=dict)   # of loops of the batch, or of K, that end at a value
+    stops: dict[UOp, UOp] = field(default_factory=dict)   # of loops that end at a value: of the batch, or of K; of M
+                                                          # and N where `recognize_ended` found it
 
     @property
     def k_stop(self) -> UOp | None:
@@ -128,6 +129,16 @@ def recognize(body: list[Statement]) -> Product | None:
     return found if found.m else found.swapped()
 
 
+def recognize_ended(body: list[Statement]) -> Product | None:
+    """The same where loops end at values: those of M and N are loops of M and N still, and `stops` says where."""
+    loops, inner = task_loops(body)
+    ends = {f.range: f.stop for f in loops if f.stop is not None}
+    product = recognize(moves.around([For(f.range, f.kind, []) for f in loops], inner))
+    if product is None or not {*ends} <= {*product.m, *product.n} or any(ranges_of(stop) for stop in ends.values()):
+        return None
+    return replace(product, stops={**product.stops, **ends})
+
+
 def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     """for i in n: ..i // c..  ->  for g in n/c: for i in c: ..g..      refuses: nothing is divided"""
     loops, inner = task_loops(body)
@@ -196,10 +207,21 @@ class FlatAxis:
     size: int
     pitch: int = 0
     height: int = 0
+    stop: UOp | None = None       # where it ends, if only the running kernel can tell
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
         return FlatAxis(loops, count(loops))
+
+    def ending(self, stops: dict[UOp, UOp]) -> FlatAxis:
+        """The same axis where its outermost loop ends at a value."""
+        first = self.parts[0]
+        return self if first not in stops else \
+            replace(self, stop=multiply(stops[first], self.size // first.arg.size))
+
+    def pieces(self, size: int) -> UOp | None:
+        """How many pieces of a size it has, if only the running kernel can tell."""
+        return None if self.stop is None else divide(add(self.stop, index(size - 1)), size)
 
     @property
     def row(self) -> int:

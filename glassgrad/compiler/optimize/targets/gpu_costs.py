@@ -132,6 +132,7 @@ MOST_STAGES = 8          # of copies that are on their way
 STAGE_BYTES = 1024       # that stages begin at multiples of: so many lines, which are permuted together
 PERMUTED = 8
 UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
+SHARES_OF_LENGTHS = 1, 2, 4, 8    # of the longest one: tiles for all lengths are chosen by how long these take
 TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
 MEMORY_RATE = 2400       # bytes a cycle that the device's memory reads and stores
 COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of

@@ -7,19 +7,24 @@ which the launch makes on the host (`box_maps`). What a matrix unit is called is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import add, bounds, build, index, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, bounds, build, index, linear, modulo, multiply, size_index,
+                                                    substitute_index, value_in)
+from glassgrad.compiler.graph.op_arguments import Measure
+from glassgrad.compiler.graph.symbolic import Symbol, memory_size
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes,
                                             For, Kernel, Store, Turn, ranges_of, walk)
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit, Swizzled
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of, unit_of, units_here
 from glassgrad.compiler.render.gpu.register_mma import RegisterSteps
-from glassgrad.compiler.render.launch_info import BoxMap
+from glassgrad.compiler.render.launch_info import BoxMap, formula_of
 
 WARP = 32
 WORD_BYTES = 16      # of a line that a permutation keeps together
@@ -89,7 +94,12 @@ def box_maps(kernel: Kernel, slots: dict[UOp, int]) -> list[BoxMap]:
     """The tensor maps of a kernel, each once."""
     boxes = [brought(box, s.cluster) for phase in kernel.phases for s in walk(phase.body) if isinstance(s, CopyBoxes)
              for box in s.boxes]
-    return list(dict.fromkeys(_box_map(box, slots) for box in boxes))
+    values = _values(kernel)
+    return list(dict.fromkeys(_box_map(box, slots, values) for box in boxes))
+
+
+def _values(kernel: Kernel) -> dict[Symbol, UOp]:
+    return {p.arg.symbol: p for p in kernel.params if isinstance(p.arg, Measure)}
 
 
 def brought(box: Box, cluster: UOp | None) -> Box:
@@ -105,12 +115,23 @@ def brought(box: Box, cluster: UOp | None) -> Box:
                         to=add(box.to, multiply(rank, box.counts[0])))
 
 
-def _box_map(box: Box, slots: dict[UOp, int]) -> BoxMap:
+def _box_map(box: Box, slots: dict[UOp, int], values: dict[Symbol, UOp]) -> BoxMap:
     source, size = box.source, box.source.dtype.itemsize
-    elements = source.arg.size if source.op is o.LOCAL else source.size
+    elements = source.arg.size if source.op is o.LOCAL else math.prod(map(memory_size, source.arg.shape))
     return BoxMap(source.arg.slot if source.op is o.PARAM else slots[source], box.offset * size, source.dtype.name,
-                  tuple([a.size for a in box.axes]), tuple([a.stride * size for a in box.axes[1:]]), box.counts,
-                  Swizzled().copy_code, elements * size)
+                  tuple([_length(index(a.size) if a.stop is None else a.stop) for a in box.axes]),
+                  tuple([a.stride * size for a in box.axes[1:]]), box.counts, Swizzled().copy_code,
+                  _length(size_index(elements * size, values)))
+
+
+def _length(expression: UOp) -> int | tuple[int, Any]:
+    """A number, or the position of the value that it follows, and its formula."""
+    if expression.op is o.CONST:
+        return int(expression.arg)
+    value = value_in(expression)
+    if value is None:
+        raise Bug(f"a matrix that boxes are copied from is as long as {expression}: no formula of one value")
+    return value.slot, formula_of(expression)
 
 
 @dataclass
@@ -156,6 +177,7 @@ class Asynchronous:
 
     def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str, threads: int):
         self.f, self.slots, self.maps, self.wait = function, slots, box_maps(kernel, slots), wait
+        self.values = _values(kernel)
         self.warps = threads // WARP
         self.several = len({s.register for s in walk(function.body) if isinstance(s, Accumulate)
                             and function.is_matrix(s.register)}) > 1          # sums of the unit
@@ -221,7 +243,7 @@ class Asynchronous:
             box = brought(whole, s.cluster)
             name = self.box_copy(len(box.axes), 1 if box is whole else self.cluster)
             at = ", ".join(f"(int)({self.value(e)})" for e in box.first)
-            which = self.maps.index(_box_map(box, self.slots))
+            which = self.maps.index(_box_map(box, self.slots, self.values))
             lines.append(f"{name}(shared_at({base} + {self.value(box.to)}), &map{which}, round, {at});")
         if s.by_last:
             self.f.line(f"if (comes_last(shared_at(arrived + {self.stage(s.round)}), {self.warps}, thread)) {{")

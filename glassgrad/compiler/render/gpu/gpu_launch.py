@@ -30,7 +30,7 @@ class GpuLaunch:
 
 def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
     """What running a kernel takes, on a device whose groups have so much memory of their own."""
-    info = launch_info(kernel)
+    info = launch_info(kernel, replayed=True)
     threads = [group_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
     in_global = scratch_is_global(kernel, info.scratch_bytes, group_bytes)
@@ -40,7 +40,7 @@ def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
                     for (name, tasks), t, n in zip(info.phases, threads, in_group)])
     most = max((groups for _, groups, _, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if in_global else info.shared
-    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, layout.slots)))
+    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0, info.by_value), tuple(box_maps(kernel, layout.slots)))
 
 
 def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:

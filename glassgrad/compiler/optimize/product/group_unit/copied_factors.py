@@ -75,7 +75,7 @@ class Factor:
             size = at_once
         found = []
         for i in range(0, size, at_once):
-            own, sums = _along(self.own, add(position, index(i))), _along(self.sum, k)
+            own, sums = _along(self.own, add(position, index(i)), self.axis), _along(self.sum, k, self.k)
             first, second = (sums, own) if self.along_k else (own, sums)
             sides = [first[0], second[0], *first[1:], *second[1:], *outer]
             counts = (line, at_once, *[1] * (len(sides) - 2))
@@ -130,11 +130,12 @@ def digits(terms: Terms, whole: UOp, line: int) -> list[Digit]:
     return found if follow and all(end % line == 0 for end in ends[:-1]) else []
 
 
-def _along(parts: list[Digit], at: UOp) -> list[tuple[Axis, UOp]]:
+def _along(parts: list[Digit], at: UOp, axis: FlatAxis) -> list[tuple[Axis, UOp]]:
     """The axes of a box along a counter, and where it begins on each; the last one may lie past the end."""
     places = [divide(at, d.begin) for d in parts]
     inside = [modulo(place, d.size) for place, d in zip(places[:-1], parts)]
-    return [(Axis(d.size, d.stride), place) for d, place in zip(parts, [*inside, places[-1]])]
+    stops = [*[None] * len(inside), axis.pieces(parts[-1].begin)]
+    return [(Axis(d.size, d.stride, stop), place) for d, place, stop in zip(parts, [*inside, places[-1]], stops)]
 
 
 def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \

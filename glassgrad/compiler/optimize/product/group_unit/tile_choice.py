@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import bounds, value_in
 from glassgrad.compiler.lower.loops import ranges_of
 from glassgrad.compiler.optimize.product.group_unit.copied_factors import Factor, in_place
 from glassgrad.compiler.optimize.product.group_unit.joined_groups import joined_groups
@@ -54,9 +55,12 @@ class GroupUnitPlan:
         n, outside_n = flat_axis(p.n, p.epilogue, "n")
         units = [u for u in target.units
                  if (u.left, u.right, u.total, u.lines) == (unit.left, unit.right, unit.total, unit.lines)]
-        plan = GroupUnitPlan(p, target, units, m, n, FlatAxis.of(p.k), [*p.batch, *outside_m, *outside_n], left, right)
+        m, n, k = (axis.ending(p.stops) for axis in (m, n, FlatAxis.of(p.k)))
+        plan = GroupUnitPlan(p, target, units, m, n, k, [*p.batch, *outside_m, *outside_n], left, right)
         if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
+        if p.stops:
+            return plan if plan.ends_at_values() else None
         joined = joined_groups(p, unit.rows)
         if joined is not None and (found := GroupUnitPlan.of(joined, target)) is not None and found.images[1]:
             return found
@@ -68,6 +72,21 @@ class GroupUnitPlan:
         stored = any(image is None and swells(factor, loops + p.k)
                      for image, factor, loops in zip(plan.images, (left, right), (p.m, p.n)))
         return None if stored else plan
+
+    @property
+    def ends(self) -> list[FlatAxis]:
+        """The axes that end at values."""
+        return [axis for axis in (self.m, self.n, self.k) if axis.stop is not None]
+
+    def ends_at_values(self) -> bool:
+        """Whether tiles can end at values: those of the loops that are the outermost of M, N and K, at a formula of one
+        value each, with the factors along them copied as they lie."""
+        lie = all(factor or axis.stop is None and self.k.stop is None
+                  for factor, axis in zip(self.placed(), (self.m, self.n)))
+        some = self.k.stop is None or bounds(self.k.stop)[0] > 0          # a sum of nothing has no step
+        known = all(axis.stop is not None and value_in(axis.stop) for axis in self.ends)
+        return lie and some and known and {*self.product.stops} == {axis.parts[0] for axis in self.ends} and \
+            not self.out_of_order and min(self.m.size, self.n.size) >= gpu.THIN_SIDE
 
     def stores_little(self) -> bool:
         """Whether each factor is copied as it lies, or is small beside the other one."""
@@ -141,27 +160,37 @@ class GroupUnitPlan:
         return [image or factor for image, factor in zip(self.images, readable)]
 
     def own(self) -> Tiling:
-        """The recipe's own choice: the tile with which the whole product takes least time."""
+        """The recipe's own choice: the tile with which the whole product takes least time; where axes end at values,
+        short, middle and long ones together."""
         left, right = self.placed()
         in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
-        operations = epilogue_operations(self.product)
-
-        def time(c: Tiling) -> tuple[float, int]:
-            unit = self.unit(c)
-            rows, columns = c.rows * unit.rows, unit.columns
-            tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
-                       and c.stages <= self.stages(c.rows, unit, n))
-            steps = -(-self.k.size // (self.line(unit) * c.k_parts))
-            tiles = self.tiles(c.rows, unit) * c.k_parts
-            joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
-            processors = self.target.few_tasks // 2
-            joined += gpu.unit_epilogue_time(tiles, tile, c.rows * unit.threads, processors, operations)
-            if c.stay:
-                return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two) + joined, -c.stages
-            return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined, -c.stages
         narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then a few threads alone store for long
-        return min([c for c in self.others() if (c.cluster == 1 or in_two[1])
-                    and not (c.stay and c.rows == 1 and narrow)], key=time)
+        found = [c for c in self.others() if (c.cluster == 1 or in_two[1])
+                 and not (c.stay and c.rows == 1 and narrow)]
+        lengths = [self.shorter(share) for share in gpu.SHARES_OF_LENGTHS] if self.ends else [self]
+        return min(found, key=lambda c: (sum(plan.time(c, in_two) for plan in lengths), -c.stages))
+
+    def shorter(self, share: int) -> GroupUnitPlan:
+        """The same with so small a share of the axes that end at values."""
+        m, n, k = (axis if axis.stop is None else replace(axis, size=-(-axis.size // share))
+                   for axis in (self.m, self.n, self.k))
+        return replace(self, m=m, n=n, k=k)
+
+    def time(self, c: Tiling, in_two: tuple[bool, bool]) -> float:
+        """How long the product takes; `in_two`: whether lines of each factor lie in two lines of the cache."""
+        unit = self.unit(c)
+        rows, columns = c.rows * unit.rows, unit.columns
+        tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
+                   and c.stages <= self.stages(c.rows, unit, n))
+        steps = -(-self.k.size // (self.line(unit) * c.k_parts))
+        tiles = self.tiles(c.rows, unit) * c.k_parts
+        joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
+        processors = self.target.few_tasks // 2
+        operations = epilogue_operations(self.product)
+        joined += gpu.unit_epilogue_time(tiles, tile, c.rows * unit.threads, processors, operations)
+        if c.stay:
+            return gpu.unit_stay_time(tiles, steps, tile[:2], processors, in_two) + joined
+        return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined
 
     def others(self) -> list[Tiling]:
         """Every tile; groups that stay where a processor has one at once; and clusters."""
@@ -185,7 +214,7 @@ class GroupUnitPlan:
         K add zeros."""
         steps, processors = -(-self.k.size // self.line(unit)), self.target.few_tasks // 2
         most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART, gpu.MOST_PARTS)
-        if most < gpu.UNIT_PARTS:
+        if most < gpu.UNIT_PARTS or self.ends:
             return 1
         even = next(p for p in range(most, 0, -1) if steps % p == 0)
         return even if even >= gpu.EVEN_PARTS * most else -(-steps // -(-steps // most))
@@ -239,6 +268,8 @@ class GroupUnitPlan:
         most = gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)
         if not min(2, -(-self.k.size // self.line(unit))) <= c.stages <= most:
             return "stages do not fit the memory of a group, or are more than the steps of K"
+        if self.ends and (c.cluster > 1 or c.stay or c.k_parts > 1):
+            return "tiles that end at values are a group each, alone"
         if c.cluster > 1:
             return self.refuses_cluster(c)
         if not c.stay:
@@ -251,7 +282,12 @@ class GroupUnitPlan:
 
     def apart(self, c: Tiling) -> bool:
         """Whether a second phase stores the results: of parts of K, or of columns that do not lie side by side."""
-        return c.k_parts > 1 or self.n.parts[-1].arg.size > 1 and \
+        return c.k_parts > 1 or self.out_of_order
+
+    @property
+    def out_of_order(self) -> bool:
+        """Whether columns do not lie side by side where they are stored, nor rows."""
+        return self.n.parts[-1].arg.size > 1 and \
             neighbours_stored(self.product, self.n) == neighbours_stored(self.product, self.m) == 1
 
     def refuses_cluster(self, c: Tiling) -> str | None:

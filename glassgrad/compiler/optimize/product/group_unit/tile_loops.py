@@ -18,7 +18,7 @@ from __future__ import annotations
 from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, less, modulo, multiply
 from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, If, Statement, counter, load, local, register)
+                                            CopyBoxes, For, If, Statement, counter, load, local, register, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
@@ -36,7 +36,7 @@ def on_group_unit(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
     """The phases, and the loops that add up parts of K; refuses (None) what has no unit for its types, or is too small
     to repay it."""
-    if not target.units or product.stops or not product.n:
+    if not target.units or not product.n:
         return None
     product = product.with_neighbours_right()
     plan = GroupUnitPlan.of(product, target)
@@ -63,9 +63,11 @@ class GroupUnitTile:
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
         if c.stay or c.cluster > 1:                               # tiles are numbered: no group of them is shorter
             together = next(n for n in range(together, 0, -1) if tiles_m % n == 0 and n % c.cluster == 0)
+        if self.m.stop is not None and -(-self.n.size // self.width) <= plan.target.few_tasks // 2:
+            together = tiles_m                      # what runs at once has all columns: no group past the value starts
         self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together // c.cluster)
         self.cluster = counter("mc", c.cluster)
-        self.task_n, self.tiles_m = counter("nb", -(-self.n.size // self.width)), tiles_m
+        self.task_n = counter("nb", -(-self.n.size // self.width))
         tile = add(multiply(one(self.group), together), add(multiply(one(self.in_group), c.cluster), one(self.cluster)))
         self.first_m = multiply(tile, self.height)
         self.first_n = multiply(one(self.task_n), self.width)
@@ -76,6 +78,12 @@ class GroupUnitTile:
         self.stage_size = plan.stage_size(c)
         self.memory = local("stages", self.unit.left, self.stages * self.stage_size)
         self.apart = plan.apart(c)
+        self.steps_now = plan.k.pieces(self.line) or index(self.steps)
+        tiles = self.m.pieces(self.height)
+        self.tiles_left = left_of(tiles_m, together, self.group) if tiles is None else \
+            add(tiles, multiply(one(self.group), -together))
+        ends = {self.group: self.m.pieces(self.height * together), self.task_n: self.n.pieces(self.width)}
+        self.ends = {r: stop for r, stop in ends.items() if stop is not None}
         small = rounded_to(self.product) if c.k_parts == 1 else None
         self.parts = Parts(small or self.unit.total, c.k_parts, self.outer, self.m, self.n, self.product)
 
@@ -83,13 +91,15 @@ class GroupUnitTile:
         """The phases, and the loops that add up the parts of K."""
         body: list[Statement] = [*self.in_unit([Assign(self.total, const(0, self.unit.total))]), *self.sums(),
                                  AwaitSteps(0), Barrier(), *self.epilogue()]
-        stop = left_of(self.tiles_m, self.in_group.arg.size, self.group) if self.cluster.arg.size == 1 else None
+        stop = self.tiles_left if self.cluster.arg.size == 1 else None
         if self.stay:
             tasks = self.staying()
         else:
             body = nested([self.cluster], body, TASK)
             body = [For(self.in_group, TASK, body, stop)] if self.in_group.arg.size > 1 else body
             tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
+            for loop in task_loops(tasks)[0]:
+                loop.stop = self.ends.get(loop.range, loop.stop)
         joined = self.parts.joined() if self.apart else []
         return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
@@ -103,9 +113,12 @@ class GroupUnitTile:
         later = add(one(step), index(ahead))
         body = self.step(one(step))
         if self.steps > ahead:
-            body.append(If(less(later, index(self.steps)), [self.copies(later, later)]))
-        return [*nested([first], [self.copies(one(first), one(first))]),
-                *([For(step, LOOP, body)] if self.steps > 1 else body)]
+            body.append(If(less(later, self.steps_now), [self.copies(later, later)]))
+        begin: list[Statement] = [self.copies(one(first), one(first))]
+        stop = None if self.plan.k.stop is None else self.steps_now
+        if stop is not None and ahead > 1:
+            begin = [If(less(first, stop), begin)]
+        return [*nested([first], begin), *([For(step, LOOP, body, stop)] if self.steps > 1 else body)]
 
     def step(self, round_: UOp) -> list[Statement]:
         """A step of the unit on what a round has brought; after it the stage of the step before it is free."""

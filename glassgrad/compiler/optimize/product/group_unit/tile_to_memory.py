@@ -7,7 +7,7 @@ neighbouring pieces of a line, whatever the unit's layout is. Does not know whic
 from __future__ import annotations
 
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply
 from glassgrad.compiler.lower.loops import (LANE, TILE, UNIT, For, Statement, Store, counter, expressions, load, local,
                                             walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -30,7 +30,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
         m, n, row, column = n, m, column, row                     # lines go along M, as those of the result do
     (axis_m, first_m), (axis_n, first_n) = m, n
     height, width = row.arg.size, column.arg.size
-    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n)
+    columns = axis_n.row if parts is not None else neighbours_stored(product, axis_n) if axis_n.stop is None else 1
     across = parts is None and height % 32 == 0 and _continues(product, axis_m, columns)
     pitch = width + (gpu.UNIT_PAD // 2 if across else gpu.UNIT_PAD)         # threads read one column, or one line
     small = rounded_to(product) if parts is None or parts[0].part.arg.size == 1 else None
@@ -50,8 +50,7 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
         line, part = divide(at, along), modulo(at, along)
     begin = multiply(part, piece)
     at_m, at_n = add(first_m, line), add(first_n, begin)
-    gate = both(moves.below(at_m, axis_m.size) if axis_m.size % height else None,
-                moves.below(at_n, axis_n.size) if axis_n.size % width else None)
+    gate = both(_inside(axis_m, at_m, height), _inside(axis_n, at_n, width))
     gate = both(gate, both(axis_m.gate(at_m), axis_n.gate(at_n)))
     result = load(tile, add(add(add(multiply(line, pitch), begin), one(each)), start))
     if parts is None:
@@ -62,6 +61,13 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     pieces = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
     ahead = read_ahead(pieces, most=4)
     return [*keep, *(ahead if ahead is not pieces else read_next(pieces, most=4))]
+
+
+def _inside(axis: FlatAxis, at: UOp, tile: int) -> UOp | None:
+    """Whether a position is not past the end of an axis; None where no tile goes there."""
+    if axis.stop is not None:
+        return less(at, axis.stop)
+    return moves.below(at, axis.size) if axis.size % tile else None
 
 
 def epilogue_operations(product: Product) -> int:
