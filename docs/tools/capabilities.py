@@ -23,7 +23,7 @@ CAPABILITIES = {
         "compiler/optimize/plain/scans.py", "compiler/optimize/plain/scatters.py",
         "compiler/optimize/plain/transposed_copies.py", "compiler/optimize/moves/read_ahead.py",
         "compiler/render/gpu/wide_access.py", "compiler/render/gpu/skipped_rounding.py",
-        "compiler/render/gpu/counter_width.py", "compiler/lower/one_term.py"),
+        "compiler/render/gpu/counter_width.py", "compiler/lower/one_hot_sums.py"),
     "WebAssembly": ("compiler/render/wasm", "runtime/wasm"),
     "WebGPU": ("compiler/render/wgsl", "compiler/render/gpu/loop_iteration_limit.py", "runtime/gpu/webgpu.py"),
     "AMD and Metal": ("runtime/gpu/hip.py", "runtime/gpu/metal.py"),
