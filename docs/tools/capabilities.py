@@ -16,7 +16,8 @@ CAPABILITIES = {
         "compiler/optimize/chained_matmuls.py", "compiler/optimize/chained_matmul_pipeline.py",
         "compiler/optimize/boxed_tasks.py", "compiler/optimize/box_copies.py",
         "compiler/render/gpu/async_copies_and_mma.py", "compiler/optimize/redundant_phases.py",
-        "compiler/render/gpu/fragment_layout.py", "compiler/render/gpu/register_mma.py", "compiler/check/copies_in_flight.py"),
+        "compiler/render/gpu/fragment_layout.py", "compiler/render/gpu/register_mma.py",
+        "compiler/check/copies_in_flight.py"),
     "rows, scans, scatters and copies by groups of GPU threads": (
         "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/short_row_sums.py",
         "compiler/optimize/plain/held_rows.py",
