@@ -205,8 +205,7 @@ def fusion(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/kernel_groups.py")
 def kernel_groups(work: GraphWork) -> None:
     """Decide which stored values share a kernel, and order kernels so that few values are in memory at a time."""
-    work.groups = group_results(work.stored, set(work.sinks), work.beside, work.limits.few_rows,
-                                work.limits.buffers, work.limits.side_by_side)
+    work.groups = group_results(work.stored, set(work.sinks), work.beside, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernels.py")
