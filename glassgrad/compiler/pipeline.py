@@ -68,7 +68,6 @@ class KernelWork:
     ast: UOp | None                                   # SINK of STOREs over PARAMs
     target: Target
     language: str = ""                                # "llvm", "c", "plain c", "wasm", "wat", or a GPU dialect's name
-    products: bool = True                             # whether contractions get tiles and packed panels
     plain: bool = False                               # leave the loops as they are, as under NOOPT=1
     moves: Sequence[str] | None = None                # to apply instead of the recipe's own
     decisions: Decisions | None = None                # the moves that were applied, and what else was possible
@@ -235,7 +234,7 @@ def optimize(work: KernelWork) -> None:
     from glassgrad.compiler.optimize.decisions import Decisions
     from glassgrad.compiler.optimize.recipes import decide
     work.decisions = Decisions(work.moves)
-    work.loops = decide(work.kernel, work.target, work.decisions, work.products)
+    work.loops = decide(work.kernel, work.target, work.decisions)
     work.decisions.finish()
 
 
