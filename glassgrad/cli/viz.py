@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from glassgrad.base.errors import InputError
-from glassgrad.conformance.child import check_script
+from glassgrad.conformance.child_process import check_script
 from glassgrad.viz.session import begin
 
 

@@ -68,7 +68,6 @@ class KernelWork:
     ast: UOp | None                                   # SINK of STOREs over PARAMs
     target: Target
     language: str = ""                                # "llvm", "c", "plain c", "wasm", "wat", or a GPU dialect's name
-    products: bool = True                             # whether contractions get tiles and packed panels
     plain: bool = False                               # leave the loops as they are, as under NOOPT=1
     moves: Sequence[str] | None = None                # to apply instead of the recipe's own
     decisions: Decisions | None = None                # the moves that were applied, and what else was possible
@@ -214,8 +213,7 @@ def fusion(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/kernel_groups.py")
 def kernel_groups(work: GraphWork) -> None:
     """Decide which stored values share a kernel, and order kernels so that few values are in memory at a time."""
-    work.groups = group_results(work.stored, set(work.sinks), work.beside, work.limits.few_rows,
-                                work.limits.buffers, work.limits.side_by_side)
+    work.groups = group_results(work.stored, set(work.sinks), work.beside, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernels.py")
@@ -245,7 +243,7 @@ def optimize(work: KernelWork) -> None:
     from glassgrad.compiler.optimize.decisions import Decisions
     from glassgrad.compiler.optimize.recipes import decide
     work.decisions = Decisions(work.moves)
-    work.loops = decide(work.kernel, work.target, work.decisions, work.products)
+    work.loops = decide(work.kernel, work.target, work.decisions)
     work.decisions.finish()
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from glassgrad.base.errors import InputError
 from glassgrad.conformance.case import Case
-from glassgrad.conformance.element_types import element_types
-from glassgrad.conformance.memory import copies
-from glassgrad.conformance.programs import jit, random_numbers, training
-from glassgrad.conformance.values import contractions, elementwise, reductions, views
+from glassgrad.conformance.copy_checks import copies
+from glassgrad.conformance.element_type_checks import element_types
+from glassgrad.conformance.op_checks import contractions, elementwise, reductions, views
+from glassgrad.conformance.program_checks import jit, random_numbers, training
 
 
 @dataclass(frozen=True)

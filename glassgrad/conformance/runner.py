@@ -20,7 +20,7 @@ from typing import IO
 from glassgrad.base.errors import DeviceError
 from glassgrad.conformance.case import CRASHED, HUNG, NOT_RUN, CheckResult, check
 from glassgrad.conformance.check_groups import Grade, chosen
-from glassgrad.conformance.child import load_devices
+from glassgrad.conformance.child_process import load_devices
 from glassgrad.conformance.report import TABLE_HEAD, Report
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
@@ -80,7 +80,7 @@ class _Child:
 
     def __init__(self, device: str, group: str, first: str, script: str):
         self.hung = False
-        words = [sys.executable, "-m", "glassgrad.conformance.child", device, group, first, script]
+        words = [sys.executable, "-m", "glassgrad.conformance.child_process", device, group, first, script]
         self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, env=_environment())
         self.printed: list[str] = []

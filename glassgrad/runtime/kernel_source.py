@@ -27,20 +27,20 @@ class Built(NamedTuple):
     decisions: Decisions | None          # how it was optimized; None under NOOPT=1
 
 
-def kernel_of(ast: UOp, target: Target, products: bool = True, say: bool = False, moves: Sequence[str] | None = None,
+def kernel_of(ast: UOp, target: Target, say: bool = False, moves: Sequence[str] | None = None,
               plain: bool = False) -> Kernel:
     """The optimized loop tree of a kernel's graph (the plain one under NOOPT=1, or where `plain` says so), by the
     recipe or by the given moves; `say` prints the passes at DEBUG=4."""
-    work = KernelWork(ast, target, products=products, plain=plain, moves=moves)
+    work = KernelWork(ast, target, plain=plain, moves=moves)
     run_passes(work, KERNEL, say=say)
     return work.kernel
 
 
-def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None = None, products: bool = True,
-          say: bool = True, rows: bool = False) -> Built:
+def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None = None, say: bool = True,
+          rows: bool = False) -> Built:
     """All passes for one kernel, optimized by the recipe or by the given moves. With `rows`, lines of LLVM IR end with
     the row of the loop tree that they were written for."""
-    work = KernelWork(ast, target, language, products=products, moves=moves, rows={} if rows else None)
+    work = KernelWork(ast, target, language, moves=moves, rows={} if rows else None)
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
         return Built(work.kernel.name, work.source, work.binary, launch_info(work.kernel), work.kernel, work.decisions)

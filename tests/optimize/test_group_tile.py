@@ -44,7 +44,7 @@ def test_convolutions_and_their_gradients(name: str) -> None:
         result = (result * given).sum().gradient(x if leaf == "x" else w)[0]
 
     def compiled(ast: UOp) -> Kernel:
-        seen.append(optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW, products=False))
+        seen.append(optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW))
         return seen[-1]
     check(join_sums(rewrite(written_out([result.uop]), ALGEBRA)), values, compiled, name)
     [kernel] = seen
@@ -61,7 +61,7 @@ def test_groups_of_any_size_and_form(tile: tuple[int, int, int, int], monkeypatc
     a, b = (Tensor(values.leaf(rng.standard_normal(shape).astype("float32"))) for shape in ((1020, 20), (20, 30)))
 
     def compiled(ast: UOp) -> Kernel:
-        seen.append(optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW, products=False))
+        seen.append(optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW))
         return seen[-1]
     check(join_sums(rewrite(written_out([(a @ b).uop]), ALGEBRA)), values, compiled, "narrow")
     assert f"lanes={tile[3]}, block_m={tile[2]}, block_n={tile[3] // tile[2]}" in seen[0].moves[0]

@@ -79,7 +79,7 @@ def graph(name: str) -> tuple[UOp, Inputs]:
 
 
 def tree(ast: UOp) -> Kernel:
-    return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER, products=False)
+    return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER)
 
 
 def is_on_unit(kernel: Kernel) -> bool:
@@ -186,7 +186,7 @@ def test_every_tile_computes_the_same(m: int, n: int, k: int, rng: np.random.Gen
         moves = [re.sub(r"stages=\d+", "stages=2", moves[0])]
         try:
             check([(a @ b).uop], values, lambda ast, moves=moves: optimize(
-                lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER, products=False, given=moves))
+                lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER, given=moves))
         except Refused:
             continue
         tried += 1
@@ -207,7 +207,7 @@ def test_products_that_the_unit_cannot_do_keep_their_tiles() -> None:
     def moves(make: Make, dtype: DType, *shapes: tuple[int, ...], target: object = HOPPER) -> list[str]:
         leaves = [Tensor.zeros(*s, dtype=dtype).contiguous().realize() for s in shapes]
         ast = make(*leaves).schedule()[-1].ast
-        return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), target, products=False).moves   # type: ignore[arg-type]
+        return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), target).moves   # type: ignore[arg-type]
     square = ((256, 256), (256, 256))
     assert moves(lambda a, b: a @ b, F32, *square)[0].startswith("staged(")
     assert moves(lambda a, b: a @ b, BF16, *square, target=GPU)[0].startswith("staged(")
@@ -336,7 +336,7 @@ def test_large_tiles_of_short_sums_have_the_registers_they_need() -> None:
     a, b = (Tensor.zeros(*shape, dtype="float16").contiguous().realize() for shape in ((256, 128), (128, 512)))
     [item] = (a @ b).schedule()
     given = ["boxes(rows=2, vectors=1, unit=wgmma_m64n256k16_f16, left=shared, right=shared, k_block=64, stages=2)"]
-    kernel = optimize(lower(item.ast, keep_bytes=HOPPER.row_bytes), HOPPER, products=False, given=given)
+    kernel = optimize(lower(item.ast, keep_bytes=HOPPER.row_bytes), HOPPER, given=given)
     source = make_source(kernel, HOPPER, "cuda")
     assert "__launch_bounds__(256, 1)" in source and nvrtc.compile_cuda(source, "sm_90a")
 

@@ -32,7 +32,7 @@ SHAPES = [((512, 200), (200, 640)), ((130, 192), (192, 520)), ((5, 200, 136), (5
 
 
 def kernel_of(ast: UOp, move: str) -> Kernel:
-    return optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW, products=False, given=[move])
+    return optimize(lower(ast, keep_bytes=FEW.row_bytes), FEW, given=[move])
 
 
 def plain(m: int, n: int, k: int, move: str) -> Kernel:
@@ -101,7 +101,7 @@ def test_a_cluster_is_made_of_tasks_that_follow_each_other() -> None:
 def test_a_search_may_choose_them() -> None:
     a, b = (Tensor.zeros(512, 512, dtype=BF16).contiguous().realize() for _ in range(2))
     decisions = Decisions()
-    decide(lower((a @ b).schedule()[-1].ast, keep_bytes=FEW.row_bytes), FEW, decisions, products=False)
+    decide(lower((a @ b).schedule()[-1].ast, keep_bytes=FEW.row_bytes), FEW, decisions)
     near = [moves[0] for moves in decisions.neighbours()]
     assert any("stay=yes" in move for move in near) and any("cluster=2" in move for move in near)
 

@@ -41,7 +41,7 @@ def gradient_of_rows(rows: int, columns: Shape, indices: Shape) -> tuple[UOp, In
 
 
 def tree(ast: UOp) -> Kernel:
-    return optimize(lower(ast), GPU, products=False)
+    return optimize(lower(ast), GPU)
 
 
 @pytest.mark.parametrize("rows, columns, indices", [(300, (40,), (600,)), (700, (300,), (20, 30)), (50, (), (400,)),

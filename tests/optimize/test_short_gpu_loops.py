@@ -78,7 +78,7 @@ EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
 
 
 def tree(ast: UOp, target: Target) -> Kernel:
-    return optimize(lower(ast, keep_bytes=target.row_bytes), target, products=False)
+    return optimize(lower(ast, keep_bytes=target.row_bytes), target)
 
 
 def test_a_thread_has_neighbours_that_read_the_same_where_threads_are_left() -> None:

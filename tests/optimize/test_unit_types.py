@@ -38,7 +38,7 @@ def product(a: np.ndarray, b: np.ndarray, right_along_k: bool, target: Target) -
     left, right = Tensor(a).realize(), (Tensor(np.ascontiguousarray(b.T)).realize().T if right_along_k
                                         else Tensor(b).realize())
     total = "float32" if a.dtype == np.float32 else "int32"
-    return optimize(lower((left.cast(total) @ right.cast(total)).schedule()[-1].ast), target, products=False)
+    return optimize(lower((left.cast(total) @ right.cast(total)).schedule()[-1].ast), target)
 
 
 @pytest.mark.parametrize("dtype", LETTERS)
@@ -73,7 +73,7 @@ def test_a_factor_of_words_that_lies_across_k_is_the_left_one(
     a, b = rng.standard_normal((m, k)).astype("float32"), rng.standard_normal((k, n)).astype("float32")
     left, right = (Tensor(x).realize() if along else Tensor(np.ascontiguousarray(x.T)).realize().T
                    for x, along in ((a, left_along_k), (b, not right_along_k)))
-    kernel = optimize(lower((left @ right).schedule()[-1].ast), ROUNDING, products=False)
+    kernel = optimize(lower((left @ right).schedule()[-1].ast), ROUNDING)
     assert "left=shared" in kernel.moves[0] and len(kernel.phases) == (1 if left_along_k or right_along_k else 2)
     assert "left15 = *(const u32 *)" in make_source(kernel, ROUNDING, "cuda")
     out = np.zeros(m * n, "float32")

@@ -40,7 +40,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...], DTy
 
 
 def tree(ast: UOp) -> Kernel:
-    return optimize(lower(ast), AMPERE, products=False)
+    return optimize(lower(ast), AMPERE)
 
 
 def large(dtype: str = "bfloat16") -> Kernel:
@@ -92,8 +92,8 @@ def test_rows_and_columns_may_end_at_a_value(family: str, dtype: DType, n: int, 
 def test_a_chip_with_a_faster_unit_takes_that() -> None:
     a, b = (Tensor.zeros(512, 512, dtype="bfloat16").contiguous().realize() for _ in range(2))
     ast = (a @ b).schedule()[-1].ast
-    assert optimize(lower(ast), HOPPER, products=False).moves[0].startswith("boxes(")
-    assert optimize(lower(ast), AMPERE, products=False).moves[0].startswith("warps(")
+    assert optimize(lower(ast), HOPPER).moves[0].startswith("boxes(")
+    assert optimize(lower(ast), AMPERE).moves[0].startswith("warps(")
     assert large().moves == ["warps(rows=8, vectors=16, unit=mma_m16n8k16_bf16, left=shared, right=shared, k_block=32, "
                              "stages=2)"]
 

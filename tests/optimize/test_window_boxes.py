@@ -27,7 +27,7 @@ from glassgrad.runtime.gpu import nvrtc
 
 def tree(result: Tensor) -> Kernel:
     [item] = result.schedule()
-    return optimize(lower(item.ast, keep_bytes=HOPPER.row_bytes), HOPPER, products=False)
+    return optimize(lower(item.ast, keep_bytes=HOPPER.row_bytes), HOPPER)
 
 
 def copies_windows(kernel: Kernel) -> bool:
@@ -331,7 +331,7 @@ def test_float32_is_read_so_where_the_unit_may_round_it() -> None:
     target = replace(HOPPER, features=frozenset(features), units=units_of(features))
     x, w = (a.astype(np.float32) for a in numbers((1, 64, 4, 28), (64, 64, 3, 3)))
     [item] = Tensor(x).realize().conv2d(Tensor(w).realize(), padding=1).schedule()
-    kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target, products=False)
+    kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target)
     assert copies_windows(kernel)
     computes(kernel, convolved(x, w, 1), x, w)
 
@@ -344,7 +344,7 @@ def test_the_gradient_by_the_weights_of_float32_reads_rows_that_are_moved_by_a_t
     x, w, g = (a.astype(np.float32) for a in numbers((2, 32, *pixels), (64, 32, 3, 3), (2, 64, *pixels)))
     leaf = Tensor(w).realize()
     [item] = (Tensor(x).realize().conv2d(leaf, padding=1) * Tensor(g).realize()).sum().gradient(leaf)[0].schedule()
-    kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target, products=False)
+    kernel = optimize(lower(item.ast, keep_bytes=target.row_bytes), target)
     assert any(m.arg.name == "right_shifted" for p in kernel.phases for m in filled(p)), kernel.moves
     computes(kernel, by_weights(x, g, w.shape, 1), x, g)
 

@@ -143,7 +143,8 @@ def test_nobody_imports_what_is_not_declared() -> None:
 
 @pytest.mark.parametrize("stages", [[*PURE, "compiler/pipeline"], STAGES[:-1]], ids=["compiler", "all but nn"])
 def test_loading_needs_neither_numpy_nor_llvmlite(stages: list[str]) -> None:
-    interpreters = ("loop_interpreter", "checked_memory", "in_flight", "named_arrays", "python_device")  # made of NumPy
+    interpreters = ("loop_interpreter", "checked_memory", "copies_in_flight", "named_arrays",    # made of NumPy
+                    "python_device")
     modules = [".".join(("glassgrad", *p.relative_to(PACKAGE).with_suffix("").parts)) for s in stages
                for p in (sorted((PACKAGE / s).rglob("*.py")) or [PACKAGE / f"{s}.py"])
                if p.stem not in ("__init__", *interpreters)]

@@ -95,7 +95,7 @@ def graph(name: str) -> tuple[UOp, Inputs]:
 
 
 def gpu_tree(ast: UOp) -> Kernel:
-    return optimize(lower(ast, keep_bytes=GPU.row_bytes), GPU, products=False)
+    return optimize(lower(ast, keep_bytes=GPU.row_bytes), GPU)
 
 
 # -- trees and source -----------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ MEMORY = UOp(o.LOCAL, dtypes.float32, (), None)
 
 def optimized(make: Callable[[Tensor], Tensor], dtype: str, *shape: int) -> Kernel:
     leaf = Tensor.zeros(*shape, dtype=dtype).contiguous().realize()
-    return optimize(lower(make(leaf).schedule()[-1].ast), HOPPER, products=False)
+    return optimize(lower(make(leaf).schedule()[-1].ast), HOPPER)
 
 
 def source_of(make: Callable[[Tensor], Tensor], dtype: str, *shape: int) -> str:
@@ -88,7 +88,7 @@ def test_where_memory_begins_is_looked_at_once() -> None:
     source = source_of(lambda x: x.sum(0), "float32", 4096, 4096)
     assert source.count("% 16 == 0") == 1 and "load_f32_4_once(data1" in source
     product = Tensor.zeros(512, 512, dtype="bfloat16").contiguous().realize()
-    kernel = optimize(lower((product @ product).schedule()[-1].ast), HOPPER, products=False)
+    kernel = optimize(lower((product @ product).schedule()[-1].ast), HOPPER)
     assert make_source(kernel, HOPPER, "cuda").count("const bool aligned = ") == 1
 
 

@@ -28,7 +28,7 @@ from glassgrad.runtime.kernel_source import kernel_of
 def text_of(result: Tensor, target: Any = GPU) -> str:
     """The kernel of a result in WGSL."""
     [item] = result.schedule()
-    return make_source(kernel_of(item.ast, target, products=False), target, "wgsl")
+    return make_source(kernel_of(item.ast, target), target, "wgsl")
 
 
 def test_the_text_of_a_sum() -> None:
@@ -93,7 +93,7 @@ def test_64_bit_integers_are_of_64_bits_and_counters_of_32() -> None:
 def test_the_steps_of_a_product_are_not_written_out_in_each_other() -> None:
     """Each of them reads the one before it twice: of 300 rows, nine steps were 500 copies of the first one."""
     x, rows = held(np.ones((300, 4))), held(np.zeros((300, 4)), "int32")
-    sources = [make_source(kernel_of(item.ast, GPU, products=False), GPU, "wgsl")
+    sources = [make_source(kernel_of(item.ast, GPU), GPU, "wgsl")
                for item in x.scatter_reduce(0, rows, x, "prod").schedule()]
     assert max(map(len, sources)) < 30_000
 

@@ -587,7 +587,7 @@ def test_what_a_search_found_is_what_runs(opened: Opener, monkeypatch: pytest.Mo
     def search(kernels: Any, target: Any, language: str, compiler: str, name: str) -> None:
         asked.append((language, compiler, name))
         for ast in kernels:
-            decided = build(ast, target, language, products=False, say=False).decisions
+            decided = build(ast, target, language, say=False).decisions
             assert decided is not None
             tuning_results.keep(tuning_results.Tuned("k", tuning_results.digest_of(ast), compiler, 1, 1.0, True, 1, (),
                                                      2.0, tuple(decided.neighbours()[0]), 1.0))

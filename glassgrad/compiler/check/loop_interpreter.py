@@ -20,8 +20,8 @@ import numpy as np
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check import loop_analysis as facts
 from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poisoned
+from glassgrad.compiler.check.copies_in_flight import InFlight
 from glassgrad.compiler.check.graph_interpreter import array_type, evaluate
-from glassgrad.compiler.check.in_flight import InFlight
 from glassgrad.compiler.check.named_arrays import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.dtype import convert

@@ -73,42 +73,48 @@ def fits(low: int, high: int) -> bool:
 
 def bounds_by(node: UOp, of: BoundsOf) -> tuple[int, int]:
     """The bounds of an expression, by those of its sources."""
-    op = node.op
+    op, dtype = node.op, node.dtype
+    least, greatest = (-(1 << 62), 1 << 62) if dtype.kind == "f" else (int(dtype.min), int(dtype.max))
+    found: tuple[int, int] | None = None
     if op is o.CONST:
-        return int(node.arg), int(node.arg)
-    if op is o.RANGE:
-        return 0, max(node.arg.size - 1, 0)
-    if op is o.PARAM and isinstance(node.arg, Measure):
-        return node.arg.symbol.low, node.arg.symbol.high
-    if op in (o.ADD, o.SUB, o.MUL):
-        (a, b), (c, d) = of(node.src[0]), of(node.src[1])
-        if op is o.ADD:
-            return a + c, b + d
-        if op is o.SUB:
-            return a - d, b - c
-        corners = (a * c, a * d, b * c, b * d)
-        return min(corners), max(corners)
-    if op in (o.IDIV, o.MOD, o.MAX, o.MIN):
-        (a, b), (c, d) = span(node.src[0], of), span(node.src[1], of)
-        if op is o.IDIV and c > 0:
-            return (a // d if a >= 0 else a // c), (b // c if b >= 0 else b // d)
-        if op is o.MOD and c == d and c > 0:
-            return (a % c, b % c) if a // c == b // c else (0, c - 1)
-        if op is o.MOD and c > 0:
-            return 0, (min(b, d - 1) if a >= 0 else d - 1)
-        if op is o.MAX:
-            return max(a, c), max(b, d)
-        if op is o.MIN:
-            return min(a, c), min(b, d)
-    if op is o.WHERE:
-        (a, b), (c, d) = span(node.src[1], of), span(node.src[2], of)
-        return min(a, c), max(b, d)
-    if op is o.CAST and node.dtype.kind in "iu" and node.src[0].dtype.kind in "iub":
-        (a, b) = span(node.src[0], of)
-        if node.dtype.min <= a and b <= node.dtype.max:
-            return a, b
-    return int(node.dtype.min if node.dtype.kind != "f" else -(1 << 62)), \
-        int(node.dtype.max if node.dtype.kind != "f" else 1 << 62)
+        found = int(node.arg), int(node.arg)
+    elif op is o.RANGE:
+        found = 0, max(node.arg.size - 1, 0)
+    elif op is o.PARAM and isinstance(node.arg, Measure):
+        found = node.arg.symbol.low, node.arg.symbol.high
+    elif op in _OF_EXACT:
+        found = _OF_EXACT[op](*of(node.src[0]), *of(node.src[1]))
+    elif op in _OF_COMPUTED:
+        found = _OF_COMPUTED[op](*span(node.src[-2], of), *span(node.src[-1], of))
+    elif op is o.CAST and dtype.kind in "iu" and node.src[0].dtype.kind in "iub":
+        low, high = span(node.src[0], of)
+        found = (low, high) if least <= low and high <= greatest else None
+    return found or (least, greatest)
+
+
+def _product(a: int, b: int, c: int, d: int) -> tuple[int, int]:
+    corners = (a * c, a * d, b * c, b * d)
+    return min(corners), max(corners)
+
+
+def _quotient(a: int, b: int, c: int, d: int) -> tuple[int, int] | None:
+    return ((a // d if a >= 0 else a // c), (b // c if b >= 0 else b // d)) if c > 0 else None
+
+
+def _remainder(a: int, b: int, c: int, d: int) -> tuple[int, int] | None:
+    if c == d > 0 and a // c == b // c:
+        return a % c, b % c
+    return (0, min(b, d - 1) if a >= 0 else d - 1) if c > 0 else None
+
+
+# The bounds of an op on a <= x <= b and c <= y <= d; None where they are those of the type. Of sums and products, x
+# and y are exact numbers, which may not fit their type; of all others, the numbers that are there, wrapped around.
+BoundsRule = Callable[[int, int, int, int], "tuple[int, int] | None"]
+_OF_EXACT: dict[o.Op, BoundsRule] = {
+    o.ADD: lambda a, b, c, d: (a + c, b + d), o.SUB: lambda a, b, c, d: (a - d, b - c), o.MUL: _product}
+_OF_COMPUTED: dict[o.Op, BoundsRule] = {
+    o.MAX: lambda a, b, c, d: (max(a, c), max(b, d)), o.MIN: lambda a, b, c, d: (min(a, c), min(b, d)),
+    o.WHERE: lambda a, b, c, d: (min(a, c), max(b, d)), o.IDIV: _quotient, o.MOD: _remainder}
 
 
 def linear(node: UOp) -> tuple[int, Terms]:

@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)
 from glassgrad.compiler.lower.movement import Index, flatten, source_index, under_gate
-from glassgrad.compiler.lower.one_term import one_term
+from glassgrad.compiler.lower.one_hot_sums import one_term
 from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.fusion import counted

@@ -28,17 +28,16 @@ from glassgrad.compiler.optimize.targets.target import Target
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable
 
 
-def optimize(kernel: Kernel, target: Target, products: bool = True, given: Sequence[str] | None = None) -> Kernel:
+def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None) -> Kernel:
     """The kernel with the recipe's moves applied, or the moves `given` (some kernel's `moves`; raises `Refused` where
-    they do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides. Without
-    `products`, contractions are plain loops, except on a target with groups of threads."""
+    they do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides."""
     decisions = Decisions(given)
-    optimized = decide(kernel, target, decisions, products)
+    optimized = decide(kernel, target, decisions)
     decisions.finish()
     return optimized
 
 
-def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool = True) -> Kernel:
+def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
     """`optimize`, with the decisions made through the caller's object."""
     phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
               for body in nests(phase.body, target, decisions)]
@@ -48,7 +47,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
             phases += _by_groups(parts, target, decisions)
             continue
         for body in [body for part in parts for body in in_blocks(moves.merge_all(part), target)]:
-            tiled = contraction(body, target, decisions) if products else None
+            tiled = contraction(body, target, decisions) if target.tiled_products else None
             done = plain(body, target, decisions) if tiled is None else tiled[0]
             phases += [Phase(b) for b in done]
             any_tiled = any_tiled or tiled is not None

@@ -136,9 +136,9 @@ class LocalLayout:
             used = [m for m in dict.fromkeys(filled(phase)) if m.arg.scope == "worker"]
             end = max([self.offsets[m] + _nbytes(m) for m in used if m in self.offsets], default=0)
             for memory in used:
-                if memory not in self.offsets:
-                    under = [m for m in used if memory.arg.over and m.arg.name == memory.arg.over]
-                    self.offsets[memory] = self.offsets[under[0]] if under else end
+                if memory not in self.offsets:           # over another one, or behind all that the phase has so far
+                    under = next((m for m in used if m.arg.name == memory.arg.over), None)
+                    self.offsets[memory] = end if under is None else self.offsets[under]
                 end = max(end, self.offsets[memory] + _nbytes(memory))
             self.phase_bytes.append(end)
 

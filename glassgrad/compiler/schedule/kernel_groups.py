@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
 from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, NOT_READ
-from glassgrad.compiler.schedule.inlined_values import LEAVES
+from glassgrad.compiler.schedule.inlined_values import LEAVES, OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.partial_updates import part_of
 
 MOST_RESULTS = 8      # of one kernel, if they belong together
@@ -55,11 +55,12 @@ class ReducedRows(NamedTuple):
 
 
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, UOp],
-                  few_rows: int = 0, buffers: int = 1 << 30, side_by_side: int = 0) -> list[KernelGroup]:
+                  limits: FusionLimits = OF_A_CPU) -> list[KernelGroup]:
     """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done, and `beside`
     says which nodes the kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same
     rows share a kernel: a group of threads reads a row from memory once. A kernel can be given so many buffers. Small
     maps share one that reads and writes at most `side_by_side` values."""
+    few_rows, buffers, side_by_side = limits.few_rows, limits.buffers, limits.side_by_side
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}

@@ -178,7 +178,7 @@ class GpuDevice(SearchedKernels, Backend):
         from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build, lines_of
         self._refuse_missing_types(ast)
-        built = build(ast, self.target, self.dialect.name, moves or None, products=False)
+        built = build(ast, self.target, self.dialect.name, moves or None)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
         most = self.target.fusion.buffers
         if len(kernel.params) + len(launch.info.shared) > most:
@@ -208,13 +208,13 @@ class GpuDevice(SearchedKernels, Backend):
     def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""
         from glassgrad.runtime.kernel_source import kernel_of
-        return kernel_of(ast, self.target, products=False, moves=self.moves(ast) or None)
+        return kernel_of(ast, self.target, moves=self.moves(ast) or None)
 
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""
         from glassgrad.runtime.kernel_source import build
         moves = self.moves(ast) or None
-        return build(ast, self.target, self.dialect.name, moves, products=False, say=False).source
+        return build(ast, self.target, self.dialect.name, moves, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:

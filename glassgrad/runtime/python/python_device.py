@@ -25,7 +25,8 @@ from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.kernel_key import cost
 from glassgrad.runtime.kernel_source import kernel_of
 
-WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, task_steps=1, most_tasks=1 << 62)
+WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, tiled_products=False, task_steps=1,
+              most_tasks=1 << 62)
 
 
 @dataclass(eq=False)
@@ -49,7 +50,7 @@ class PythonDevice(Backend):
         self.renderer = RendererFacts(name, "python", has_threads=False)
 
     def compile(self, ast: UOp) -> InterpretedProgram:
-        return InterpretedProgram(kernel_of(ast, WIDE, products=False, say=True), *cost(ast))
+        return InterpretedProgram(kernel_of(ast, WIDE, say=True), *cost(ast))
 
     def launch(self, program: InterpretedProgram, addresses: Sequence[int]) -> None:
         arguments: list[Any] = [None] * len(addresses)
@@ -62,7 +63,7 @@ class PythonDevice(Backend):
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """The optimized loop tree of a kernel: what runs, made anew."""
-        return kernel_of(ast, WIDE, products=False)
+        return kernel_of(ast, WIDE)
 
     def source(self, ast: UOp) -> str:
         """The loop tree as text."""

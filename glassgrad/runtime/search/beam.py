@@ -137,7 +137,7 @@ class Search:
         self.ast, self.target, self.language, self.compiler, self.worker = ast, target, language, compiler, worker
         self.device = device
         self.width, self.seconds = settings.BEAM, settings.BEAM_SECONDS
-        self.plain = kernel_of(ast, target, products=not device, plain=True)
+        self.plain = kernel_of(ast, target, plain=True)
         self.sources: set[str] = set()           # what was tried: different moves may give one kernel
         self.tried = self.killed = self.wrong = self.broken = 0
         self.deadline = 0.0
@@ -148,7 +148,7 @@ class Search:
     # -- candidates ------------------------------------------------------------------------------------------
     def built(self, moves: Moves | None) -> tuple[Moves, str, LaunchInfo | GpuLaunch]:
         """A candidate as source text, and how it is launched; raises `Refused`."""
-        built = build(self.ast, self.target, self.language, moves, products=not self.device, say=False)
+        built = build(self.ast, self.target, self.language, moves, say=False)
         applied = tuple(built.kernel.moves)
         if built.decisions is not None:
             self._decided[applied] = built.decisions

@@ -77,16 +77,12 @@ def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
 
 def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
     """S  ->  for a: for b: S      (loops of one iteration are left out: S counts them as 0)"""
-    for r in reversed(ranges):
-        body = [For(r, kind, body)] if r.arg.size > 1 else body
-    return body
+    return loops_around([r for r in ranges if r.arg.size > 1], body, kind)
 
 
 def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
     """S  ->  for a: for b: S"""
-    for r in reversed(ranges):
-        body = [For(r, kind, body)]
-    return body
+    return around([For(r, kind, []) for r in ranges], body)
 
 
 def around(loops: Sequence[For], body: list[Statement]) -> list[Statement]:

@@ -32,6 +32,7 @@ class Target:
     most_threads: int = 0                     # of a group, where it may have more than a vector has lanes
     most_rounds: int = 1 << 62                # of all loops of a thread together, which its driver ends after so many
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
+    tiled_products: bool = True               # contractions get tiles and packed panels, else plain loops
     task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest
     workers: int = 16                         # threads that share the tasks

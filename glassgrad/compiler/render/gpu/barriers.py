@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import linear
@@ -68,13 +69,12 @@ def _apart(found: list[tuple[int, int, int]], stores: int) -> bool:
         all(r + n <= d for d, r, n in found)
 
 
-class _Touched:
+class _Touched(NamedTuple):
     """The memories read and written since the threads last waited; `placed` are those written where a loaded number
     says, where two threads may use one place. Other stores of one phase never do: each place has one thread."""
-    __slots__ = ("placed", "read", "written")
-
-    def __init__(self, read: Memories = NONE, written: Memories = NONE, placed: Memories = NONE):
-        self.read, self.written, self.placed = read, written, placed
+    read: Memories = NONE
+    written: Memories = NONE
+    placed: Memories = NONE
 
     def conflicts(self, later: _Touched) -> bool:
         return bool(self.written & later.read or self.read & later.written

@@ -36,7 +36,7 @@ from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.gpu.skipped_rounding import rounded_divisions
 from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, load_wide, neighbours, read_once, runs_of_reads,
                                                        store_wide)
-from glassgrad.compiler.render.launch_info import LocalLayout, function_name, launch_info
+from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
@@ -53,14 +53,10 @@ LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies perm
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, info, launch = Definitions(), LocalLayout(kernel), launch_info(kernel), \
-        gpu_launch(kernel, target.group_bytes)
-    functions = []
-    for number_, jammed in enumerate(phases):
-        function = GpuFunction(kernel, places, target, spread(jammed, target.units), function_name(kernel, number_),
-                               definitions, dialect, info.phases[number_][1], info.scratch_bytes,
-                               launch.phases[number_][3])
-        functions.append(function.text())
+    definitions, places, launch = Definitions(), LocalLayout(kernel), gpu_launch(kernel, target.group_bytes).phases
+    functions = [GpuFunction(kernel, places, target, spread(jammed, target.units), name, definitions, dialect, tasks,
+                             group_bytes).text()
+                 for jammed, (_, tasks), (name, _, _, group_bytes) in zip(phases, launch_info(kernel).phases, launch)]
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
 
@@ -69,9 +65,10 @@ class GpuFunction(GpuArithmetic, GroupThreads):
     in_values = (LANE, UNIT)
 
     def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
-                 definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, group_bytes: int):
-        self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
-        self.scratch_global, self.group_bytes = scratch_is_global(kernel, scratch, target.group_bytes), group_bytes
+                 definitions: Definitions, dialect: Dialect, tasks: int, group_bytes: int):
+        self.dialect, self.kernel, self.task_count, self.group_bytes = dialect, kernel, tasks, group_bytes
+        self.scratch_bytes = places.scratch_bytes
+        self.scratch_global = scratch_is_global(kernel, places.scratch_bytes, target.group_bytes)
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.own_reads = own_reads(jammed.body, frozenset(jammed.lanes))

@@ -1,7 +1,7 @@
 """LLVM IR of a kernel. In: a `Kernel`, a `Target`. Out: the text of a module, already vectorized and in SSA form.
 
 The text is compiled without optimization passes, so it must be good as it is: registers are SSA values joined by
-phis, values are where `Walker` puts them, an address is one pointer per loop level plus a constant (`low_level`).
+phis, values are where `Walker` puts them, an address is one pointer per loop level plus a constant (`llvm_and_wasm`).
 Spelling of memory access is in `llvm_memory`, of arithmetic in `llvm_ops`.
 """
 

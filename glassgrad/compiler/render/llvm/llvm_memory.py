@@ -13,7 +13,7 @@ from glassgrad.compiler.graph import UOp, dtypes, index_algebra as ix, ops as o,
 from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
-from glassgrad.compiler.render.low_level import LowLevelWalker
+from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 
 GATHER = None     # the step of an index that has none
 NONTEMPORAL = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to

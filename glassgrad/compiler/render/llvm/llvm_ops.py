@@ -17,7 +17,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
 from glassgrad.compiler.lower.cast_lowering import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.division import divide
+from glassgrad.compiler.render.floor_division import divide
 
 
 class LlvmValue(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix
 from glassgrad.compiler.lower.loops import Prefetch, Store
 from glassgrad.compiler.render.launch_info import slot_of
-from glassgrad.compiler.render.low_level import LowLevelWalker
+from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 from glassgrad.compiler.render.wasm.encoding import CodeBlock, Line
 from glassgrad.compiler.render.wasm.instructions import At, Code, CodeLocal, get
 from glassgrad.compiler.render.wasm.wasm_casts import WasmCasts

@@ -2,8 +2,8 @@
 
 Every phase is a function (args, task, scratch); the exported function, `run()`, calls them one after another, each for
 all its tasks: there is one thread. `args` is the address of the addresses of the kernel's arguments.
-Registers are locals, values are where `Walker` puts them. Indices are computed in 32 bits where they fit (`low_level`).
-Spelling of memory access is in `wasm_memory`, of arithmetic in `wasm_ops` and `wasm_casts`.
+Registers are locals, values are where `Walker` puts them. Indices are computed in 32 bits where they fit
+(`llvm_and_wasm`). Spelling of memory access is in `wasm_memory`, of arithmetic in `wasm_ops` and `wasm_casts`.
 """
 
 from __future__ import annotations

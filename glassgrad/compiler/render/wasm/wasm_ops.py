@@ -16,7 +16,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float, wrapped
 from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, bits_of, carrier
-from glassgrad.compiler.render.division import divide
+from glassgrad.compiler.render.floor_division import divide
 from glassgrad.compiler.render.wasm.instructions import Code
 
 PIECE = 16                       # bytes of a vector

@@ -45,29 +45,17 @@ class LowLevelWalker(Walker):
     def bitcast(self, x: Value, dtype: DType) -> Value: raise NotImplementedError
     def register(self, node: UOp) -> Value: raise NotImplementedError
 
-    def converted(self, x: Value, source: DType, dtype: DType) -> Value:
-        """A value of one type in another."""
-        raise NotImplementedError
+    # a value of one type in another; whether it is in the type that `dtype` is held in
+    def converted(self, x: Value, source: DType, dtype: DType) -> Value: raise NotImplementedError
+    def is_of(self, x: Value, dtype: DType) -> bool: raise NotImplementedError
 
-    def is_of(self, x: Value, dtype: DType) -> bool:
-        """Whether a value is in the type that `dtype` is held in."""
-        raise NotImplementedError
+    # the address of a memory's first element; the one that lies so many elements further
+    def first_address(self, memory: UOp) -> Value: raise NotImplementedError
+    def advanced(self, pointer: Value, memory: UOp, terms: ix.Terms) -> Value: raise NotImplementedError
 
-    def counted(self, atom: UOp, k: int) -> Value:
-        """A variable for a multiple of a loop's counter."""
-        raise NotImplementedError
-
-    def first_address(self, memory: UOp) -> Value:
-        """The address of a param's or LOCAL's first element."""
-        raise NotImplementedError
-
-    def advanced(self, pointer: Value, memory: UOp, terms: ix.Terms) -> Value:
-        """The address that lies so many elements further."""
-        raise NotImplementedError
-
-    def counted_loop(self, statement: For, flow: Flow) -> None:
-        """A loop that runs at least once."""
-        raise NotImplementedError
+    # a loop that runs at least once; a variable for a multiple of its counter
+    def counted_loop(self, statement: For, flow: Flow) -> None: raise NotImplementedError
+    def counted(self, atom: UOp, k: int) -> Value: raise NotImplementedError
 
     # -- control -------------------------------------------------------------------------------------------------
     def count_tasks(self, task: Value) -> None:

@@ -1,4 +1,4 @@
-"""A sum over positions of which one counts (lower/one_term.py) needs no loop: a loss of classes, and its gradient."""
+"""A sum over positions of which one counts (lower/one_hot_sums.py) needs no loop: a loss of classes, its gradient."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.symbolic import Variable
 from glassgrad.conformance.case import REFERENCE, Case, Compared, on, seeded
-from glassgrad.conformance.values import softmax
+from glassgrad.conformance.op_checks import softmax
 from glassgrad.jit import TinyJit
 from glassgrad.nn.optim import SGD, Adam
 from glassgrad.tensor.tensor import Tensor
