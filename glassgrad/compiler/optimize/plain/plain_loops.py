@@ -125,8 +125,14 @@ def in_order(loops: list[For], inner: list[Statement], total: int, target: Targe
     lane = loops[-1].range if loops and loops[-1] in _lane_loops(loops, inner) else None
     if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
         beside = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
-        chosen = ask_lanes(decisions, loops[-1:], 0, beside or 1, lanes)
-        inner = read_ahead_of_totals(inner) if target.groups else inner
+        if any(k % 2 for at in walk(inner) for place in _accesses(at) for k in linear(place)[1].values() if k != 1):
+            beside = 0                                   # rows of an odd length: no access would be wide
+        tile = max(1, beside)
+        if target.groups:
+            groups = math.prod(f.range.arg.size for f in loops[:-1]) * -(-lane.arg.size // (tile * lanes))
+            tile, lanes = _more_groups(groups, target.few_tasks, tile, lanes)
+        chosen = ask_lanes(decisions, loops[-1:], 0, tile, lanes)
+        inner = read_ahead_of_totals(inner, chosen.tile) if target.groups else inner
         body = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes, beside=beside > 0)
         return nest(loops[:-1], body, total, target, decisions, apart=target.groups)
     return nest(loops, inner, total, target, decisions, apart=False)

@@ -25,7 +25,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_mov
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
                                                            neighbours, nest, one_loop, vectors_in_flight, weighed, work)
-from glassgrad.compiler.optimize.plain.short_row_sums import in_pieces
+from glassgrad.compiler.optimize.plain.short_rows import short_rows
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -51,16 +51,16 @@ class Strips(Choice):
 
 def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases of a nest with short loops; refuses (None) loops that are long enough, and what is of another form."""
-    rows = in_pieces(*task_loops(body), target, decisions)
+    rows = short_rows(body, target, decisions)
     if rows is not None:
         return [rows]
     found = GroupNest.of(body)
     if found is None:
         return None
-    several = len(found.sums) > 1 and found.results < target.few_tasks
+    few = bool(found.sums) and found.results < target.few_tasks
     pixels = any(part.nested and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
     beside = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
-    used = 0.0 if several or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
+    used = 0.0 if few or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
     if used >= FULL or len(found.loops) < 2 and not found.sums:
         return None
     return phases(found, target, decisions)
