@@ -42,6 +42,7 @@ MOST_LANES = SIDE * SIDE
 LEAST_ROW = 128          # shorter rows are better left to one thread each
 NEIGHBOURS = 4           # columns of a thread, where threads go down columns
 CHUNKS = 16              # for each group that keeps a GPU busy: the last ones leave few processors idle
+LEAST_COLUMNS = 64       # of a group: where each processor has one, columns are not cut
 LEAST_CHUNK = 64         # steps of a chunk whose rows lie side by side in memory
 
 
@@ -105,6 +106,9 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     least = TILE * MOST_LANES if scan.is_along_memory else LEAST_CHUNK
     wanted = -(-CHUNKS * target.few_tasks // apart)
     chunk = -(-n // (wanted * least)) * least
+    if not scan.is_along_memory:         # whole chunks: a thread then loads ahead
+        chunk = next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
+        apart = max(apart, 2 * count // LEAST_COLUMNS)
     if apart >= target.few_tasks or chunk >= n:
         return None
     name = scan.loop.range.arg.name

@@ -31,11 +31,11 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 MOST_HELD = 24           # numbers that a thread holds
-MOST_PARTS = 32          # threads of a row
+MOST_PARTS = 16          # threads of a row: each of them adds up the parts of all
 LONGEST = 256            # numbers of a row; longer ones keep a group busy
-LEAST_BYTES = 16         # of a row, which a thread reads at once: longer ones are worth the copies
 BANK_BYTES = 4           # of the group's memory, which one thread reads while others read other banks
 COPIES = 4               # that a thread has on their way, where it copies single numbers
+LEAST_BYTES = 16         # of rows that are only read: shorter ones are in the cache when a thread comes to their end
 GROUP_SIZES = (256, 128, 64, 32)
 
 
@@ -102,8 +102,8 @@ class ShortRows:
                     return False
                 if memory not in found:
                     found.append(memory)
-        nbytes = [self.size * m.dtype.itemsize for m in (*self.read, *self.stored)]
-        return bool(nbytes) and max(nbytes) > LEAST_BYTES and not set(self.read) & set(self.stored)
+        longest = max([self.size * m.dtype.itemsize for m in (*self.read, *self.stored)], default=0)
+        return (longest > LEAST_BYTES or bool(self.stored)) and not set(self.read) & set(self.stored)
 
     @property
     def count(self) -> int:
