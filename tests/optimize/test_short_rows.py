@@ -74,5 +74,10 @@ def test_other_rows_are_left_as_they_are(shape: tuple[int, int], axis: int, why:
     assert not shares_rows(compiled(lambda x: x.sum(axis), shape, target=GPU)), why
 
 
+def test_a_group_has_no_more_threads_than_the_device_allows() -> None:
+    kernel = compiled(lambda x: x.softmax(-1), (700, 37), target=replace(SMALL, vector_bytes=4 * 64))
+    assert kernel.moves == ["parts(threads=64, parts=4)"]
+
+
 def test_rows_that_do_not_follow_one_another_are_left_as_they_are() -> None:
     assert not shares_rows(compiled(lambda x: x[:, :40].softmax(-1), (300, 64)))

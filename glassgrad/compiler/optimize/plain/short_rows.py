@@ -54,8 +54,8 @@ def short_rows(body: list[Statement], target: Target, decisions: Decisions) -> l
 
     def refuses(c: RowParts) -> str | None:
         return None if c.threads in fitting else f"a group has {fitting} threads"
-    fitting = [n for n in GROUP_SIZES if n >= rows.parts and rows.bytes(n // rows.parts) <= target.group_bytes and
-               rows.count * rows.parts >= n * target.few_tasks]
+    fitting = [n for n in GROUP_SIZES if rows.parts <= n <= target.lanes(4) and
+               rows.bytes(n // rows.parts) <= target.group_bytes and rows.count * rows.parts >= n * target.few_tasks]
     return rows.tasks(decisions.ask(RowParts(fitting[0], rows.parts), refuses).threads) if fitting else None
 
 
