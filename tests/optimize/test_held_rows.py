@@ -18,6 +18,7 @@ from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, expressions, walk
 from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.plain import short_rows
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
@@ -57,9 +58,11 @@ def loads(kernel: Kernel) -> list[UOp]:
     return [n for p in kernel.phases for s in walk(p.body) for n in toposort(expressions(s)) if n.op is o.LOAD]
 
 
-@pytest.mark.parametrize("size", [64, 67, 256, 1000, 1031])
+@pytest.mark.parametrize("size", [64, 67, 257, 1000, 1031])
 @pytest.mark.parametrize("name", ROWS)
-def test_held_rows_compute_the_same(name: str, size: int, rng: np.random.Generator) -> None:
+def test_held_rows_compute_the_same(name: str, size: int, rng: np.random.Generator,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_rows, "LONGEST", 63)
     for dtype in ("float32", "bfloat16"):
         values, held = Inputs(), list[str]()
         x = Tensor(values.leaf(rng.standard_normal((3, size)).astype("float32")))

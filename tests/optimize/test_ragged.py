@@ -66,7 +66,7 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "strips": [(replace(GPU, few_tasks=1), lambda x: x.avg_pool2d((3, 3), 1), lambda n: ((n + 30, 2, 6, 7),)),
                (replace(GPU, few_tasks=1), lambda x, w: x.conv2d(w, groups=3, padding=1),
                 lambda n: ((n + 20, 3, 7, 5), (3, 1, 3, 3)))],
-    "row_pieces": [(replace(GPU, few_tasks=1), lambda x: (x * 2).sum(1), lambda n: ((64 * n, 32),))],
+    "parts": [(replace(GPU, few_tasks=1), lambda x: x.softmax(1), lambda n: ((9 * n, 29),))],
     "group": [(AVX512, lambda x: x.max(), lambda n: ((n + 1, 67),)), (NEON, lambda x: x.sum(0), lambda n: ((31, n),))],
     "tasks": [(AVX512, lambda x: x + 1, lambda n: ((n, 13),)), (NEON, lambda x: x.sum(1), lambda n: ((n, 13),))],
 }

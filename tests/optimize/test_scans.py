@@ -17,6 +17,7 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu import nvrtc
 
 FEW = replace(GPU, few_tasks=6, cut_steps=1 << 10)               # a GPU that few groups keep busy: rows are cut early
@@ -55,6 +56,15 @@ def test_few_rows_are_cut_into_chunks(shape: tuple[int, ...], axis: int, count: 
     assert moves[0].startswith("chunks(" if count == 3 else "scan(")
     leaf = Tensor(x).realize()
     assert len(kernel_of(leaf.cumsum(axis), FEW).phases) == count
+
+
+@pytest.mark.parametrize("shape", [(63, 1037), (8, 2048), (33, 999)])
+def test_threads_down_columns_load_ahead_and_keep_all_processors_busy(shape: tuple[int, int],
+                                                                     rng: np.random.Generator) -> None:
+    checked(rng.uniform(0.95, 1.05, shape).astype("float32"), "cumsum", 0, replace(FEW, cut_steps=1 << 30))
+    [(_, groups, threads, _)] = gpu_launch(kernel_of(Tensor.zeros(63, 20937).contiguous().realize().cumsum(0),
+                                                     GPU)).phases
+    assert groups > GPU.few_tasks // 2 and threads >= 64
 
 
 def test_one_short_row_has_a_group(rng: np.random.Generator) -> None:

@@ -178,10 +178,18 @@ def test_two_sums_that_do_not_need_each_other_are_one_loop() -> None:
 
 
 def test_long_loops_stay_as_they_are() -> None:
-    for axis in (0, 1, None):
+    for axis in (0, 1):
         [item] = Tensor.zeros(4096, 8192).contiguous().realize().sum(axis).schedule()
         [phase] = lower(item.ast).phases
         assert in_threads(moves.merge_all(phase.body), HOPPER, Decisions()) is None
+
+
+@pytest.mark.parametrize("rows, size", [(1, 20_000_003), (7, 3_000_017), (200, 110_001)])
+def test_few_long_rows_are_cut_into_parts_that_keep_threads_busy(rows: int, size: int) -> None:
+    x = Tensor.zeros(rows, size).contiguous().realize()
+    for item in (*x.sum(-1).schedule(), *x.max(-1).schedule()):
+        first, second = groups(tree(item.ast, HOPPER))
+        assert 1900 <= first <= 2200 and second in (1, rows)
 
 
 def test_pieces_of_memory_that_a_warp_touches() -> None:

@@ -84,6 +84,13 @@ def test_small_floats_are_rounded_in_pairs_where_they_are_stored() -> None:
     assert "cvt.rn.f16x2.f32" in source_of(lambda x: x * 2, "float16", 512, 4096)
 
 
+def test_truth_values_are_read_and_stored_many_at_once() -> None:
+    stored = source_of(lambda x: x > 0, "float32", 512, 4096)
+    assert "store_u8_8(data0" in stored and stored.count("load_f32_4(data1") == 2
+    assert "load_u8_8(data1" in source_of(lambda x: x.where(1.0, 0.0).cast("bfloat16"), "bool", 512, 4096)
+    assert "store_u8_16(data0" in source_of(lambda x: x.logical_not(), "bool", 512, 4096)
+
+
 def test_where_memory_begins_is_looked_at_once() -> None:
     source = source_of(lambda x: x.sum(0), "float32", 4096, 4096)
     assert source.count("% 16 == 0") == 1 and "load_f32_4_once(data1" in source

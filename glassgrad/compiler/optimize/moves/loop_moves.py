@@ -193,7 +193,7 @@ class WideStep:
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
                           for r in assigned(loop.body)}
         body, gate = rebuild(loop.body, {loop.range: self.at, **names}), self.is_inside
-        return body if gate is None else _gated(body, gate, accumulated(body))
+        return body if gate is None else gated(body, gate, accumulated(body))
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
         """S  ->  TILE u: LANE l: S"""
@@ -223,12 +223,12 @@ def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[W
     return [step for step in steps if step.count > 0]
 
 
-def _gated(body: list[Statement], gate: UOp, totals: dict[UOp, Op]) -> list[Statement]:
+def gated(body: list[Statement], gate: UOp, totals: dict[UOp, Op]) -> list[Statement]:
     """A copy of statements that does nothing where the gate is false: no read, no store, nothing added to `totals`."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, (For, If)):
-            s = with_body(s, _gated(s.body, gate, totals))
+            s = with_body(s, gated(s.body, gate, totals))
         elif isinstance(s, Assign):
             s = Assign(s.register, edge_gate(s.value, gate))
         elif isinstance(s, Accumulate):
@@ -336,8 +336,8 @@ def edge_gate(expression: UOp, gate: UOp | None) -> UOp:
 
 def zero_outside(value: UOp, gate: UOp | None) -> UOp:
     """The value where the gate holds, and 0 elsewhere; nothing is read there."""
-    gated = edge_gate(value, gate)
-    return gated if gate is None or gated.op is o.LOAD else gate.where(gated, const(0, gated.dtype))
+    inside = edge_gate(value, gate)
+    return inside if gate is None or inside.op is o.LOAD else gate.where(inside, const(0, inside.dtype))
 
 
 def _and(gates: tuple[UOp, ...], gate: UOp) -> UOp:

@@ -83,11 +83,12 @@ def _may_read_ahead(wide: list[For], inner: list[Statement], reads: list[UOp], m
         not (len(stores) > 1 and stored & read) and all(wide[-1].range in ranges_of(n.src[1]) for n in reads)
 
 
-def read_first(body: list[Statement], most: int = MOST_FIRST) -> list[Statement]:
+def read_first(body: list[Statement], least: int = 2, most: int = MOST_FIRST) -> list[Statement]:
     """TILE u: LANE l: S(x[..]); T(y[..])  ->  TILE u: LANE l: r[u,l] = x[..]; q[u,l] = y[..]; S(r); T(q)
 
-    All that several stores need is on its way at once, in loops around them too.
-    refuses (leaves as it is): one store alone, too much to read, statements that read what others of them store
+    All that several stores need is on its way at once, in loops around them too; `least` is 1 where a store alone is
+    several in the TILE loops around it, and these are not neighbours.
+    refuses (leaves as it is): fewer stores, too much to read, statements that read what others of them store
     """
     out: list[Statement] = []
     for s in body:
@@ -95,9 +96,9 @@ def read_first(body: list[Statement], most: int = MOST_FIRST) -> list[Statement]
         reads = [n for n in _reads(inner) if wide and wide[-1].range in ranges_of(n.src[1])]
         words = len(reads) * math.prod(f.range.arg.size for f in wide if f.kind == TILE)
         if not wide and isinstance(s, For):
-            out.append(For(s.range, s.kind, read_first(s.body, most), s.stop))
+            out.append(For(s.range, s.kind, read_first(s.body, least, most), s.stop))
             continue
-        if len(inner) < 2 or words > most or not all(isinstance(x, Store) and x.combine is None for x in inner) or \
+        if len(inner) < least or words > most or not all(isinstance(x, Store) and x.combine is None for x in inner) or \
                 {x.memory for x in inner if isinstance(x, Store)} & {n.src[0] for n in reads} or \
                 any(n.op is o.LOAD for read in reads for n in toposort(read.src[1:])):
             out.append(s)

@@ -83,7 +83,10 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     apart = math.prod(f.range.arg.size for f in loops)
     if columns:
         across = free[_lane_loop(free, inner)].range.arg.size
-        beside = neighbours(inner, free[_lane_loop(free, inner)].range) if target.groups else 0
+        along = free[_lane_loop(free, inner)].range
+        beside = neighbours(inner, along) if target.groups else 0
+        if arithmetic(inner) and apart >= LONG_ROW * lanes * target.few_tasks and _odd_rows(inner, along):
+            beside = 0
         tile, lanes = _whole_groups(across, beside, lanes) if beside else (tile, lanes)
         apart = apart // across * -(-across // (tile * lanes))
     if total >= target.cut_steps and apart < target.few_tasks:
@@ -103,7 +106,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
                           beside=beside > 0)
         if beside and arithmetic(inner) >= LONG_ARITHMETIC and apart >= AHEAD_TASKS * target.few_tasks:
             body = read_ahead(body)
-        return [nest(loops, read_first(body) if target.groups else body, total, target, decisions)]
+        body = read_first(body, least=2 if beside else 1) if target.groups else body
+        return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
     if rows is not None and target.groups and (rows.row.range.arg.size // rows.count < target.few_tasks
                                                or work(inner) >= gpu.LONG_ROW):
@@ -125,8 +129,13 @@ def in_order(loops: list[For], inner: list[Statement], total: int, target: Targe
     lane = loops[-1].range if loops and loops[-1] in _lane_loops(loops, inner) else None
     if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
         beside = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
-        chosen = ask_lanes(decisions, loops[-1:], 0, beside or 1, lanes)
-        inner = read_ahead_of_totals(inner) if target.groups else inner
+        beside = 0 if _odd_rows(inner, lane) else beside
+        tile = max(1, beside)
+        if target.groups and lane.arg.size > tile * lanes:
+            groups = math.prod(f.range.arg.size for f in loops[:-1]) * -(-lane.arg.size // (tile * lanes))
+            tile, lanes = _more_groups(groups, target.few_tasks, tile, lanes)
+        chosen = ask_lanes(decisions, loops[-1:], 0, tile, lanes)
+        inner = read_ahead_of_totals(inner, chosen.tile) if target.groups else inner
         body = moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes, beside=beside > 0)
         return nest(loops[:-1], body, total, target, decisions, apart=target.groups)
     return nest(loops, inner, total, target, decisions, apart=False)
@@ -341,15 +350,15 @@ def _accesses(statement: Statement) -> list[UOp]:
 
 
 def neighbours(body: list[Statement], lane: UOp) -> int:
-    """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, where
-    all is in order, or in pieces of so many; else 0."""
+    """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, and at
+    most 32 of the largest, where all is in order, or in pieces of so many; else 0."""
     inner = list(walk(body))
     if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
         return 0
     loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
     sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
     sizes += [s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]
-    wide = WIDE_BYTES // min(sizes) if sizes else 0
+    wide = min(WIDE_BYTES // min(sizes), 2 * WIDE_BYTES // max(sizes)) if sizes else 0
     places = [at for s in inner for at in _accesses(s)]
     if all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for at in places):
         return wide
@@ -369,6 +378,12 @@ def _in_pieces(places: list[UOp], lane: UOp, width: int) -> bool:
         if any(within in ranges_of(atom) for atom in terms if atom is not within) or terms.get(within, 1) != 1:
             return False
     return True
+
+
+def _odd_rows(body: list[Statement], lane: UOp) -> bool:
+    """Whether rows along a counter begin at odd places in all memories: no access to neighbours would be wide."""
+    rows = [terms for s in walk(body) for at in _accesses(s) if lane in (terms := linear(at)[1])]
+    return all(any(k % 2 for atom, k in terms.items() if atom is not lane) for terms in rows)
 
 
 def row_neighbours(body: list[Statement]) -> int:

@@ -31,17 +31,18 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign
                                             expressions, load, local, register)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets.target import Target
 
 TILE = 4                 # neighbours of a thread: it reads and stores 16 bytes, and threads side by side whole lines
-AHEAD = 8                # numbers of a column that a thread loads at once
+AHEAD = 32               # numbers of its columns that a thread loads at once
 SIDE = 16                # threads whose totals one thread adds up
 MOST_LANES = SIDE * SIDE
 LEAST_ROW = 128          # shorter rows are better left to one thread each
 NEIGHBOURS = 4           # columns of a thread, where threads go down columns
 CHUNKS = 16              # for each group that keeps a GPU busy: the last ones leave few processors idle
+LEAST_COLUMNS = 64       # of a group: where each processor has one, columns are not cut
 LEAST_CHUNK = 64         # steps of a chunk whose rows lie side by side in memory
 
 
@@ -105,6 +106,9 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
     least = TILE * MOST_LANES if scan.is_along_memory else LEAST_CHUNK
     wanted = -(-CHUNKS * target.few_tasks // apart)
     chunk = -(-n // (wanted * least)) * least
+    if not scan.is_along_memory:         # whole chunks: a thread then loads ahead
+        chunk = next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
+        apart = max(apart, 2 * count // LEAST_COLUMNS)
     if apart >= target.few_tasks or chunk >= n:
         return None
     name = scan.loop.range.arg.name
@@ -127,24 +131,26 @@ def scan_in_chunks(loops: list[For], inner: list[Statement], work: int, target: 
         loops_around([outer, *rows], [Assign(scan.total, start), For(k, LOOP, body, stop)], TASK)]
 
 
-def read_ahead_of_totals(inner: list[Statement]) -> list[Statement]:
+def read_ahead_of_totals(inner: list[Statement], columns: int) -> list[Statement]:
     """for k in n: r += f(k); out[k] = r  ->  for k in n/8: x0 = f(8k) .. x7 = f(8k + 7); r += x0; out[8k] = r; ..
 
-    A thread that goes down a column loads several of its numbers at once. refuses (returns the statements): another
-    form, n is no multiple of 8
+    A thread that goes down so many columns loads several numbers of each at once. refuses (returns the statements):
+    another form
     """
     scan = RunningTotal.of(inner)
-    if scan is None or scan.loop.stop is not None or scan.loop.range.arg.size % AHEAD:
+    if scan is None or scan.loop.stop is not None:
         return inner
-    k = scan.loop.range
-    block = counter(k.arg.name, k.arg.size // AHEAD)
-    read = [register(f"{scan.total.arg}_{u}", scan.total.dtype) for u in range(AHEAD)]
-    body: list[Statement] = []
-    for u, r in enumerate(read):
-        here = {k: add(multiply(block, AHEAD), index(u))}
-        body.insert(u, Assign(r, substitute_index(scan.value, here, {})))
-        body += [Accumulate(scan.total, scan.combine, r), *moves.rebuild(scan.stores, here)]
-    return [inner[0], For(block, LOOP, body)]
+    k, out = scan.loop.range, inner[:1]
+    for start, count, ahead in moves.pieces(k.arg.size, max(1, AHEAD // columns)):
+        block = counter(k.arg.name, count)
+        read = [register(f"{scan.total.arg}_{u}", scan.total.dtype) for u in range(ahead)]
+        body: list[Statement] = []
+        for u, r in enumerate(read):
+            here = {k: add(index(start), add(multiply(one(block), ahead), index(u)))}
+            body.insert(u, Assign(r, substitute_index(scan.value, here, {})))
+            body += [Accumulate(scan.total, scan.combine, r), *moves.rebuild(scan.stores, here)]
+        out += nested([block], body)
+    return out
 
 
 def scan_in_group(loops: list[For], inner: list[Statement], decisions: Decisions) -> list[Statement] | None:

@@ -25,7 +25,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_mov
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
                                                            neighbours, nest, one_loop, vectors_in_flight, weighed, work)
-from glassgrad.compiler.optimize.plain.short_row_sums import in_pieces
+from glassgrad.compiler.optimize.plain.short_rows import short_rows
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -39,7 +39,9 @@ FOLD_STEPS = 12          # that one fold takes
 PHASE_STEPS = 24         # that one more phase takes, to begin and to end
 GROUPS = 4               # times a few tasks: groups that run at once, and that a sum is cut into parts for
 LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results;
-LEAST_FOLDED = 8         # and where they go along the sum
+LEAST_FOLDED = 8         # and where they go along the sum;
+LONG_FOLDED = 32         # with so many, parts are twice as many: the last groups leave fewer processors idle
+LEAST_BESIDE = 4         # numbers that a thread of a long sum reads at once, else one at a time: two were slower
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,16 @@ class Strips(Choice):
 
 def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases of a nest with short loops; refuses (None) loops that are long enough, and what is of another form."""
-    rows = in_pieces(*task_loops(body), target, decisions)
+    rows = short_rows(body, target, decisions)
     if rows is not None:
         return [rows]
     found = GroupNest.of(body)
     if found is None:
         return None
-    several = len(found.sums) > 1 and found.results < target.few_tasks
+    few = bool(found.sums) and found.results < target.few_tasks
     pixels = any(part.nested and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
     beside = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
-    used = 0.0 if several or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
+    used = 0.0 if few or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
     if used >= FULL or len(found.loops) < 2 and not found.sums:
         return None
     return phases(found, target, decisions)
@@ -171,6 +173,8 @@ class Plan:
         each = pieces_touched(part.loop.body, part.loop.range)
         plan = Plan.best(found.results, lambda parts: -(-vectors // parts) * each + FOLD_STEPS,
                          vectors // LEAST_FOLDED, target)
+        if plan.parts > 1 and vectors // (2 * plan.parts) >= LONG_FOLDED:
+            plan = Plan(plan.steps, 2 * plan.parts)
         return plan if sum_moves.folds(part.loop) else Plan(float("inf"), 1)
 
     @staticmethod
@@ -330,7 +334,7 @@ def _by_neighbours(s: Statement) -> list[Statement]:
 def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
     """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group for each result)"""
     [part] = found.sums
-    beside = part.beside if part.depth % part.beside == 0 else 1
+    beside = part.beside if part.depth % part.beside == 0 and part.beside >= LEAST_BESIDE else 1
     lanes, tile = target.lanes(4), beside if beside > 1 else min(4, vectors_in_flight(part.loop.body))
     decisions.ask(FoldedLanes(part.loop.range.arg.name, tile, lanes), lambda c: None)
     wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes, beside=beside > 1)
@@ -342,7 +346,8 @@ def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> t
     """r = 0; for k: r += ..; S  ->  TASK parts: r = 0; for k of one: r += ..; part = r     and     sum of parts; S"""
     [sums] = found.sums
     least = -(-sums.depth // (parts * step)) * step
-    near = [*range(least, min(2 * least, sums.depth), step), max(sums.depth // parts, step)]
+    near = [*range(least, min(2 * least, sums.depth), step), max(sums.depth // parts, step),
+            *range(least, min(least * 5 // 4, sums.depth))]
     chunk = next((c for c in near if sums.depth % c == 0 and c % sums.beside == 0), least)
     cut = sum_moves.group(found.inner, found.loops, chunk)
     assert cut is not None

@@ -97,7 +97,7 @@ class CFunction(CArithmetic, Walker):
         """The pointer to a param's or LOCAL's first element, declared on top."""
         if ("base", memory) in self.given:
             return self.given["base", memory]
-        kind = self._unit(memory) if memory in self.stored else f"const {self._unit(memory)}"
+        kind = self.unit(memory) if memory in self.stored else f"const {self.unit(memory)}"
         param = memory.op is o.PARAM
         name = self.named(("base", memory), f"data{memory.arg.slot}" if param else memory.arg.name)
         if memory in self.offsets:
@@ -284,7 +284,7 @@ class CFunction(CArithmetic, Walker):
         if not lanes:
             text = f"{self.base(memory)}[{self.spot(memory, index)}]"
             return CValue(text, dtype) if test is None else CValue(f"{test.inside} ? {text} : 0", dtype, 0, False)
-        kind, full = self._unit(memory), self._unit(memory, lanes)
+        kind, full = self.unit(memory), self.unit(memory, lanes)
         place = self.place(memory, scalar)
         masked = test is not None and test.lanes > 0
         takes, check, more, suffix = self._mask(full, lanes, gate if masked else None)
@@ -320,7 +320,7 @@ class CFunction(CArithmetic, Walker):
             return
         if dtype is dtypes.bool:
             value = self.cast(value, dtypes.uint8)
-        kind, full, place = self._unit(memory), self._unit(memory, lanes), self.place(memory, scalar)
+        kind, full, place = self.unit(memory), self.unit(memory, lanes), self.place(memory, scalar)
         takes, check, more, suffix = self._mask(full, lanes, statement.gate)
         if step == 1 and not takes and lanes == width(lanes):
             name = self.define(f"store_{full}", "void", f"{kind} *p, {full} v",
@@ -348,7 +348,7 @@ class CFunction(CArithmetic, Walker):
         return f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) ", \
             f", {self.operand(gate, lanes).text}", f"{full}_where"
 
-    def _unit(self, memory: UOp, lanes: int = 0) -> str:
+    def unit(self, memory: UOp, lanes: int = 0) -> str:
         """The type of an element in memory, or of so many of them."""
         return self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype, lanes)
 

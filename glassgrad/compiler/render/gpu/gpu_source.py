@@ -159,7 +159,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
         d = self.dialect
         out = [d.scalar.format(name=f"cell{p.arg.slot}") if p.arg.scalar
-               else self._memory(f"data{p.arg.slot}", self._unit(p))
+               else self._memory(f"data{p.arg.slot}", self.unit(p))
                for p in sorted(self.kernel.params, key=lambda p: p.arg.slot)]
         out += [self._memory(f"shared{i}", "char") for i, _ in enumerate(shared_locals(self.kernel))]
         if in_global:
@@ -265,7 +265,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
     def base(self, memory: UOp) -> str:
         if ("base", memory) in self.given:
             return self.given["base", memory]
-        kind, d = self._unit(memory), self.dialect
+        kind, d = self.unit(memory), self.dialect
         if memory.op is o.PARAM:
             return self.named(("base", memory), f"data{memory.arg.slot}")
         name = self.named(("base", memory), memory.arg.name)
@@ -281,7 +281,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
 
     def _expression(self, node: UOp) -> CValue:
         if node.op is o.PARAM:
-            return CValue(f"*({self.dialect.scalar_pointer}{self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
+            return CValue(f"*({self.dialect.scalar_pointer}{self.unit(node)} *)&cell{node.arg.slot}", node.dtype)
         if node in self.rounded:
             return self.rounded_division(node)
         value = super()._expression(node)

@@ -46,7 +46,7 @@ def neighbours(body: list[Statement], at: int) -> list[Store]:
 
 def _follows(first: Store, later: Store, distance: int) -> bool:
     return later.memory is first.memory and later.gate is first.gate and first.combine is later.combine is None \
-        and first.memory.dtype is not dtypes.bool and _is_next(first.index, later.index, distance)
+        and _is_next(first.index, later.index, distance)
 
 
 def _is_next(first: UOp, later: UOp, distance: int) -> bool:
@@ -90,7 +90,7 @@ def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAlign
     load_wide(f, [s.value for s in stores], is_aligned)
     first, count = stores[0], len(stores)
     values = [f.operand(s.value.src[0] if pair else s.value).text for s in stores]
-    kind, nbytes = f.type(first.memory.dtype), count * first.memory.dtype.itemsize
+    kind, nbytes = f.unit(first.memory), count * first.memory.dtype.itemsize
     given = f.type(dtypes.float32) if pair else kind
     takes = ", ".join(f"{given} v{i}" for i in range(count))
     aligned = is_aligned(first.memory)
@@ -168,7 +168,7 @@ def _width(loads: tuple[UOp, ...]) -> int:
 def _side_by_side(loads: tuple[UOp, ...]) -> bool:
     first, width = loads[0], len(loads)
     begin, terms = linear(first.src[1])
-    return first.src[0].dtype is not dtypes.bool and all(n % width == 0 for n in (begin, *terms.values())) and \
+    return all(n % width == 0 for n in (begin, *terms.values())) and \
         all(n.src[0] is first.src[0] and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
             for i, n in enumerate(loads))
 
@@ -176,7 +176,7 @@ def _side_by_side(loads: tuple[UOp, ...]) -> bool:
 def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool, once: str) -> None:
     first, count = loads[0], len(loads)
     memory, nbytes = first.src[0], count * first.dtype.itemsize
-    kind = f.type(memory.dtype)
+    kind = f.unit(memory)
     # two of 16 bits are taken out of their word where they are used: under the test, a thread would wait for them
     halves = kind == HALF_WORD
     holds, many = ("unsigned", count // 2) if halves else (kind, count)
@@ -195,4 +195,7 @@ def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool, once: str) -> Non
           _moved(whole, single, many, aligned), f"{at}, {held}", aligned, test)
     for i, load in enumerate(loads):
         text = f"({kind})({held}[{i // 2}] >> {16 * (i % 2)})" if halves else f"{held}[{i}]"
-        f.keep(f.scope_of(load), load, f.reads[load], CValue(text, load.dtype))
+        value = CValue(text, load.dtype)
+        if load.dtype is dtypes.bool:
+            value = f.cast(CValue(text, dtypes.uint8), dtypes.bool)
+        f.keep(f.scope_of(load), load, f.reads[load], value)

@@ -1,0 +1,267 @@
+"""Many short rows by groups of threads. In: loops over rows, each gone along a few times. Out: tasks of rows, or None.
+
+A group of threads for each row of 40 numbers would leave most of them idle; a thread for each would have neighbouring
+threads read memory that lies a row apart. So a group copies several rows, which lie one after another, into memory that
+it shares; some threads take each row from there, hold it in registers, and add their parts up; what they store along
+the row goes back the same way.
+
+    for row: r = 0; for k: r += f(x[row, k]); for k: y[row, k] = g(x[row, k], r)
+    ->  TASK rows by 32: threads along all their numbers: m = x; threads along (row, part): h[u] = m[row, k];
+        r = sum of the parts' f(h); m[row, k] = g(h, r); threads along all numbers: y = m          (k = 8 u + part)
+
+Which numbers are added to which follows from the length of a row alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply
+from glassgrad.compiler.graph.uop import identity
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store,
+                                            counter, expressions, load, local, ranges_of, register, task_loops)
+from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import WideStep, nested, one
+from glassgrad.compiler.optimize.product.recognize import FlatAxis
+from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+MOST_HELD = 24           # numbers that a thread holds
+MOST_PARTS = 16          # threads of a row: each of them adds up the parts of all
+LONGEST = 256            # numbers of a row; longer ones keep a group busy
+BANK_BYTES = 4           # of the group's memory, which one thread reads while others read other banks
+COPIES = 4               # that a thread has on their way, where it copies single numbers
+LEAST_BYTES = 16         # of rows that are only read: shorter ones are in the cache when a thread comes to their end
+GROUP_SIZES = (256, 128, 64, 32)
+
+
+@dataclass(frozen=True)
+class RowParts(Choice, names=["parts"]):
+    """Threads for each short row, which decide what is added to which; and those of a group."""
+    threads: int
+    parts: int = fixed()
+
+
+def short_rows(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
+    """The tasks of many short rows that lie one after another; refuses (None) other loops."""
+    rows = ShortRows.of(body)
+    if rows is None:
+        return None
+
+    def refuses(c: RowParts) -> str | None:
+        return None if c.threads in fitting else f"a group has {fitting} threads"
+    fitting = [n for n in GROUP_SIZES if rows.parts <= n <= target.lanes(4) and
+               rows.bytes(n // rows.parts) <= target.group_bytes and rows.count * rows.parts >= n * target.few_tasks]
+    return rows.tasks(decisions.ask(RowParts(fitting[0], rows.parts), refuses).threads) if fitting else None
+
+
+@dataclass
+class ShortRows:
+    """`count` rows of `size` numbers, and what is done with one of them, by its number `row`."""
+    row: UOp
+    size: int
+    body: list[Statement]
+    read: list[UOp]          # memories whose rows are read, all of a row;
+    stored: list[UOp]        # that are stored;
+    kept: list[UOp]          # and rows that are not needed afterwards
+
+    @staticmethod
+    def of(body: list[Statement]) -> ShortRows | None:
+        """A nest of this form; None for anything else."""
+        loops, inner = task_loops(body)
+        along = [s for s in inner if isinstance(s, For)]
+        sizes = {f.range.arg.size for f in along}
+        if not loops or len(sizes) != 1 or any(f.stop is not None for f in (*loops, *along)) or not all(
+                isinstance(s, (Assign, For)) or isinstance(s, Store) and s.combine is None for s in inner) or not all(
+                isinstance(s, Accumulate) or isinstance(s, Store) and s.combine is None for f in along for s in f.body):
+            return None
+        axis, [size] = FlatAxis.of([f.range for f in loops]), sizes
+        row = counter("row", axis.size)
+        found = ShortRows(row, size, moves.serial(moves.rebuild(inner, axis.apart(row))), [], [], [])
+        return found if 1 < size <= LONGEST and found.is_in_rows() else None
+
+    def is_in_rows(self) -> bool:
+        """Whether all that is read or stored along a row lies so; notes which memories these are."""
+        for s in self.body:
+            loop, inside = (s.range, s.body) if isinstance(s, For) else (None, list[Statement]([s]))
+            if loop is not None and set(moves.accumulated(inside)) & _registers(inside):
+                return False
+            for at_store, memory, at, gate in _accesses(inside):
+                found = self.stored if at_store else self.read
+                if memory.op is o.LOCAL and memory.arg.scope == "worker":
+                    if loop is None or at is not loop or gate is not None:
+                        return False
+                    found = self.kept
+                elif loop is None or not at_store and not {loop, self.row} <= ranges_of(at):
+                    continue
+                elif linear(at) != (0, {self.row: self.size, loop: 1}) or gate is not None:
+                    return False
+                if memory not in found:
+                    found.append(memory)
+        longest = max([self.size * m.dtype.itemsize for m in (*self.read, *self.stored)], default=0)
+        return (longest > LEAST_BYTES or bool(self.stored)) and not set(self.read) & set(self.stored)
+
+    @property
+    def count(self) -> int:
+        return int(self.row.arg.size)
+
+    @property
+    def parts(self) -> int:
+        """Threads that share a row: as many as leave each few numbers."""
+        held = self.size * max(1, len(self.read) + len(self.kept))
+        return min(MOST_PARTS, 1 << max(0, math.ceil(math.log2(held / MOST_HELD))))
+
+    @property
+    def steps(self) -> WideStep:
+        """The numbers of a row that its threads take: number k by thread k % parts."""
+        end = index(self.size) if self.size % self.parts else None
+        return WideStep("k", index(0), 1, -(-self.size // self.parts), self.parts, None, end=end)
+
+    def pitch(self, memory: UOp) -> int:
+        """From a row to the next in memory of the group: threads that read at once then read different banks, and what
+        is copied at once lies so."""
+        chunk = max(self.parts, self.copied(memory), BANK_BYTES // memory.dtype.itemsize)
+        return chunk * (-(-self.size // chunk) | 1)
+
+    def copied(self, memory: UOp) -> int:
+        """How many neighbours a thread copies at once."""
+        return math.gcd(self.size, gpu.COPY_BYTES // memory.dtype.itemsize)
+
+    def places(self, rows: int) -> dict[UOp, UOp]:
+        """Memory of the group for so many rows of each memory that is read or stored. What is stored lies where rows
+        of its type were read: these are in registers by then."""
+        out: dict[UOp, UOp] = {}
+        for number, memory in enumerate([*self.read, *self.stored]):
+            free = [m for read, m in out.items() if read in self.read and memory in self.stored and
+                    m.dtype is memory.dtype and m not in [out.get(s) for s in self.stored]]
+            out[memory] = free[0] if free else local(f"rows{number}", memory.dtype, rows * self.pitch(memory))
+        return out
+
+    def bytes(self, rows: int) -> int:
+        """Of the group's memory, for so many rows."""
+        sums = sum(s.register.dtype.itemsize for s in self.body if isinstance(s, Assign)) * self.parts * rows
+        return sums + sum(m.arg.size * m.dtype.itemsize for m in set(self.places(rows).values()))
+
+    def tasks(self, threads: int) -> list[Statement]:
+        """All rows, as many for each task as its threads take at once; the last task may have fewer."""
+        rows = threads // self.parts
+        task, places = counter("rowt", -(-self.count // rows)), self.places(rows)
+        first = multiply(one(task), rows)
+        body: list[Statement] = []
+        for memory in self.read:
+            body += self.copies(memory, places[memory], rows, first, threads)
+        body += GroupRows(self, places, threads, first).statements()
+        for memory in self.stored:
+            body += self.copies(memory, places[memory], rows, first, threads)
+        return [For(task, TASK, body)]
+
+    def copies(self, memory: UOp, place: UOp, rows: int, first: UOp, threads: int) -> list[Statement]:
+        """Rows of a memory into the group's, or back: threads along all of their numbers."""
+        each = counter("e", rows * self.size)
+        row, far, width = divide(each, self.size), add(multiply(first, self.size), each), self.copied(memory)
+        near = add(multiply(row, self.pitch(memory)), modulo(each, self.size))
+        gate = self.is_row(add(first, row)) if width > 1 else moves.below(far, self.count * self.size)
+        copy = Store(place, near, load(memory, far, gate)) if memory in self.read else \
+            Store(memory, far, load(place, near), None, gate)
+        return moves.wide(For(each, LOOP, [copy]), width if width > 1 else COPIES, threads, copies=False,
+                          beside=width > 1)
+
+    def is_row(self, row: UOp) -> UOp | None:
+        """Whether there is such a row; None: there always is."""
+        return moves.below(row, self.count)
+
+
+class GroupRows:
+    """What some threads do with each row, which is in memory of their group."""
+
+    def __init__(self, rows: ShortRows, places: dict[UOp, UOp], threads: int, first: UOp):
+        self.rows, self.places, self.lane, self.step = rows, places, counter("l", threads), rows.steps
+        self.in_group, self.part = divide(self.lane, rows.parts), modulo(self.lane, rows.parts)
+        self.row = add(first, self.in_group)
+        wide = [r for r in (self.step.over, self.lane) if r.arg.size > 1]
+        self.held = {m: register(f"row{i}", m.dtype, wide) for i, m in enumerate([*rows.read, *rows.kept])}
+        self.own = {r: self.of_thread(r, "") for r in moves.assigned(rows.body)}
+
+    def of_thread(self, r: UOp, kind: str) -> UOp:
+        return register(r.arg + kind, r.dtype, [self.lane])
+
+    def statements(self) -> list[Statement]:
+        """The rows into registers, and then what is done with each of them."""
+        out: list[Statement] = []
+        for memory in self.rows.read:
+            k = counter("k", self.rows.size)
+            number = load(self.places[memory], self.near(memory, k))
+            out += self.along(For(k, LOOP, [Assign(self.held[memory], number)]))
+        for s in self.rows.body:
+            if isinstance(s, For):
+                out += self.loop(s)
+                continue
+            [made] = self.by_row([s], self.own)
+            if isinstance(made, Store):                        # one of the row's threads does it
+                made.gate = both(self.rows.is_row(self.row), both(made.gate, moves.below(self.part, 1)))
+            out.append(For(self.lane, LANE, [made]))
+        return out
+
+    def by_row(self, body: list[Statement], replace: dict[UOp, UOp]) -> list[Statement]:
+        """What statements do with a thread's row, if there is one: they read nothing past the last."""
+        body, gate = moves.rebuild(body, {**replace, self.rows.row: self.row}), self.rows.is_row(self.row)
+        for s in body:
+            if gate is not None and isinstance(s, (Assign, Accumulate, Store)):
+                s.value = moves.edge_gate(s.value, gate)
+        return body
+
+    def near(self, memory: UOp, k: UOp) -> UOp:
+        """Where number k of a thread's row is."""
+        return add(multiply(self.in_group, self.rows.pitch(memory)), k)
+
+    def along(self, loop: For) -> list[Statement]:
+        """for k: S  ->  TILE u: LANE l: S[k = u * parts + l % parts]"""
+        body, gate = moves.rebuild(loop.body, {loop.range: self.step.at}), self.step.is_inside
+        body = body if gate is None else moves.gated(body, gate, moves.accumulated(body))
+        return nested([self.step.over], [For(self.lane, LANE, moves.rebuild(body, {self.step.lane: self.part}))], TILE)
+
+    def loop(self, loop: For) -> list[Statement]:
+        """A loop along the row: threads add up their parts, then all parts; rows are read and kept in registers."""
+        rows, k = self.rows, loop.range
+        sums = moves.accumulated(loop.body)
+        mine = {r: self.of_thread(r, "_part") for r in sums}
+        held: dict[UOp, UOp] = {load(m, add(multiply(rows.row, rows.size), k)): self.held[m] for m in rows.read}
+        held |= {load(m, k): self.held[m] for m in rows.kept}
+        body: list[Statement] = []
+        for s in self.by_row(loop.body, {**held, **self.own, **mine}):
+            if isinstance(s, Store):
+                s = Assign(self.held[s.memory], s.value) if s.memory in rows.kept else \
+                    Store(self.places[s.memory], self.near(s.memory, k), s.value)
+            body.append(s)
+        out: list[Statement] = [For(self.lane, LANE, [Assign(mine[r], identity(c, r.dtype)) for r, c in sums.items()])]
+        out += self.along(For(k, LOOP, body))
+        for r, combine in sums.items():
+            out += self.added(r, mine[r], combine)
+        return out
+
+    def added(self, r: UOp, mine: UOp, combine: o.Op) -> list[Statement]:
+        """The parts of all threads of a row, together: each of them has the result."""
+        if self.rows.parts == 1:
+            return [For(self.lane, LANE, [Accumulate(self.own[r], combine, mine)])]
+        parts, p = local(f"parts_{r.arg}", r.dtype, self.lane.arg.size), counter("p", self.rows.parts)
+        at = add(multiply(self.in_group, self.rows.parts), p)
+        return [For(self.lane, LANE, [Store(parts, self.lane, mine),
+                                      For(p, LOOP, [Accumulate(self.own[r], combine, load(parts, at))])])]
+
+
+def _accesses(body: list[Statement]) -> Iterator[tuple[bool, UOp, UOp, UOp | None]]:
+    """What statements read and store: (whether it is stored, memory, index, gate)."""
+    for s in body:
+        if isinstance(s, Store):
+            yield True, s.memory, s.index, s.gate
+        for n in toposort(expressions(s)):
+            if n.op is o.LOAD:
+                yield False, n.src[0], n.src[1], n.src[2] if len(n.src) > 2 else None
+
+
+def _registers(body: list[Statement]) -> set[UOp]:
+    return {n for s in body for n in toposort(expressions(s)) if n.op is o.REGISTER}
