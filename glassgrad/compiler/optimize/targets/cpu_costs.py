@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 LIMITS = {
-    "contract": TilingThresholds(least_k=8, least_work=4096, task_work=1 << 17, most_tasks=48, long_k=1024),
+    "contract": TilingThresholds(least_k=4, least_work=4096, task_work=1 << 17, most_tasks=48, long_k=1024),
     "direct": TilingThresholds(least_k=16, least_work=64 << 10, task_work=512 << 10, most_tasks=16, long_k=1024,
                                k_block=512),
     "taps": TilingThresholds(least_k=256, least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024),
@@ -35,6 +35,8 @@ NEAR_ROWS = 128          # of M: a task with fewer does not repay packing the ri
 WORKER_TASKS = 6         # for each worker, where more tasks would pack more: cores differ in speed
 SUM_CYCLES = 1.5         # to add a vector of sums to memory
 PACK_CYCLES = 0.25       # to pack one element
+APART_CYCLES = 2.5       # to store one result of a vector whose results lie apart
+NARROW_VECTORS = 4       # of N, below which lanes may go along M instead, though results lie apart then
 LONG_EPILOGUE = 16       # operations on each result, from which a tile's rows are a loop: code for each is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 
@@ -88,6 +90,7 @@ class TileCounts:
     panel_in_l1: bool
     vector_bytes: int
     accesses: int            # of the epilogue to memory, for each element
+    apart: bool              # neighbours along N lie apart there
     repeats: int = 1         # how many blocks of M share the right factor
 
 
@@ -96,7 +99,7 @@ def contract_cycles(c: TileCounts) -> float:
     the lines of both panels that come from the second-level cache (rows that are read in place cost more); packing an
     element of a factor, more where another core reads it from far away, and the phase that takes; the right factor's
     lines where it is read in place, once if they stay near, unless it flows; and what the epilogue reads and writes,
-    twice as much where rows past the edge are left out."""
+    twice as much where rows past the edge are left out, and for each number where they lie apart."""
     step = max(c.rows * c.vectors / 2, (c.rows + c.vectors + 1) * 0.6, 5.0)    # a sum waits for the last one: 4 cycles
     step += 0.1 * c.rows + 0.3 if c.left_apart else (0.12 if c.left_far else 0.05) * c.rows
     if not (c.right == "near" or c.right_stays) or not c.panel_in_l1:
@@ -112,7 +115,8 @@ def contract_cycles(c: TileCounts) -> float:
         packing += (PHASE / c.depth + (1.8 if c.right_far else 0.5) * c.n) / c.repeats
     line = 0 if c.right != "in_place" or c.right_flows else 0.12 if c.right_far else 0.03
     lines = line * (1 if c.right_stays else c.panels_m) * c.n
-    ends = c.accesses * c.rows * c.vectors * (2 if c.m % c.rows else 1) / c.depth
+    each = APART_CYCLES * c.vector_bytes / 4 if c.apart else 2 if c.m % c.rows else 1
+    ends = c.accesses * c.rows * c.vectors * each / c.depth
     return c.panels_m * c.panels_n * (step + ends) + packing + lines
 
 
