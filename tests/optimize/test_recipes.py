@@ -293,7 +293,7 @@ def test_a_right_factor_that_few_rows_use_is_not_packed(m: int, streams: bool) -
 
 @pytest.mark.parametrize("m,k,n,name,streams", [
     (37, 300, 1100, "avx512", True), (17, 208, 1023, "avx2", True), (9, 333, 500, "avx2", True),
-    (37, 300, 1100, "neon", False), (64, 256, 1024, "avx512", False)])
+    (37, 300, 1100, "neon", False), (96, 256, 1024, "avx512", False)])
 def test_blocks_of_a_right_factor_that_few_rows_use(m: int, k: int, n: int, name: str, streams: bool,
                                                     rng: np.random.Generator) -> None:
     values, log = Inputs(), []

@@ -48,6 +48,9 @@ class RegisterPlan(FlatProduct):
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
         if plan.depth < limits.least_k or plan.work < limits.least_work or min(m.size, n.size) < 2 or few_rows(p):
             return None
+        large = plan.around * m.size * n.size * plan.itemsize > target.l2_bytes
+        if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n() is None:
+            return None                                  # to write the result takes longest: plain loops go row by row
         if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
             return None
         return plan if p.k_stop is None or plan.tiles() else None
@@ -101,9 +104,8 @@ class RegisterPlan(FlatProduct):
                 apart = self.must_pack_together(rows, vectors) is None
                 left = self.left_must_be_packed(rows) is None and (
                     self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
-                near = apart and self.work >= cpu.NEAR_WORK
                 found += [Tiling("contract", rows, vectors, self.lanes, left="in_place" if left else "packed",
-                                 right="near" if near and where == "packed" else where) for where in right]
+                                 right="near" if apart and where == "packed" else where) for where in right]
         if self.product.k_stop is None and not self.right_streams:
             return found
         in_place = [t for t in found if t.left == t.right == "in_place"]
@@ -119,8 +121,11 @@ class RegisterPlan(FlatProduct):
             left_apart=tile.left == "in_place" and not self.left_along_m, right=tile.right,
             right_far=self.right_bytes > self.target.l2_bytes,
             right_stays=in_place and self.right_stays_near(vectors),
-            right_flows=in_place and (self.right_flows or self.right_streams),
-            right_streams=self.right_streams, overlaps=self.n.size % (vectors * self.lanes) > 0,
+            right_flows=in_place and (self.right_flows or self.right_streams
+                                      or self.right_bytes <= self.target.l1_bytes),
+            right_streams=self.right_streams,
+            right_crosses=in_place and self.right_pitch % self.target.vector_bytes > 0,
+            overlaps=self.n.size % (vectors * self.lanes) > 0,
             panel_in_l1=4 * self.panel_bytes(vectors) <= 3 * self.target.l1_bytes,
             vector_bytes=self.target.vector_bytes, accesses=self.accesses, apart=self.apart, repeats=self.repeats))
 
@@ -224,11 +229,16 @@ class RegisterPlan(FlatProduct):
         return fit_sets(self.depth, step * right.dtype.itemsize, 8)
 
     @cached_property
+    def right_pitch(self) -> int:
+        """Bytes from row to row of a right factor that can be read in place."""
+        right = self.product.right
+        return abs(stride_along(right.src[1], self.product.k[0]) or 0) * right.dtype.itemsize
+
+    @cached_property
     def right_flows(self) -> bool:
         """Whether the right factor, read in place, comes as fast as if it were packed: both factors lie in the
         second-level cache, no vector crosses a line, and rows are short and few; more so where caches are large."""
-        right = self.product.right
-        pitch = abs(stride_along(right.src[1], self.product.k[0]) or 0) * right.dtype.itemsize
+        pitch = self.right_pitch
         in_cache = 2 * max(self.left_bytes, self.right_bytes) <= self.target.l2_bytes
         longest = cpu.FLOW_PITCH * self.target.l1_bytes * self.target.l2_bytes // cpu.FLOW_CACHES
         return in_cache and pitch <= longest and self.right_bytes <= cpu.FLOW_ROWS * longest and \
