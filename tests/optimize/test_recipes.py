@@ -19,9 +19,10 @@ from loop_kernels import AVX2, AVX512, NEON, SIZES, TARGETS, Inputs, check
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, TASK, TILE, For, Kernel, task_loops, walk
+from glassgrad.compiler.lower.loops import LOOP, TASK, TILE, For, Kernel, Store, task_loops, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain import plain_loops
@@ -120,7 +121,8 @@ def test_a_long_epilogue_is_a_loop_over_the_rows_of_a_tile(m: int, n: int, k: in
     assert {f.kind for f in loops if f.range.arg.name == "mi"} == {TILE, LOOP}
 
 
-@pytest.mark.parametrize("few, many, k", [(1, 16, 64), (2, 17, 97), (3, 131, 64), (8, 40, 131), (5, 16, 2100)])
+@pytest.mark.parametrize("few, many, k", [(1, 16, 64), (2, 17, 97), (3, 131, 64), (8, 40, 131), (5, 16, 2100),
+                                           (2, 2, 700), (7, 6, 200), (5, 12, 333)])
 @pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
 def test_products_with_few_rows_along_k(few: int, many: int, k: int, name: str, rng: np.random.Generator) -> None:
     """Whichever factor has them, with a batch around it and an epilogue: nothing is turned, rows are read at once."""
@@ -131,6 +133,43 @@ def test_products_with_few_rows_along_k(few: int, many: int, k: int, name: str, 
     check([(matmul(x, y.permute((0, 2, 1))) + bias).maximum(0.0)], values, compiler(TARGETS[name], log))
     check([matmul(y, x.permute((0, 2, 1)))], values, compiler(TARGETS[name], log))
     assert [move.split("(")[0] for move in log] == ["fold", "rows", "tasks"] * 2
+
+
+@pytest.mark.parametrize("m, n, k, across", [(300, 3, 300, True), (554, 3, 117, True), (97, 2, 64, True),
+                                             (71, 11, 426, True), (48, 13, 1924, True), (200, 31, 31, False)])
+def test_a_narrow_product_has_lanes_along_its_left_factor(m: int, n: int, k: int, across: bool,
+                                                          rng: np.random.Generator) -> None:
+    """Which lies along M, and is read in place; the results of a vector are stored one by one."""
+    values, kernels = Inputs(), []
+    x = values.leaf(rng.uniform(-1, 1, (2, k, m)).astype("float32"))
+    y = values.leaf(rng.uniform(-1, 1, (2, k, n)).astype("float32"))
+    bias = values.leaf(rng.uniform(-1, 1, (1, 1, n)).astype("float32")).expand((2, m, n))
+
+    def compile_kernel(ast: UOp) -> Kernel:
+        kernels.append(optimize(lower(ast), TARGETS["avx512"]))
+        return kernels[-1]
+
+    check([(matmul(x.permute((0, 2, 1)), y) + bias).maximum(0.0)], values, compile_kernel)
+    assert kernels[0].moves[0].startswith("contract("), kernels[0].moves
+    stores = [s for phase in kernels[0].phases for s in walk(phase.body)
+              if isinstance(s, Store) and s.memory.op is o.PARAM]
+    lanes = [atom for s in stores for atom in linear(s.index)[1] if atom.op is o.RANGE and atom.arg.name == "l"]
+    assert {linear(stores[0].index)[1][lane] for lane in lanes} == {n if across else 1}
+
+
+@pytest.mark.parametrize("m, n, k", [(300, 90, 7), (573, 8, 5), (48, 306, 4), (8, 3, 600), (300, 3, 70)])
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+def test_short_sums_and_narrow_results_are_tiles_of_registers(m: int, n: int, k: int, name: str,
+                                                              rng: np.random.Generator) -> None:
+    """A right factor that does not lie along N is packed; lanes would have to gather it."""
+    values, log = Inputs(), []
+    x = values.leaf(rng.uniform(-1, 1, (m, k)).astype("float32"))
+    y = values.leaf(rng.uniform(-1, 1, (n, k)).astype("float32"))
+    z = values.leaf(rng.uniform(-1, 1, (k, n)).astype("float32"))
+    check([matmul(x, z)], values, compiler(TARGETS[name], log))
+    if k < cpu.LEAST_ROW:
+        check([matmul(x, y.permute((1, 0)))], values, compiler(TARGETS[name], log))
+    assert all(move.startswith("contract(") for move in log), log
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32"])
@@ -245,7 +284,7 @@ def test_a_right_factor_in_the_cache_is_read_in_place(m: int, k: int, n: int, wh
     assert f"right={where}" in move, move
 
 
-@pytest.mark.parametrize("m,streams", [(16, True), (64, True), (512, False)])
+@pytest.mark.parametrize("m,streams", [(5, True), (16, True), (64, True), (512, False)])
 def test_a_right_factor_that_few_rows_use_is_not_packed(m: int, streams: bool) -> None:
     """It is read in place in short blocks of K, each of which is used by all rows before the next one."""
     move = _tiling_of(m, 768, 3072, replace(AVX512, l2_bytes=1 << 20))
@@ -254,7 +293,7 @@ def test_a_right_factor_that_few_rows_use_is_not_packed(m: int, streams: bool) -
 
 @pytest.mark.parametrize("m,k,n,name,streams", [
     (37, 300, 1100, "avx512", True), (17, 208, 1023, "avx2", True), (9, 333, 500, "avx2", True),
-    (37, 300, 1100, "neon", False), (64, 256, 1024, "avx512", False)])
+    (37, 300, 1100, "neon", False), (96, 256, 1024, "avx512", False)])
 def test_blocks_of_a_right_factor_that_few_rows_use(m: int, k: int, n: int, name: str, streams: bool,
                                                     rng: np.random.Generator) -> None:
     values, log = Inputs(), []

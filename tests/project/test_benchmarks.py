@@ -376,6 +376,21 @@ def test_two_trees_refuses_what_it_cannot_compare(arguments: list[str], said: st
     assert said in capsys.readouterr().err
 
 
+# ---- products of random sizes
+
+def test_products_are_read_drawn_and_measured() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.products import Shape, measured
+    assert Shape.read("8*32x48x64nt") == Shape(32, 48, 64, "nt", 8)
+    drawn = [Shape.drawn(np.random.default_rng(seed)) for seed in range(20)]
+    assert [Shape.read(str(shape)) for shape in drawn] == drawn
+    with pytest.raises(SystemExit, match="expected a product such as"):
+        Shape.read("32x48")
+    for kernel in (False, True):
+        ours, theirs, moves = measured(Shape(20, 30, 40, "tn", 2), "float32", 0.0, True, kernel)
+        assert ours > 0 and theirs > 0 and moves.startswith("contract(")
+
+
 # ---- a GPU's page
 
 def test_the_table_of_a_gpu_is_written_into_its_page_from_the_file_of_results(tmp_path):

@@ -66,7 +66,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
             in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
             if in_place is not None:
                 return [*before, *in_place]
-    plan = RegisterPlan.of(product.with_lanes_right(), target)
+    plan = RegisterPlan.cheapest(product, target)
     if plan is None:
         return None
     phases = RegisterTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()

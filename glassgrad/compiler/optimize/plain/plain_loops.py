@@ -31,6 +31,7 @@ MOST_VECTORS = 16       # in flight at once: more only make the code longer
 LONG_ARITHMETIC = 16    # operations on each element from which a GPU's thread reads what comes next before it computes,
 FEWEST_LANES = 64       # of a group, however few there are
 LONG_ROW = 4            # times what a group does at once: what is left over then is little
+FEW_ROWS = 16           # below which rows are read at once only where enough tasks are left
 LEAST_READ = 16         # numbers that a GPU's thread adds up for a part of a sum
 AHEAD_TASKS = 16        # where so many times the least number of groups are left
 
@@ -112,6 +113,9 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     if rows is not None and target.groups and (rows.row.range.arg.size // rows.count < target.few_tasks
                                                or work(inner) >= gpu.LONG_ROW):
         rows = None                                      # more groups are worth more
+    if rows is not None and rows.row.range.arg.size < FEW_ROWS and \
+            apart // (rows.count * rows.width) < min(target.few_tasks, total // target.task_steps):
+        rows = None                                      # tasks would be few
     if rows is None:
         row = Row.of(inner) if target.groups else None
         again = None if row is None else row_in_steps(row, apart, row_neighbours(inner), target, decisions)

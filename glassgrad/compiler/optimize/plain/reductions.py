@@ -76,19 +76,20 @@ class Reduction:
 
 def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> RowsAtOnce | None:
     """The rows of a reduction that are read at once, and what of the others reads the same rows; None for rows that are
-    short, few, or not read from memory along k."""
+    short, or not read from memory along k."""
     reduction = Reduction.of(inner)
     if reduction is None or reduction.loop.range.arg.size < cpu.LEAST_ROW:
         return None
     k, fixed = reduction.loop.range, [f for f in loops if f.stop is None]
-    for row in [f for f in reversed(fixed) if f.range.arg.size >= 2 * cpu.READ_ROWS]:
+    for row in reversed(fixed):
         along_k = [at for at in _reads(reduction) if stride_along(at, k) == 1 and stride_along(at, row.range)]
         if along_k:
             same = [f for f in fixed if f is not row and 1 < f.range.arg.size <= cpu.FEW_ROWS
                     and all(stride_along(at, f.range) == 0 for at in along_k)]
             few = same[-1] if same else None
             width = few.range.arg.size if few is not None else 1
-            return RowsAtOnce(row, min(cpu.READ_ROWS, target.vector_registers // (2 * max(width, 2))), few, width)
+            most = min(cpu.READ_ROWS, target.vector_registers // (2 * max(width, 2)))
+            return RowsAtOnce(row, min(most, row.range.arg.size), few, width)
     return None
 
 

@@ -380,12 +380,10 @@ def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
 def few_rows(p: Product) -> bool:
     """Whether a factor has so few rows that packing the other one would take longer: both lie along k, and plain loops
     read them so."""
-    factors = ((p.left, p.m), (p.right, p.n))
     if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < cpu.LEAST_ROW or not all(
-            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
+            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f in (p.left, p.right)):
         return False
-    return any(len(few) == 1 and few[0].arg.size <= cpu.FEW_ROWS and any(r.arg.size >= 2 * cpu.READ_ROWS for r in many)
-               for (_, few), (_, many) in (factors, factors[::-1]))
+    return any(len(few) == 1 and few[0].arg.size <= cpu.FEW_ROWS for few in (p.m, p.n))
 
 
 def swells(factor: UOp, loops: list[UOp]) -> bool:

@@ -40,16 +40,32 @@ class RegisterPlan(FlatProduct):
 
     @staticmethod
     def of(p: Product, target: Target) -> RegisterPlan | None:
-        """refuses: what is short, small, or packed into many times its size; few rows, which are read along k"""
+        """The product with lanes along N. refuses: what is short, small, or packed into many times its size; few rows,
+        which are read along k"""
         limits = cpu.LIMITS["contract"]
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
-        if plan.depth < limits.least_k or plan.work < limits.least_work or n.size < 4 or m.size < 2 or few_rows(p):
+        if plan.depth < limits.least_k or plan.work < limits.least_work or min(m.size, n.size) < 2 or few_rows(p):
             return None
+        large = plan.around * m.size * n.size * plan.itemsize > target.l2_bytes
+        if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n() is None:
+            return None                                  # to write the result takes longest: plain loops go row by row
         if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
             return None
         return plan if p.k_stop is None or plan.tiles() else None
+
+    @staticmethod
+    def cheapest(product: Product, target: Target) -> RegisterPlan | None:
+        """The product with lanes along what lies side by side in the result. Where that is narrow, and the other factor
+        could be read in place: with lanes along the other axis, if it is cheaper though each result is stored alone."""
+        plan = RegisterPlan.of(product.with_lanes_right(), target)
+        if plan is None or product.stops or plan.n.size >= cpu.NARROW_VECTORS * plan.lanes:
+            return plan
+        other = RegisterPlan.of(plan.product.swapped(), target)
+        if other is None or other.why_right_not_along_n() is not None:
+            return plan
+        return min(plan, other, key=lambda either: either.cycles(min(either.tiles(), key=either.cycles)))
 
     @cached_property
     def itemsize(self) -> int:
@@ -88,9 +104,8 @@ class RegisterPlan(FlatProduct):
                 apart = self.must_pack_together(rows, vectors) is None
                 left = self.left_must_be_packed(rows) is None and (
                     self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
-                near = apart and self.work >= cpu.NEAR_WORK
                 found += [Tiling("contract", rows, vectors, self.lanes, left="in_place" if left else "packed",
-                                 right="near" if near and where == "packed" else where) for where in right]
+                                 right="near" if apart and where == "packed" else where) for where in right]
         if self.product.k_stop is None and not self.right_streams:
             return found
         in_place = [t for t in found if t.left == t.right == "in_place"]
@@ -106,10 +121,13 @@ class RegisterPlan(FlatProduct):
             left_apart=tile.left == "in_place" and not self.left_along_m, right=tile.right,
             right_far=self.right_bytes > self.target.l2_bytes,
             right_stays=in_place and self.right_stays_near(vectors),
-            right_flows=in_place and (self.right_flows or self.right_streams),
-            right_streams=self.right_streams, overlaps=self.n.size % (vectors * self.lanes) > 0,
+            right_flows=in_place and (self.right_flows or self.right_streams
+                                      or self.right_bytes <= self.target.l1_bytes),
+            right_streams=self.right_streams,
+            right_crosses=in_place and self.right_pitch % self.target.vector_bytes > 0,
+            overlaps=self.n.size % (vectors * self.lanes) > 0,
             panel_in_l1=4 * self.panel_bytes(vectors) <= 3 * self.target.l1_bytes,
-            vector_bytes=self.target.vector_bytes, accesses=self.accesses, repeats=self.repeats))
+            vector_bytes=self.target.vector_bytes, accesses=self.accesses, apart=self.apart, repeats=self.repeats))
 
     def with_blocks(self, tile: Tiling) -> Tiling:
         """The tile with the recipe's blocks of panels and of K."""
@@ -190,6 +208,12 @@ class RegisterPlan(FlatProduct):
         return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
 
     @cached_property
+    def apart(self) -> bool:
+        """Whether neighbours along N lie apart in the result, so that each is stored alone."""
+        store = self.product.epilogue[-1]
+        return isinstance(store, Store) and stride_along(store.index, self.n.parts[-1]) != 1
+
+    @cached_property
     def repeats(self) -> int:
         """About how many blocks of M have the same right factor: of loops that end at a value, half of the most."""
         blocks = [r for r in self.outer if r in self.product.stops and r not in ranges_of(self.product.right)]
@@ -205,11 +229,16 @@ class RegisterPlan(FlatProduct):
         return fit_sets(self.depth, step * right.dtype.itemsize, 8)
 
     @cached_property
+    def right_pitch(self) -> int:
+        """Bytes from row to row of a right factor that can be read in place."""
+        right = self.product.right
+        return abs(stride_along(right.src[1], self.product.k[0]) or 0) * right.dtype.itemsize
+
+    @cached_property
     def right_flows(self) -> bool:
         """Whether the right factor, read in place, comes as fast as if it were packed: both factors lie in the
         second-level cache, no vector crosses a line, and rows are short and few; more so where caches are large."""
-        right = self.product.right
-        pitch = abs(stride_along(right.src[1], self.product.k[0]) or 0) * right.dtype.itemsize
+        pitch = self.right_pitch
         in_cache = 2 * max(self.left_bytes, self.right_bytes) <= self.target.l2_bytes
         longest = cpu.FLOW_PITCH * self.target.l1_bytes * self.target.l2_bytes // cpu.FLOW_CACHES
         return in_cache and pitch <= longest and self.right_bytes <= cpu.FLOW_ROWS * longest and \
@@ -225,12 +254,12 @@ class RegisterPlan(FlatProduct):
     def right_streams(self) -> bool:
         """Whether the right factor is read once, where it lies, in short blocks of K: while all rows are multiplied
         with one, the next one comes from far away. The sums go to memory after each block, which costs less than
-        packing where rows are few; with the rows of one tile there is nothing to read twice."""
+        packing where rows are few. With the rows of one tile nothing is read twice, but lines that follow one another
+        come faster than those of a narrow panel."""
         if self.why_right_not_along_n() is not None or self.product.stops or self.product.k_stop is not None:
             return False
         far = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
-        few = self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k
-        return far and few and 2 * self.m.size >= self.target.vector_registers
+        return far and self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k
 
     def must_pack_together(self, rows: int, vectors: int) -> str | None:
         """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a

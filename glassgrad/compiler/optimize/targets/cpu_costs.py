@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
 LIMITS = {
-    "contract": TilingThresholds(least_k=8, least_work=4096, task_work=1 << 17, most_tasks=48, long_k=1024),
+    "contract": TilingThresholds(least_k=4, least_work=4096, task_work=1 << 17, most_tasks=48, long_k=1024),
     "direct": TilingThresholds(least_k=16, least_work=64 << 10, task_work=512 << 10, most_tasks=16, long_k=1024,
                                k_block=512),
     "taps": TilingThresholds(least_k=256, least_work=64 << 10, task_work=64 << 10, most_tasks=64, long_k=1024),
@@ -27,14 +27,17 @@ MOST_PACKED = 1 << 28    # elements of a packed factor, where it is much larger 
 # -- contract: a register tile of vectors ----------------------------------------------------------------------------
 PHASE = 20_000           # cycles: workers wait for each other once more
 TASK_BYTES = 192 * 1024  # of the right factor that are worth a task: reading them takes as long as TASK_WORK
+SHORT_K = 8              # of K: so few products of a result take less time than to write it, where it leaves the caches
 NEAR_K = 2048            # of K: longer panels do not stay in a cache, so all tiles use a part of them in turn
 FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
 LEAST_TASKS = 16         # that pack the right factor themselves: fewer leave workers idle, unless the work is small
-NEAR_WORK = 2 << 20      # multiply-adds from which each task may pack its part of the right factor
+NEAR_WORK = 2 << 20      # multiply-adds for each task that packs its part of the right factor
 NEAR_ROWS = 128          # of M: a task with fewer does not repay packing the right factor itself
 WORKER_TASKS = 6         # for each worker, where more tasks would pack more: cores differ in speed
-SUM_CYCLES = 1.5         # to add a vector of sums to memory
+SUM_CYCLES = 1.0         # to add a vector of sums to memory
 PACK_CYCLES = 0.25       # to pack one element
+APART_CYCLES = 2.5       # to store one result of a vector whose results lie apart
+NARROW_VECTORS = 4       # of N, below which lanes may go along M instead, though results lie apart then
 LONG_EPILOGUE = 16       # operations on each result, from which a tile's rows are a loop: code for each is no faster
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 
@@ -84,25 +87,33 @@ class TileCounts:
     right_stays: bool        # read in place, a panel of it stays in the first-level cache
     right_flows: bool        # read in place, it costs no more than packed
     right_streams: bool      # read in place, in short blocks of K
+    right_crosses: bool      # read in place, its vectors cross the ends of lines
     overlaps: bool           # its last panel, read in place, begins early
     panel_in_l1: bool
     vector_bytes: int
     accesses: int            # of the epilogue to memory, for each element
+    apart: bool              # neighbours along N lie apart there
     repeats: int = 1         # how many blocks of M share the right factor
 
 
 def contract_cycles(c: TileCounts) -> float:
     """About how many cycles a product takes, divided by its depth: two multiply-adds a cycle, or not quite two loads;
-    the lines of both panels that come from the second-level cache (rows that are read in place cost more); packing an
-    element of a factor, more where another core reads it from far away, and the phase that takes; the right factor's
-    lines where it is read in place, once if they stay near, unless it flows; and what the epilogue reads and writes,
-    twice as much where rows past the edge are left out."""
-    step = max(c.rows * c.vectors / 2, (c.rows + c.vectors + 1) * 0.6, 5.0)    # a sum waits for the last one: 4 cycles
+    the lines of both panels that come from the second-level cache (rows that are read in place cost more), and vectors
+    that cross the end of one; packing an element of a factor, more where another core reads it from far away, and the
+    phase that takes; the right factor's lines where it is read in place, once if they stay near, unless it flows; and
+    what the epilogue reads and writes, twice as much where rows past the edge are left out, and for each number where
+    they lie apart."""
+    loads = c.rows + c.vectors + 1
+    if c.right == "in_place" and not c.right_flows:                 # each of its lines is asked for early, too
+        loads += c.vectors
+    step = max(c.rows * c.vectors / 2, loads * 0.6, 5.0)            # a sum waits for the last one: 4 cycles
     step += 0.1 * c.rows + 0.3 if c.left_apart else (0.12 if c.left_far else 0.05) * c.rows
     if not (c.right == "near" or c.right_stays) or not c.panel_in_l1:
-        step += 0.2 * c.vectors * c.vector_bytes / 64
+        step += 0.2 * c.vectors * c.vector_bytes / CACHE_LINE
     if c.right_streams:                        # a tile's rows begin anew in each block: more than eight cost more
         step = (step + 0.1 * max(0, c.rows - 8)) * (1.06 if c.overlaps else 1)
+    elif c.right_crosses:
+        step += 0.6 * c.vectors * c.vector_bytes / CACHE_LINE
     packing = 0.0
     if c.left_packed:
         packing += PHASE / c.depth + (1.2 if c.left_far else 0.7) * c.m
@@ -110,9 +121,10 @@ def contract_cycles(c: TileCounts) -> float:
         packing += 0.5 * c.n
     elif c.right == "packed":
         packing += (PHASE / c.depth + (1.8 if c.right_far else 0.5) * c.n) / c.repeats
-    line = 0 if c.right != "in_place" or c.right_flows else 0.12 if c.right_far else 0.03
+    line = 0 if c.right != "in_place" or c.right_flows else 0.12 if c.right_far else 0.08
     lines = line * (1 if c.right_stays else c.panels_m) * c.n
-    ends = c.accesses * c.rows * c.vectors * (2 if c.m % c.rows else 1) / c.depth
+    each = APART_CYCLES * c.vector_bytes / 4 if c.apart else 2 if c.m % c.rows else 1
+    ends = c.accesses * c.rows * c.vectors * each / c.depth
     return c.panels_m * c.panels_n * (step + ends) + packing + lines
 
 
