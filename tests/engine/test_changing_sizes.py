@@ -138,6 +138,19 @@ def test_a_launch_runs_only_the_tasks_that_the_size_gives_work_to() -> None:
     assert max(few, some) < 16 and some < many < whole and again == some
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
+def test_neighbouring_rows_stay_in_one_task() -> None:
+    """Dealt out one by one, the rows of a task are far from each other: that took 3 times as long."""
+    def tasks(n: int) -> int:
+        (Tensor(data((n, 768))).realize() * 2 + 1).realize()
+        return sum(command.tasks for general in general_graphs() for segment in general.compiled.segments
+                   for command in segment.plan._commands[:segment.plan._count])
+
+    tasks(4)
+    few, many = tasks(5), tasks(1000)
+    assert few <= 2 and 16 < many < 200
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_timed_runs_of_other_sizes_are_right(threads: int) -> None:
     """A stopwatch is made once, for all sizes."""
