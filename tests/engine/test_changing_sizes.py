@@ -151,6 +151,20 @@ def test_neighbouring_rows_stay_in_one_task() -> None:
     assert few <= 2 and 16 < many < 200
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
+def test_a_factor_is_packed_only_for_blocks_of_rows_that_there_are() -> None:
+    weight = data((1024, 2048))                              # no cache near a core holds it
+    right = Tensor(weight).realize()
+    for n in (4, 5, 8, 17, 63, 64, 65, 130):
+        x = data((n, 1024))
+        np.testing.assert_allclose((Tensor(x) @ right).numpy(), x @ weight, rtol=1e-3, atol=1e-3, err_msg=f"{n}")
+    [general] = general_graphs()
+    info = general.compiled.programs[0].info
+    by_phase = {cut.phase: (cut.at(63), cut.at(64)) for cut in info.by_value}
+    assert info.shared and len(by_phase) == len(info.phases), "each phase has as many tasks as the value gives it"
+    assert (0, info.phases[1][1]) in by_phase.values(), "the weight is packed for 64 rows, and not for 63"
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_timed_runs_of_other_sizes_are_right(threads: int) -> None:
     """A stopwatch is made once, for all sizes."""
