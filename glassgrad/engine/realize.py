@@ -304,7 +304,7 @@ def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> 
 
 def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars: tuple[int, ...]) -> CompiledSchedule:
     """Schedule and compile a graph. Meanwhile Python does not search for cycles that are garbage: there are few, and to
-    go through all nodes that a compilation makes, again and again, takes a seventh of its time."""
+    go through all nodes that a compilation makes, again and again, takes an eighth of its time."""
     GlobalCounters.schedules += 1
     was = gc.isenabled()
     gc.disable()
