@@ -11,6 +11,7 @@ A graph of known structure skips compile and plan.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -264,9 +265,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
         return planned
 
     try:
-        GlobalCounters.schedules += 1
-        compiled = prepare(normal, schedule,
-                           lambda planned: CompiledSchedule(planned, sizes.scalars, len(normal.buffers)))
+        compiled = _prepared(normal, schedule, sizes.scalars)
     except GlassgradError as why:
         if family.refuse(str(why).splitlines()[0]):
             report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
@@ -292,15 +291,27 @@ def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
 
 
 def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
-    GlobalCounters.schedules += 1
     limits = _limits(device)
 
     def make(stores_scores: StoresScores) -> tuple[Schedule, None]:
         return make_schedule(*with_params(normal, scalars), device, stores_scores, limits), None
 
-    compiled: CompiledSchedule = prepare(
-        normal, lambda: _kept_or_made(normal, scalars, (kernel_mode(), device, limits, scalars), make)[0],
-        lambda planned: CompiledSchedule(planned, scalars, len(normal.buffers)))
+    parts = kernel_mode(), device, limits, scalars
+    return _prepared(normal, lambda: _kept_or_made(normal, scalars, parts, make)[0], scalars)
+
+
+def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars: tuple[int, ...]) -> CompiledSchedule:
+    """Schedule and compile a graph. Meanwhile Python does not search for cycles that are garbage: there are few, and to
+    go through all nodes that a compilation makes, again and again, takes an eighth of its time."""
+    GlobalCounters.schedules += 1
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        compiled: CompiledSchedule = prepare(
+            normal, schedule, lambda planned: CompiledSchedule(planned, scalars, len(normal.buffers)))
+    finally:
+        if was:
+            gc.enable()
     return compiled
 
 

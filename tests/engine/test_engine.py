@@ -16,6 +16,7 @@ from scripts import run_script
 from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor, dtypes
 from glassgrad.compiler.graph import ops as o
 from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets, stack_of, stacked
+from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.engine.schedule_key import normalize
 
@@ -32,6 +33,31 @@ def schedules(function: Any, *args: Any) -> int:
     GlobalCounters.reset()
     function(*args)
     return GlobalCounters.schedules
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_no_garbage_is_searched_for_while_a_graph_is_compiled(on: bool) -> None:
+    during = []
+
+    class Noting(Observer):
+        def passed(self, each: Any, work: Any) -> None:
+            during.append(gc.isenabled())
+
+    class Failing(Observer):
+        def passed(self, each: Any, work: Any) -> None:
+            raise KeyboardInterrupt
+
+    before = gc.isenabled()
+    (gc.enable if on else gc.disable)()
+    try:
+        with observed_by(Noting()):
+            (Tensor.rand(5, 3) + 1).realize()
+        assert during and not any(during) and gc.isenabled() == on
+        with observed_by(Failing()), pytest.raises(KeyboardInterrupt):
+            (Tensor.rand(5, 4) + 1).realize()
+        assert gc.isenabled() == on, "as the user had it, after an interrupt too"
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 # -- schedules are found again -------------------------------------------------------------------------------

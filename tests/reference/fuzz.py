@@ -3,6 +3,7 @@
     ./dev fuzz methods                 single methods in corners (empty, NaN, limits of dtypes), against PyTorch
     ./dev fuzz writes                  views and writes in place, against PyTorch
     ./dev fuzz programs                longer programs with their gradients, against PyTorch
+    ./dev fuzz sizes                   programs called with other sizes each time, against the NumPy interpreter
     ./dev fuzz graphs                  graphs of nodes on CPU, CLANG and PYTHON, against the NumPy interpreter
     ./dev fuzz graphs --device HIP_SHIM      graphs on one device: kernels for GPUs run on the CPU (shim_device.py);
                                        ARM64_SHIM: kernels for ARM64 run in an emulator (arm64_device.py)
@@ -23,6 +24,7 @@ from collections.abc import Callable
 
 import graph_fuzzer
 import method_fuzzer
+import size_fuzzer
 import tensor_fuzzer
 import torch
 import write_fuzzer
@@ -40,7 +42,8 @@ def check_graph(seed: int) -> str:
 
 
 KINDS: dict[str, Callable[[int], str]] = {"methods": method_fuzzer.check, "writes": write_fuzzer.check,
-                                          "programs": tensor_fuzzer.check, "graphs": check_graph}
+                                          "programs": tensor_fuzzer.check, "sizes": size_fuzzer.check,
+                                          "graphs": check_graph}
 
 
 def main() -> int:

@@ -26,6 +26,9 @@ class Stored:
     def add_reader(self, reference: object) -> None:
         """Nothing is written over here, so who reads it does not matter."""
 
+    def add_leaf(self, reference: object) -> None:
+        """Nor which tensors show it."""
+
 
 def buffer(shape: tuple[int, ...], dtype: DType = dtypes.float32, device: str | None = None) -> UOp:
     return UOp(o.BUFFER, dtype, (), Stored(tuple(shape), dtype, device))

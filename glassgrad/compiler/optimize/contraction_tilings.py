@@ -69,8 +69,21 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     plan = RegisterPlan.cheapest(product, target)
     if plan is None:
         return None
-    phases = RegisterTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
-    return [*before, *[few_tasks(phase) for phase in product.ended(phases)]]
+    phases = product.ended(RegisterTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases())
+    pack_what_is_read(phases[:-1], product)
+    return [*before, *map(few_tasks, phases)]
+
+
+def pack_what_is_read(packing: Phases, product: Product) -> None:
+    """TASK i in n: pack  ->  TASK i below n * min(1, stop): pack      for each loop up to a value that it has not
+
+    A factor is packed for all blocks of the other one: where these end at a value that leaves none, for nothing.
+    """
+    for [first] in [phase for phase in packing if len(phase) == 1]:
+        inside = {s.range for s in walk([first]) if isinstance(s, For)}
+        if isinstance(first, For) and first.stop is None:
+            for stop in [stop for loop, stop in product.stops.items() if loop not in inside]:
+                first.stop = times(first.stop or index(first.range.arg.size), stop.minimum(1))
 
 
 @move(lambda body, *_: None)
@@ -114,7 +127,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
     if 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
         return _small_blocks(loops, ends, inner, size, rest_of=0)
-    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, NARROW, rest_of=BLOCK)]
+    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, size, rest_of=BLOCK)]
 
 
 def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> list[Statement]:

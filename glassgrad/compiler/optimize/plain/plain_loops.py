@@ -265,7 +265,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     wanted = decisions.ask(Tasks(max(1, min(most, total // target.task_steps))),
                            lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
     if apart and wanted > 1 and rows < (target.few_tasks if target.groups else 16) and len(body) > 0:
-        body = moves.spread(body, max(1, wanted // max(rows, 1)))
+        body = moves.spread(body, max(1, wanted // max(rows, 1)), target.groups)
     done = 1
     shaped: list[tuple[For, int]] = []       # each loop with the number of tasks it becomes; 0 stays a loop
     for f in loops:
@@ -275,7 +275,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
         done *= max(take, 1) if take == size else max(take, 1) * wanted
     for f, take in reversed(shaped):
         loop = For(f.range, LOOP, body, f.stop)
-        body = [moves.tasks(loop, take) if take > 1 else loop]
+        body = [moves.tasks(loop, take, target.groups) if take > 1 else loop]
     return body
 
 

@@ -1,0 +1,110 @@
+"""Kernels for all sizes beside kernels for one size: `python -m benchmarks.lengths [PROGRAM ...]`. Out: a table.
+
+Each program is computed at each length by the kernels that serve every length, and by those for that length alone, in
+turns; the table has the time of the first over that of the second, at their best (bind and launch, no building of
+graphs). THREADS says on how many threads. In brackets: a length that the engine would compile for itself
+(`GeneralGraph.fast_to`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from glassgrad import Device, GlobalCounters, Tensor
+from glassgrad.base.settings import current_state
+from glassgrad.engine import realize as engine
+from glassgrad.engine.schedule_key import NormalizedGraph, normalize
+
+LENGTHS = (8, 16, 33, 100, 250, 1000)
+RUNS = 40
+
+Shape = tuple[int, ...]
+_random = np.random.default_rng(0)
+
+
+def _data(*shape: int) -> Tensor:
+    return Tensor(_random.standard_normal(shape).astype(np.float32)).realize()
+
+
+def _product(depth: int, columns: int) -> Callable[[int], Tensor]:
+    weight = _data(depth, columns)
+    return lambda n: _data(n, depth) @ weight
+
+
+def _attention(heads: int, width: int) -> Callable[[int], Tensor]:
+    def attention(n: int) -> Tensor:
+        q, k, v = (_data(1, heads, n, width) for _ in range(3))
+        return q.scaled_dot_product_attention(k, v, is_causal=True)
+    return attention
+
+
+def _gradient(n: int) -> Tensor:
+    """Of a weight: a sum that ends at the size."""
+    x, g = _data(n, 128), _data(n, 512)
+    return x.T @ g
+
+
+PROGRAMS: dict[str, Callable[[], Callable[[int], Tensor]]] = {
+    "product 128 x 512": lambda: _product(128, 512),
+    "product 768 x 768": lambda: _product(768, 768),
+    "gradient 128 x 512": lambda: _gradient,
+    "scores": lambda: lambda n: _data(4, n, 32) @ _data(4, 32, n),
+    "attention 4 x 32": lambda: _attention(4, 32),
+    "attention 12 x 64": lambda: _attention(12, 64),
+    "softmax of rows": lambda: lambda n: _data(64, n).softmax(-1),
+    "softmax n x n": lambda: lambda n: _data(n, n).softmax(-1),
+    "layer norm": lambda: lambda n: _data(n, 768).layernorm(),
+    "elementwise rows": lambda: lambda n: (_data(n, 768) * 2 + 1).gelu(),
+    "elementwise columns": lambda: lambda n: (_data(64, n) * 2 + 1).gelu(),
+    "sum of columns": lambda: lambda n: _data(n, 768).sum(0),
+    "transposed": lambda: lambda n: _data(n, 256).T.contiguous(),
+    "running sum": lambda: lambda n: _data(64, n).cumsum(1),
+}
+
+
+def _graph(result: Tensor) -> NormalizedGraph:
+    node = result.uop
+    while node.op in engine._VIEWS:
+        node = node.src[0]
+    return normalize([node])
+
+
+def compare(program: Callable[[int], Tensor], n: int) -> tuple[float, float, bool]:
+    """Seconds of a program at a length by kernels for all lengths and by its own; whether the first would be used."""
+    state, device = current_state(), Device.DEFAULT
+    with engine.forgotten_schedules():
+        for length in (n + 2, n + 1):
+            engine.realize([program(length).uop])
+        graph = _graph(program(n))
+        own = engine._compile(graph, (), device)
+        [general] = [found for each in engine._sizes._general.values() for found in each]
+        value = general.value_for(graph)
+        if value is None:
+            raise ValueError(f"no kernels for all lengths serve {n}")
+        runs = [lambda: general.compiled.run(graph, state, values=(value,)), lambda: own.run(graph, state)]
+        best = [float("inf")] * 2
+        for _ in range(RUNS):
+            for i, run in enumerate(runs):
+                before = GlobalCounters.time_sum_s
+                run()
+                best[i] = min(best[i], GlobalCounters.time_sum_s - before)
+    return best[0], best[1], value <= general.fast_to
+
+
+def main() -> None:
+    chosen = [name for name in PROGRAMS if any(part in name for part in sys.argv[1:])] or list(PROGRAMS)
+    print(f"{'general / own (us)':<22}" + "".join(f"{n:>20}" for n in LENGTHS))
+    for name in chosen:
+        program, row = PROGRAMS[name](), ""
+        for n in LENGTHS:
+            for_all, alone, used = compare(program, n)
+            ratio = f"{for_all / alone:.2f}" if used else f"({for_all / alone:.2f})"
+            row += f"{ratio:>8} {for_all * 1e6:>5.0f}/{alone * 1e6:<5.0f}"
+        print(f"{name:<22}{row}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
