@@ -10,6 +10,7 @@ CAPABILITIES = {
         "compiler/lower/one_pass", "compiler/schedule/online_softmax.py", "compiler/schedule/attention_backward.py",
         "compiler/optimize/several_nests.py"),
     "convolutions in Winograd's tiles": ("compiler/schedule/winograd.py",),
+    "remainders of strided convolutions as one product": ("compiler/schedule/joined_remainders.py",),
     "matrix units of GPUs": (
         "compiler/optimize/product/group_unit", "compiler/optimize/product/warp_tile.py",
         "compiler/optimize/product/window_boxes.py", "compiler/optimize/product/line_boxes.py",

@@ -193,6 +193,7 @@ REWRITES = {
     "redundant_phases.filled_once": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
     "split_by_remainder.interleaved": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
     "split_by_remainder.side_by_side": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
+    "split_by_remainder.split_where_divided": "test_joined_remainders.py::test_loops_of_groups_give_what_the_graph_gives",
     "split_by_remainder.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
 }
 
