@@ -66,7 +66,7 @@ def _faster(taken: list[float]) -> float:
 def measure_overhead() -> dict[str, dict[str, float]]:
     """Seconds of a step, and how many times as long it takes while it is recorded, and while it is sanitized."""
     from glassgrad import Context
-    from glassgrad.viz.session import begin, end
+    from glassgrad.viz.program_recording import begin, end
     found = {}
     cases = (("tiny", (64, 48, 10), 32, STEPS), ("digits", (784, 128, 10), 64, STEPS),
              ("products", (1024, 1024, 10), 256, 12))
@@ -93,7 +93,7 @@ def measure_page(steps: int = 10_000) -> dict[str, float]:
     """Bytes of the page after so many small steps, and seconds to make it."""
     from glassgrad.viz.html_file import html_page
     from glassgrad.viz.page_data import page_data
-    from glassgrad.viz.session import begin, end
+    from glassgrad.viz.program_recording import begin, end
     begin("out.html")
     step = training_step((64, 48, 10), 32)
     for _ in range(steps):

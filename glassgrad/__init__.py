@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
 def _record() -> None:
     """Record for the visualizer, if VIZ says so: from the import on, or from when the program sets it."""
     if settings.VIZ:
-        import_module("glassgrad.viz.session").begin(settings.VIZ)
+        import_module("glassgrad.viz.program_recording").begin(settings.VIZ)
 
 
 def _note_layers(sanitize: int) -> Callable[[], Any]:

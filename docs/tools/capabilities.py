@@ -7,21 +7,21 @@ A capability that is spread over files of the core (a method of `Tensor`, a keyw
 
 CAPABILITIES = {
     "attention in one pass": (
-        "compiler/lower/one_pass", "compiler/schedule/online_softmax.py", "compiler/schedule/attention_backward.py",
-        "compiler/optimize/several_nests.py"),
+        "compiler/lower/attention", "compiler/schedule/online_softmax.py", "compiler/schedule/attention_backward.py",
+        "compiler/optimize/tasks_of_several_nests.py"),
     "convolutions in Winograd's tiles": ("compiler/schedule/winograd.py",),
     "remainders of strided convolutions as one product": ("compiler/schedule/joined_remainders.py",),
     "matrix units of GPUs": (
-        "compiler/optimize/product/group_unit", "compiler/optimize/product/warp_tile.py",
-        "compiler/optimize/product/window_boxes.py", "compiler/optimize/product/line_boxes.py",
+        "compiler/optimize/product/gpu_matrix_unit", "compiler/optimize/product/gpu_warp_tile.py",
+        "compiler/optimize/product/conv_window_copies.py", "compiler/optimize/product/conv_line_copies.py",
         "compiler/optimize/chained_matmuls.py", "compiler/optimize/chained_matmul_pipeline.py",
-        "compiler/optimize/boxed_tasks.py", "compiler/optimize/box_copies.py",
+        "compiler/optimize/bulk_copy_tasks.py", "compiler/optimize/bulk_copies.py",
         "compiler/render/gpu/async_copies_and_mma.py", "compiler/optimize/redundant_phases.py",
         "compiler/render/gpu/fragment_layout.py", "compiler/render/gpu/register_mma.py",
         "compiler/check/copies_in_flight.py"),
     "rows, scans, scatters and copies by groups of GPU threads": (
         "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/short_rows.py",
-        "compiler/optimize/plain/held_rows.py",
+        "compiler/optimize/plain/rows_in_registers.py",
         "compiler/optimize/plain/scans.py", "compiler/optimize/plain/scatters.py",
         "compiler/optimize/plain/transposed_copies.py", "compiler/optimize/moves/read_ahead.py",
         "compiler/render/gpu/wide_access.py", "compiler/render/gpu/skipped_rounding.py",

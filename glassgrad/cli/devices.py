@@ -11,7 +11,7 @@ from glassgrad.base.errors import DeviceError
 from glassgrad.cli import parser_of
 from glassgrad.cli.doctor import describe, marked
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.conformance.peak import measured_peak
+from glassgrad.conformance.peak_rates import measured_peak
 from glassgrad.runtime.devices import Device
 
 EXAMPLES = """examples:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from glassgrad.base.errors import InputError
 from glassgrad.conformance.child_process import check_script
-from glassgrad.viz.session import begin
+from glassgrad.viz.program_recording import begin
 
 
 def main(arguments: Sequence[str]) -> int:

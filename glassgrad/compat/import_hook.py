@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from glassgrad.compat.tinygrad import module_names as tinygrad_names
-from glassgrad.compat.tinygrad.node_writes import add_methods, remove_methods
+from glassgrad.compat.tinygrad.writable_nodes import add_methods, remove_methods
 from glassgrad.compat.torch import module_names as torch_names
 
 MODULES = {**tinygrad_names.MODULES, **torch_names.MODULES}

@@ -19,11 +19,11 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import HOST_PLANS, CallProgram, one_device_each
+from glassgrad.engine.debug_report import report_run, run_reported
 from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Lifetime, MemoryUse, Stack, assign_offsets, stack_of, stacked
 from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.engine.registry import registry
-from glassgrad.engine.report import report_run, run_reported
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.runtime.devices import Device
 

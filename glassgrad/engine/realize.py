@@ -32,11 +32,11 @@ from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralG
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import UserCall
+from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.in_place import any_known, free_sources, piece_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observing, prepare
 from glassgrad.engine.registry import registry
-from glassgrad.engine.report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph, name_on_disk, normalize, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule

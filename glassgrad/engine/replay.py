@@ -20,9 +20,9 @@ from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import HOST_PLANS, one_device_each
+from glassgrad.engine.debug_report import report_parts, report_run, run_reported
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observing, run_timed, tell_ran
-from glassgrad.engine.report import report_parts, report_run, run_reported
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.runtime import backend
 from glassgrad.runtime.devices import Device

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import start_of_piece
+from glassgrad.compiler.graph.axis_dependence import start_of_piece
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Symbol, replaced, value_of
 from glassgrad.runtime.schedule_cache import schedule_name

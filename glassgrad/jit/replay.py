@@ -26,7 +26,7 @@ from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, 
 from glassgrad.jit.trace import (BufferSource, GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer,
                                  is_lazy)
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.autograd.leaves import RESET
+from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of

@@ -19,7 +19,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import PartialUpdate, Replay, Write
 from glassgrad.jit.plain_values import SymbolNames
 from glassgrad.jit.trace import BufferSource, Outcome
-from glassgrad.tensor.autograd.leaves import UnreadGradient, cut_off
+from glassgrad.tensor.autograd.gradient_leaves import UnreadGradient, cut_off
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared
 from glassgrad.tensor.tensor import Tensor

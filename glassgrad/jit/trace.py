@@ -24,7 +24,7 @@ from glassgrad.engine.realize import is_result
 from glassgrad.jit.bindings import Binding
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import PLAIN, is_nest, mapped, tensors_of
-from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
+from glassgrad.tensor.autograd.gradient_leaves import cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from

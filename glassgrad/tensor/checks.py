@@ -32,8 +32,8 @@ from typing import Any, TypeVar
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name
-from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import shape_from, whole
+from glassgrad.tensor.tensor_base import TensorBase
 
 
 class _Required:

@@ -24,7 +24,7 @@ from glassgrad.base.errors import Bug, IndexRangeError
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Place, calls_of, line_of, user_place
 from glassgrad.compiler.graph import UOp, const, ops as o, sizes_now, toposort
-from glassgrad.compiler.graph.axes_through_views import coordinates
+from glassgrad.compiler.graph.axis_dependence import coordinates
 from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry

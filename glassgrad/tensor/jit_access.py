@@ -18,7 +18,7 @@ GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` ret
 
 def unread_gradient(tensor: Tensor) -> Any:
     """What is in the place of a tensor's gradient, without making a tensor of it: a tensor, None, RESET, or an
-    UnreadGradient (autograd/leaves.py)."""
+    UnreadGradient (autograd/gradient_leaves.py)."""
     return tensor._grad
 
 

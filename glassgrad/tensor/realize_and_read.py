@@ -30,7 +30,7 @@ from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_range_check
-from glassgrad.tensor.autograd.leaves import assigned_within
+from glassgrad.tensor.autograd.gradient_leaves import assigned_within
 from glassgrad.tensor.memory.python_values import HostValue, numpy_dtype
 
 _COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # what is stored by itself, being no view

@@ -21,11 +21,10 @@ from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.leaves import (RESET, assigned, computed_at, hold, is_only_leaf, leaves_among,
-                                              refuse_cut_off, refuse_replaced, started_from)
+from glassgrad.tensor.autograd.gradient_leaves import (RESET, assigned, computed_at, hold, is_only_leaf, leaves_among,
+                                                       refuse_cut_off, refuse_replaced, started_from)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training_mode import Training, TrainingSwitch
-from glassgrad.tensor.base import Self
 from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.checks import REQUIRED, of_kind, spelled
 from glassgrad.tensor.formulas.bitcast import refuse_bits
@@ -54,6 +53,7 @@ from glassgrad.tensor.methods.shape.scatter import ScatterMixin
 from glassgrad.tensor.methods.sorting import SortingMixin
 from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
 from glassgrad.tensor.printing import as_text
+from glassgrad.tensor.tensor_base import Self
 from glassgrad.tensor.tinygrad_methods import TinygradNamesMixin
 
 

@@ -17,9 +17,9 @@ from glassgrad.compiler.graph import DType, Param, UOp, dtypes, ops as o, sizes_
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED, arguments, cannot_take, of_kind, spelled
 from glassgrad.tensor.formulas.arithmetic import binary, where
+from glassgrad.tensor.tensor_base import Self, TensorBase
 
 TIMEOUT = 30.0         # seconds without a byte from a server
 

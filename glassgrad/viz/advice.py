@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.conformance.peak import Peak
+from glassgrad.conformance.peak_rates import Peak
 
 SMALL_NANOSECONDS = 15_000      # a kernel as short is mostly launch
 GOOD = 0.6                      # share of peak above which there is little to gain

@@ -20,8 +20,8 @@ from glassgrad.engine.observer import observed_by
 from glassgrad.engine.realize import forgotten_schedules, realize
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.viz.page_data import page_data
+from glassgrad.viz.program_recording import recording
 from glassgrad.viz.recorder import Recorder
-from glassgrad.viz.session import recording
 
 WARM_CALLS = 3                  # of a function, before it is measured: a jitted one is captured by then
 MEASURED_CALLS = 3

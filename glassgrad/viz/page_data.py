@@ -19,7 +19,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.pipeline import PASSES
 from glassgrad.compiler.schedule.kernels import Item
-from glassgrad.conformance.peak import Peak, measured_peak
+from glassgrad.conformance.peak_rates import Peak, measured_peak
 from glassgrad.runtime.devices import Device
 from glassgrad.viz.advice import judge
 from glassgrad.viz.kernel_passes import kernel_texts

@@ -14,8 +14,8 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size, replaced
 from glassgrad.compiler.lower.lower import lower
+from glassgrad.engine.changing_sizes.key_without_sizes import split
 from glassgrad.engine.changing_sizes.size_families import SEEN, GeneralGraph
-from glassgrad.engine.changing_sizes.skeleton import split
 from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.engine.schedule_key import NormalizedGraph
 from glassgrad.runtime.devices import Device

@@ -13,8 +13,8 @@ from glassgrad import Context, Tensor, Variable
 from glassgrad.base.errors import Bug
 from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes import size_families as families
-from glassgrad.engine.changing_sizes.general_graph import fit
 from glassgrad.engine.changing_sizes.size_families import SEEN_GROWING, fast_up_to
+from glassgrad.engine.changing_sizes.symbolic_graph import fit
 from glassgrad.engine.observer import Observer, observed_by
 
 pytestmark = pytest.mark.usefixtures("fresh_schedules")

@@ -13,10 +13,10 @@ from glassgrad import Context, Tensor, dtypes
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.attention.attention_blocks import ScoreBlocks
+from glassgrad.compiler.lower.attention.attention_scores import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.loops import For, counter, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.lower.one_pass.block_loops import ScoreBlocks
-from glassgrad.compiler.lower.one_pass.scores import blocks_in_sight, kept_below
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN

@@ -24,7 +24,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TILE, Accumulate, Assign, For,
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves import padding_copy as zeros
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
-from glassgrad.compiler.optimize.product import image_plan
+from glassgrad.compiler.optimize.product import conv_tile_plan
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -155,7 +155,7 @@ def test_every_tile_at_every_edge(rows: str, taps: int, monkeypatch: pytest.Monk
     tile = [int(t) for t in rows.split("_")]
     monkeypatch.setattr(cpu, "LEAST_USE", 0.0)
     monkeypatch.setattr(cpu, "MOST_WRITTEN", 1 << 30)
-    monkeypatch.setattr(image_plan, "tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
+    monkeypatch.setattr(conv_tile_plan, "tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
     batch = 4 + TILES.index(rows)                     # kernels of their own, in every cache
     g = rng.standard_normal((batch, 20, 12 - taps, 12 - taps)).astype("float32")
     w = rng.standard_normal((20, 32, taps, taps)).astype("float32")

@@ -146,7 +146,7 @@ def test_every_decision_keeps_the_answer(kind: str, how: str, lowered: None, rng
 ELSEWHERE = {"held": "test_chained_matmuls.py::test_trees_are_right",    # decided on nests, which these graphs have not
              "scan": "test_scans.py::test_a_group_goes_along_a_row",    # and on running totals, by groups
              "chunks": "test_scans.py::test_few_rows_are_cut_into_chunks",
-             "warps": "test_warp_tile.py::test_trees_compute_the_same"}
+             "warps": "test_gpu_warp_tile.py::test_trees_compute_the_same"}
 
 
 def test_every_kind_of_decision_is_here() -> None:
@@ -155,19 +155,19 @@ def test_every_kind_of_decision_is_here() -> None:
 
 # functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
 REWRITES = {
-    "boxed_tasks.in_boxes": "test_chained_matmul_pipeline.py::test_trees_are_right",
+    "bulk_copy_tasks.in_boxes": "test_chained_matmul_pipeline.py::test_trees_are_right",
     "short_gpu_loops.along_results": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_strips": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops._written_out": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.apart": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
-    "joined_groups.joined_groups": "test_window_boxes.py::test_groups_of_few_channels_are_one_product_with_zeros",
+    "joined_groups.joined_groups": "test_conv_window_copies.py::test_groups_of_few_channels_are_one_product_with_zeros",
     "scans.read_ahead_of_totals": "test_scans.py::test_few_rows_are_cut_into_chunks",
     "read_ahead.read_first": "test_gpu_accesses.py::test_what_several_stores_need_is_read_first_and_the_same",
     "read_ahead.read_ahead": "test_gpu_accesses.py::test_what_is_read_ahead_is_the_same",
-    "read_ahead.read_next": "test_group_unit.py::test_trees_compute_the_same",
-    "held_rows.hold": "test_held_rows.py::test_held_rows_compute_the_same",
+    "read_ahead.read_next": "test_gpu_matrix_unit.py::test_trees_compute_the_same",
+    "rows_in_registers.hold": "test_rows_in_registers.py::test_held_rows_compute_the_same",
     "scatters.rows_apart": "test_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
     "contraction_tilings.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "contraction_tilings.few_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
@@ -184,16 +184,17 @@ REWRITES = {
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
     "loop_moves.share_out": "test_recipes.py::test_many_small_products",
     "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
-    "several_nests.nests": "test_online_softmax.py::test_any_sizes",
+    "tasks_of_several_nests.nests": "test_online_softmax.py::test_any_sizes",
     "chained_matmuls.in_registers": "test_chained_matmuls.py::test_trees_are_right",
     "loop_moves.tasks": "test_optimize.py::test_tasks",
     "reduction_moves.group": "test_optimize.py::test_group",
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
     "cold_path.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
-    "redundant_phases.filled_once": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
-    "split_by_remainder.interleaved": "test_window_boxes.py::test_the_gradients_of_a_strided_convolution",
+    "redundant_phases.filled_once": "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
+    "split_by_remainder.interleaved": "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
     "split_by_remainder.side_by_side": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",
-    "split_by_remainder.split_where_divided": "test_joined_remainders.py::test_loops_of_groups_give_what_the_graph_gives",
+    "split_by_remainder.split_where_divided":
+        "test_joined_remainders.py::test_loops_of_groups_give_what_the_graph_gives",
     "split_by_remainder.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from glassgrad import DeviceError
 from glassgrad.runtime.gpu import nvrtc
-from glassgrad.runtime.gpu.driver_device import RunTimeCompiler
+from glassgrad.runtime.gpu.cuda_hip_device import RunTimeCompiler
 
 
 def compiler_is_here() -> bool:

@@ -23,7 +23,7 @@ from shim_device import KERNEL, KernelFault, ShimDevice, run_kernel, runtime
 
 from glassgrad import Device
 from glassgrad.compiler.render.gpu.dialects import METAL, Dialect
-from glassgrad.runtime.gpu.driver_calls import DriverNames
+from glassgrad.runtime.gpu.cuda_hip_calls import DriverNames
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.gpu.metal import ObjectiveC, Size
 from glassgrad.runtime.host_memory import MemoryBlock

@@ -19,7 +19,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
 from glassgrad.compiler.optimize.targets.target import WASM, Target
 from glassgrad.compiler.pipeline import TEXT, KernelWork, make_source, run_passes
 from glassgrad.compiler.render.launch_info import launch_info
-from glassgrad.compiler.render.wasm.encoding import ARGS_AT, SCRATCH_AT
+from glassgrad.compiler.render.wasm.module_encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.llvm_compiler import compile_ir

@@ -40,16 +40,17 @@ CHANGED = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/t
 PARTS = 4
 FAMILIES = (
     "tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py", "tests/optimize/test_decisions.py",
-    "tests/optimize/test_held_rows.py", "tests/optimize/test_transposed_copies.py",
+    "tests/optimize/test_rows_in_registers.py", "tests/optimize/test_transposed_copies.py",
     "tests/optimize/test_attention_gradient.py", "tests/optimize/test_optimize.py", "tests/optimize/test_recipes.py",
     "tests/optimize/test_matrix_unit.py", "tests/render/test_render_ops.py", "tests/render/test_render_fuzz.py",
     "tests/lower/test_online_softmax.py",
     "tests/engine/test_changing_sizes.py", "tests/engine/test_sizes_compiled.py",
     "tests/optimize/test_chained_matmuls.py", "tests/optimize/test_ragged.py",
-    "tests/optimize/test_group_unit.py", "tests/optimize/test_chained_matmul_pipeline.py",
-    "tests/optimize/test_window_boxes.py", "tests/optimize/test_group_tile.py",
-    "tests/optimize/test_short_gpu_loops.py", "tests/optimize/test_warp_tile.py", "tests/optimize/test_unit_types.py",
-    "tests/optimize/test_scans.py", "tests/render/test_gpu.py", "tests/tensor/test_fuzz.py",
+    "tests/optimize/test_gpu_matrix_unit.py", "tests/optimize/test_chained_matmul_pipeline.py",
+    "tests/optimize/test_conv_window_copies.py", "tests/optimize/test_gpu_group_tile.py",
+    "tests/optimize/test_short_gpu_loops.py", "tests/optimize/test_gpu_warp_tile.py",
+    "tests/optimize/test_unit_types.py", "tests/optimize/test_scans.py", "tests/render/test_gpu.py",
+    "tests/tensor/test_fuzz.py",
     "tests/tensor/test_resampling.py", "tests/tensor_api/test_api_linalg.py", "tests/nn/test_nn_training.py",
     "tests/nn/test_nn_layers.py", "tests/nn/test_nn_recurrent.py", "tests/nn/test_nn_transformer.py",
     "tests/nn/test_optim_steps.py")

@@ -22,7 +22,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import WASM
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.wasm.instructions import OPCODES, Code, type_of
+from glassgrad.compiler.render.wasm.instruction_encoding import OPCODES, Code, type_of
 from glassgrad.runtime.wasm import linear_memory
 from glassgrad.runtime.wasm.linear_memory import LinearMemory
 

@@ -28,8 +28,8 @@ from glassgrad.compiler.render.launch_info import VALUE, BoxMap, TasksByValue
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.nn import optim
 from glassgrad.runtime.backend import Stopwatch
-from glassgrad.runtime.gpu import cuda, driver_device, driver_memory, hip
-from glassgrad.runtime.gpu.driver_device import DriverDevice
+from glassgrad.runtime.gpu import cuda, cuda_hip_device, cuda_hip_memory, hip
+from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.kernel_source import build
 from glassgrad.runtime.search import beam, tuning_results
@@ -445,7 +445,7 @@ def test_copies_beside_kernels_change_no_result(opened: Opener, eager: str) -> N
 
 
 def test_the_fake_driver_finds_a_copy_that_does_not_wait(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_memory.DriverMemory, "_beside_kernels", lambda self, address: self._stream)
+    monkeypatch.setattr(cuda_hip_memory.DriverMemory, "_beside_kernels", lambda self, address: self._stream)
     opened("CUDA", "copies")
     assert batches("CUDA") != batches("CPU")
 
@@ -461,7 +461,7 @@ def test_memory_in_use_is_not_written_before_kernels_have_read_it(opened: Opener
 
 
 def test_copies_larger_than_all_pinned_memory(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_memory, "_PIECE", 4096)
+    monkeypatch.setattr(cuda_hip_memory, "_PIECE", 4096)
     device = opened()
     values = np.random.default_rng(0).standard_normal(70_001).astype("float32")
     values.flags.writeable = False
@@ -490,7 +490,7 @@ def test_kernels_of_a_schedule_are_compiled_at_the_same_time(opened: Opener, mon
                                                              tmp_path: Path) -> None:
     device = opened()
     monkeypatch.setenv("CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(driver_device, "available_cores", lambda: 2)
+    monkeypatch.setattr(cuda_hip_device, "available_cores", lambda: 2)
     real, together, count = cuda.compile_cuda, threading.Barrier(2, timeout=60), Counter[str]()
 
     def compile_cuda(source: str, architecture: str) -> bytes:

@@ -13,8 +13,8 @@ from glassgrad import FormatError, InputError, Tensor, dtypes, nn
 from glassgrad.nn.state import (get_state_dict, load_checkpoint, safe_load, safe_load_metadata, safe_save,
                                 save_checkpoint)
 from glassgrad.nn.state.checkpoint import Checkpoint
+from glassgrad.nn.state.formats.byte_source import Source
 from glassgrad.nn.state.formats.safetensors import read_header
-from glassgrad.nn.state.formats.source import Source
 
 
 class Model:

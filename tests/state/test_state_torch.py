@@ -20,8 +20,8 @@ from glassgrad import FormatError, InputError, Tensor, dtypes
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtype_by_name
 from glassgrad.nn.state import load_state_dict, safe_save, torch_load
+from glassgrad.nn.state.formats.byte_source import Source
 from glassgrad.nn.state.formats.pickle_reader import PickleReader
-from glassgrad.nn.state.formats.source import Source
 from glassgrad.nn.state.formats.torch_objects import TABLE, _Elements
 from glassgrad.tensor import realize_and_read as running
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glassgrad import Device, InputError, Tensor, TinyJit, explain, profile
-from glassgrad.conformance.peak import Peak
+from glassgrad.conformance.peak_rates import Peak
 from glassgrad.viz.advice import judge
 from glassgrad.viz.bottlenecks import explained
 

@@ -14,10 +14,10 @@ from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes, wrapped
 from glassgrad.compiler.graph.gradient import passes_to
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.tensor.autograd.leaves import leaves_among
-from glassgrad.tensor.base import Self
+from glassgrad.tensor.autograd.gradient_leaves import leaves_among
 from glassgrad.tensor.formulas.reductions import sum_dtype
 from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.tensor_base import Self
 
 
 class TinygradTensor(Tensor):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.tensor.base import Self
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.tensor_base import Self
 
 
 class TorchTensor(Tensor):

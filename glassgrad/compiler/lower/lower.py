@@ -1,7 +1,7 @@
 """Turn one kernel's graph into loops. In: a SINK of STOREs over PARAMs. Out: a loop tree (`Kernel`), not yet optimized.
 
-Each output axis becomes a counter, and each result is computed at the counters (values.py). Values that cost much and
-are read by several loops of one row are kept in LOCAL memory (`choose_kept`).
+Each output axis becomes a counter, and each result is computed at the counters (element_expressions.py). Values that
+cost much and are read by several loops of one row are kept in LOCAL memory (`choose_kept`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 from glassgrad.compiler.graph import Length, dtypes, most, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
+from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
+from glassgrad.compiler.lower.attention.online_softmax import OnlineSoftmax
+from glassgrad.compiler.lower.element_expressions import Block, Values
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kernel, Phase, Statement, Store, load,
                                             register)
 from glassgrad.compiler.lower.movement import flatten, source_index
-from glassgrad.compiler.lower.one_pass.attention_backward import ComputedFactor
-from glassgrad.compiler.lower.one_pass.block_loops import SCORE_BLOCKS, ScoreBlocks
-from glassgrad.compiler.lower.one_pass.online_softmax import OnlineSoftmax
-from glassgrad.compiler.lower.values import Block, Values
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 

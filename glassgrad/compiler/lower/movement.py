@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import Shape, UOp, ops as o
-from glassgrad.compiler.graph.axes_through_views import runs
+from glassgrad.compiler.graph.axis_dependence import runs
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, build, divide, index, less, linear,
                                                     modulo, multiply, operation, times)
 from glassgrad.compiler.graph.symbolic import Length, Size, memory_size, most

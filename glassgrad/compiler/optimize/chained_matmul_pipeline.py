@@ -30,7 +30,7 @@ from glassgrad.compiler.graph.index_algebra import (add, below_limit, both, boun
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box,
                                             CopyBoxes, For, If, Statement, Store, Turn, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)
-from glassgrad.compiler.optimize.box_copies import BoxedTile, PlacedTile
+from glassgrad.compiler.optimize.bulk_copies import BoxedTile, PlacedTile
 from glassgrad.compiler.optimize.chained_matmuls import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
                                                          matrices_in)
 from glassgrad.compiler.optimize.moves import loop_moves as moves

@@ -1,7 +1,7 @@
 """Nests whose matrices stay in registers of a group's threads. In: tasks of loop nests, a unit that multiplies out of
 registers. Out: the same with one thread group for each task, or None.
 
-    nests over LOCAL memory (lower/one_pass)                for a group of threads
+    nests over LOCAL memory (lower/attention)                for a group of threads
     task k: task q: tile[k][q] = f(sum over d of ..)        tile[r, c] = 0; steps; tile[r, c] = f(tile[r, c])
     task q: top[q] = max(top[q], max over k of tile[k][q])  top[r] = max(top[r], ..)
     task d: task q: out[d][q] = out[d][q] * shrink[q] + ..  out[r, d] = out[r, d] * shrink[r]; steps add to out[r, d]
@@ -20,9 +20,9 @@ from typing import NamedTuple, Protocol
 
 from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.lower.attention.attention_scores import shifted_sum, something_masked
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
                                             counter, expressions, load, local, register, task_loops, walk)
-from glassgrad.compiler.lower.one_pass.scores import shifted_sum, something_masked
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one

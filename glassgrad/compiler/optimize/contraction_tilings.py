@@ -17,15 +17,15 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
+from glassgrad.compiler.optimize.product.conv_tile import direct
 from glassgrad.compiler.optimize.product.depthwise_tile import windows
-from glassgrad.compiler.optimize.product.group_tile import group_tiles
-from glassgrad.compiler.optimize.product.group_unit.tile_loops import on_group_unit
-from glassgrad.compiler.optimize.product.image_tile import direct
+from glassgrad.compiler.optimize.product.dot_product_tile import taps, taps_of_channels
+from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
+from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
+from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
 from glassgrad.compiler.optimize.product.recognize import Product, count, recognize, recognize_ended
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
-from glassgrad.compiler.optimize.product.sum_tile import taps, taps_of_channels
-from glassgrad.compiler.optimize.product.unit_tile import on_matrix_unit
-from glassgrad.compiler.optimize.product.warp_tile import on_warps
 from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]
@@ -43,7 +43,7 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     if product is None:
         return None
     if target.groups:
-        on_unit = on_group_unit(product, target, decisions)
+        on_unit = on_gpu_matrix_unit(product, target, decisions)
         if on_unit is None and (phases := on_warps(product, target, decisions)) is not None:
             on_unit = phases, []
         return group_tiles(product, target, decisions) if on_unit is None else on_unit
@@ -93,7 +93,7 @@ def ended_contraction(body: list[Statement], target: Target, decisions: Decision
     if all(loop.stop is None for loop in task_loops(body)[0]):
         return None
     product = recognize_ended(body)
-    tiled = None if product is None else on_group_unit(product, target, decisions)
+    tiled = None if product is None else on_gpu_matrix_unit(product, target, decisions)
     return None if tiled is None else tiled[0]
 
 

@@ -22,8 +22,8 @@ from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
 from glassgrad.compiler.optimize.redundant_phases import filled_once
-from glassgrad.compiler.optimize.several_nests import is_nests, nests
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.tasks_of_several_nests import is_nests, nests
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable
 

@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, For, Statement
 from glassgrad.compiler.render.launch_info import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
-from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Scope, Walker
+from glassgrad.compiler.render.value_placement import NOTHING, SUMS, Flow, Scope, Walker
 
 Value = Any
 IN_32_BITS = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)     # of indices that fit

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, const, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies as varies_of
+from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies as varies_of
 from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, below_casts,
                                                         down_to_reductions, is_contraction, result_of, softmax_product,
                                                         stored_type, why_apart)

@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, most, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, nontrivial
+from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, nontrivial
 from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN, Passes, find
 from glassgrad.compiler.schedule.inlined_values import (CONSTANT, FEWER, LEAVES, NOTHING, OF_A_CPU, SEEN_THROUGH,
                                                         FusionLimits, Inlined, InlinedValues, widens)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, most, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import AxisSet, varies
+from glassgrad.compiler.graph.axis_dependence import AxisSet, varies
 
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)

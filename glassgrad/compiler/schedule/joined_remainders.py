@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies_along
+from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_along
 from glassgrad.compiler.graph.rules.conv_input_gradient import one_tap, padded
 from glassgrad.compiler.schedule.winograd import base_of, of_axes, rewritten, summed_part
 

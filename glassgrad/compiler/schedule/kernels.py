@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from glassgrad.base.source_lines import Line
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import start_of_piece
+from glassgrad.compiler.graph.axis_dependence import start_of_piece
 from glassgrad.compiler.graph.op_arguments import Dimension, Measure, Param, Shape
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
 from glassgrad.compiler.schedule.inlined_values import LEAVES

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, Length, UOp, most, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import AxisSet, carried
+from glassgrad.compiler.graph.axis_dependence import AxisSet, carried
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import least
 

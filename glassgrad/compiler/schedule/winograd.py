@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.axes_through_views import AxisSet, carried, varies_along
+from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_along
 from glassgrad.compiler.graph.op_arguments import Iota
 
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)     # and infinity: sums have 2.5 times the error of all products (2, -2: 4 times)

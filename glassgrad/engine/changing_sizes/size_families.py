@@ -2,7 +2,7 @@
 
 A loop over sentences, or a model that writes one token after another, computes the same graph again and again with
 other sizes. Where three of one skeleton were seen, or two of which one is longer by one, a graph with a variable is
-made that serves them all (general_graph.py). The guard: a new graph is computed by that one only if all its sizes are
+made that serves them all (symbolic_graph.py). The guard: a new graph is computed by that one only if all its sizes are
 what the formulas give for its value of the variable. See docs/design/changing_lengths.md.
 """
 
@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug, ShapeError
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
-from glassgrad.compiler.optimize.product.families import FAMILIES
+from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
 from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
-from glassgrad.engine.changing_sizes.general_graph import Polynomial, fit, grown_from_one, with_variable
-from glassgrad.engine.changing_sizes.skeleton import SizesOf, argument_at, some_ops, split, with_sizes, with_sources
+from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument_at, some_ops, split, with_sizes,
+                                                               with_sources)
+from glassgrad.engine.changing_sizes.symbolic_graph import Polynomial, fit, grown_from_one, with_variable
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest

@@ -7,7 +7,7 @@ import math
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.tensor.autograd.function import custom_gradient
-from glassgrad.tensor.autograd.leaves import still_a_leaf
+from glassgrad.tensor.autograd.gradient_leaves import still_a_leaf
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["embedding", "embedding_bag"]

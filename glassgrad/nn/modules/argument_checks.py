@@ -16,8 +16,8 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.checks import KINDS, cannot_take
+from glassgrad.tensor.tensor_base import TensorBase
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.tensor_base import TensorBase
 
 # never looked into: they hold no part of a model, or very much that is none
 OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,

@@ -18,7 +18,7 @@ from glassgrad.compiler.graph import DType, dtypes, ops as o
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
-from glassgrad.tensor.autograd.leaves import take_started
+from glassgrad.tensor.autograd.gradient_leaves import take_started
 from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.nn.state.checkpoint import load_checkpoint, save_checkpoint
+from glassgrad.nn.state.formats.byte_source import Readable, Source, TensorIO
 from glassgrad.nn.state.formats.gguf import read_gguf
 from glassgrad.nn.state.formats.safetensors import METADATA, read_header, write_file
-from glassgrad.nn.state.formats.source import Readable, Source, TensorIO
 from glassgrad.nn.state.formats.torch_files import is_torch_legacy, is_torch_zip, read_torch_legacy, read_torch_zip
 from glassgrad.nn.state.state_dict import Loaded, get_parameters, get_state_dict, load_state_dict
 from glassgrad.tensor import checks

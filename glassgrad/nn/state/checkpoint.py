@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.nn.modules.object_tree import ObjectPart, walk
+from glassgrad.nn.state.formats.byte_source import Readable, Source
 from glassgrad.nn.state.formats.safetensors import METADATA, read_header, write_file
-from glassgrad.nn.state.formats.source import Readable, Source
 from glassgrad.nn.state.state_dict import compare, get_state_dict, put
 from glassgrad.tensor import checks
 from glassgrad.tensor.formulas.random_numbers import streams

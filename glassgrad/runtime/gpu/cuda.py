@@ -1,6 +1,6 @@
 """The device CUDA: NVIDIA's driver, called directly. In: a driver that is installed. Out: an opened device.
 
-What it shares with AMD's is in driver_device.py. Its own are contexts, and tensor maps, by which kernels copy boxes.
+What it shares with AMD's is in cuda_hip_device.py. Its own are contexts, and tensor maps, by which kernels copy boxes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import CUDA
 from glassgrad.compiler.render.launch_info import BoxMap, size_at
-from glassgrad.runtime.gpu.driver_calls import DriverNames
-from glassgrad.runtime.gpu.driver_device import DriverDevice
-from glassgrad.runtime.gpu.driver_launch import DriverLaunch
+from glassgrad.runtime.gpu.cuda_hip_calls import DriverNames
+from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice
+from glassgrad.runtime.gpu.cuda_hip_launch import DriverLaunch
 from glassgrad.runtime.gpu.nvrtc import compile_cuda, nvrtc_version
 from glassgrad.runtime.host_memory import MemoryBlock
 

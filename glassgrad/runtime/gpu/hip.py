@@ -1,6 +1,6 @@
 """The device AMD: ROCm's HIP runtime, called directly. In: a runtime that is installed. Out: an opened device.
 
-What it shares with NVIDIA's driver is in driver_device.py. Kernels are compiled by ROCm's run-time compiler (hiprtc).
+What it shares with NVIDIA's driver is in cuda_hip_device.py. Kernels are compiled by ROCm's run-time compiler (hiprtc).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import lru_cache
 from glassgrad.base.errors import DeviceError
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import HIP
-from glassgrad.runtime.gpu.driver_calls import DriverNames
-from glassgrad.runtime.gpu.driver_device import DriverDevice, RunTimeCompiler
+from glassgrad.runtime.gpu.cuda_hip_calls import DriverNames
+from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice, RunTimeCompiler
 
 __all__ = ["compile_hip", "hiprtc", "open_hip"]
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from glassgrad.base.errors import DeviceError
-from glassgrad.runtime.gpu.driver_device import RunTimeCompiler
+from glassgrad.runtime.gpu.cuda_hip_device import RunTimeCompiler
 
 __all__ = ["compile_cuda", "nvrtc_version"]
 

@@ -20,7 +20,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import WASM
 from glassgrad.compiler.render.launch_info import LaunchInfo
-from glassgrad.compiler.render.wasm.encoding import ARGS_AT, SCRATCH_AT
+from glassgrad.compiler.render.wasm.module_encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import cache_key, cost

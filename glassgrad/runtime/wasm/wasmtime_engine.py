@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DeviceError
-from glassgrad.compiler.render.wasm.encoding import MEMORY, RUN
+from glassgrad.compiler.render.wasm.module_encoding import MEMORY, RUN
 from glassgrad.runtime.wasm.linear_memory import FIRST_BYTES, LIMIT, PAGE, Stopped
 
 

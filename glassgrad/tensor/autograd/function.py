@@ -22,7 +22,7 @@ from typing import Any
 from glassgrad.base.errors import GradientError, InputError
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.tensor_base import TensorBase
 
 
 class Function:

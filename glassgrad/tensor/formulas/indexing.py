@@ -16,7 +16,7 @@ from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
-from glassgrad.tensor.formulas.order import FEW, few_largest_of, key_of, largest_of, order_of
+from glassgrad.tensor.formulas.sorting import FEW, few_largest_of, key_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
 

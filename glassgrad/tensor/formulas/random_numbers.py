@@ -13,7 +13,7 @@ import os
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import Cell, DType, RandomBits, UOp, dtypes, most, ops as o
 from glassgrad.tensor.formulas import along, elementary, largest, minimum, part, running, topk, total, unsqueeze
-from glassgrad.tensor.formulas.order import SHORT
+from glassgrad.tensor.formulas.sorting import SHORT
 
 
 class RandomStreams:

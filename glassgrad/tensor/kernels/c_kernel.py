@@ -39,8 +39,8 @@ from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.function import custom_gradient
-from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.kernels.c_signature import check_arguments, check_result, number_for, parameters_of
+from glassgrad.tensor.tensor_base import TensorBase
 
 Shape = Sequence[int]
 LANGUAGES = {"cuda": 'CUDA, with extern "C" __global__ before the kernel',

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.tensor_base import TensorBase
 
 C_NAMES = {dtypes.bool: "_Bool", dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.int16: "short",
            dtypes.uint16: "unsigned short", dtypes.int32: "int", dtypes.uint32: "unsigned", dtypes.int64: "long long",

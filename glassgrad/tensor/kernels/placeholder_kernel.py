@@ -32,8 +32,8 @@ from glassgrad.compiler.render.c.single_c_function import PLAIN, plain_function,
 from glassgrad.engine.custom_calls import UserCall
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.kernels.c_kernel import launch_on, load as load_c, without_gradient
+from glassgrad.tensor.tensor_base import TensorBase
 
 _OF_FLOATS = (o.DIV, o.RECIP, o.SQRT, o.EXP2, o.LOG2, o.SIN)
 _names = itertools.count(1)            # of loops

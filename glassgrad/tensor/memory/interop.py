@@ -16,9 +16,9 @@ from glassgrad.compiler.graph import DType, UOp, dtype_by_name, dtypes, ops as o
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import checks, realize_and_read as running
-from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.python_values import HostValue
+from glassgrad.tensor.tensor_base import Self, TensorBase
 
 # NumPy's functions of elements that are methods here: numpy.exp(x) is x.exp(), and stays lazy
 _OPERATORS = {name: (f"__{sign}__", f"__r{sign}__") for name, sign in {

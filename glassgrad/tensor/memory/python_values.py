@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph.axes_through_views import coordinates
+from glassgrad.compiler.graph.axis_dependence import coordinates
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
 # fp8 and bfloat16 have no name in NumPy or in Python's own formats

@@ -16,7 +16,7 @@ from weakref import ref
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, is_held, others_at
+from glassgrad.tensor.autograd.gradient_leaves import assigned, distinct, has_another_value, hold, is_held, others_at
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform

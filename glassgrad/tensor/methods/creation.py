@@ -13,7 +13,7 @@ from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, dtypes, full, most, ops as o
 from glassgrad.tensor import index_range_check, realize_and_read as running
-from glassgrad.tensor.autograd.leaves import distinct
+from glassgrad.tensor.autograd.gradient_leaves import distinct
 from glassgrad.tensor.formulas import as_float, counting, eye, largest, mul, tril, triu
 from glassgrad.tensor.memory.disk import on_disk, opened
 from glassgrad.tensor.memory.python_values import read_array

@@ -13,8 +13,8 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, dtypes
 from glassgrad.tensor.formulas import both, broadcast, divide, elementary, flatten, in_accumulator, less, sub
 from glassgrad.tensor.formulas.hashes import absorb, hash_parameters, lane_tables, padding_bytes, threefry
-from glassgrad.tensor.formulas.order import order_of
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, streams, uniform, weighted_draws
+from glassgrad.tensor.formulas.sorting import order_of
 from glassgrad.tensor.methods import Self, TensorBase, arguments, options, sizes
 
 

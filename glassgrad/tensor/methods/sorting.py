@@ -12,7 +12,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import Scatter, UOp, dtypes, full, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten, gather_known, largest, maximum,
-                                       minimum, order, part, running as running_total, smallest, sort, squeeze, stack,
+                                       minimum, part, running as running_total, smallest, sort, sorting, squeeze, stack,
                                        take, topk, total, true_indices, where)
 from glassgrad.tensor.formulas.statistics import median, quantile, search_sorted
 from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, of_kind,
@@ -69,7 +69,7 @@ class SortingMixin(TensorBase):
         if not self.ndim:
             shape = () if k else (0,)
             return self._found(x if k else x.reshape((1,)).shrink(((0, 0),)), full(shape, 0, dtypes.int32))
-        return self._found(*topk(x, k, axis, largest, order.SHORT))
+        return self._found(*topk(x, k, axis, largest, sorting.SHORT))
 
     def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
         """The k-th smallest value along an axis (1 is the smallest), and its index.

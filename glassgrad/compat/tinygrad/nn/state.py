@@ -10,7 +10,7 @@ from typing import Any
 import glassgrad.nn.state
 from glassgrad.compat.tinygrad.nn import ADAPTER
 from glassgrad.compat.tinygrad.tinygrad_tensor import TinygradTensor
-from glassgrad.nn.state.formats.source import Source
+from glassgrad.nn.state.formats.byte_source import Source
 from glassgrad.nn.state.state_dict import Loaded, load_into
 
 __all__ = ["load_state_dict", "tar_extract"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes_through_views import AxisSet, moved_behind, runs, varies_along
+from glassgrad.compiler.graph.axis_dependence import AxisSet, moved_behind, runs, varies_along
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Unwindow
 from glassgrad.compiler.graph.uop import UOp

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes_through_views import nontrivial, varies
+from glassgrad.compiler.graph.axis_dependence import nontrivial, varies
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp, const

@@ -7,7 +7,7 @@ that look at values are in elementwise.py.
 from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes_through_views import runs
+from glassgrad.compiler.graph.axis_dependence import runs
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 from glassgrad.compiler.graph.rules.elementwise import is_wide, negative
 from glassgrad.compiler.graph.rules.rewrite import Inexact, Rule, holes, node, some

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply
 from glassgrad.compiler.graph.uop import identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store,
-                                            counter, expressions, load, local, ranges_of, register, task_loops)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter,
+                                            expressions, load, local, ranges_of, register, task_loops)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep, nested, one

@@ -1,7 +1,7 @@
 """Windows: an image and one row of weights. In: a product without loops of N. Out: one phase, or None.
 
 A depthwise convolution, a blur, the gradient of a first layer by its only channel: every number of the image is
-multiplied by few weights, so there are no channels for the lanes (image_tile.py) and nothing repays packing. The lanes
+multiplied by few weights, so there are no channels for the lanes (conv_tile.py) and nothing repays packing. The lanes
 run along the image, and what a register can share is the image's rows: a vector that is loaded once is a tap for
 several rows of the result.
 

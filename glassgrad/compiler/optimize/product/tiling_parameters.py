@@ -16,7 +16,7 @@ from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.decisions import Choice, one_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import one
-from glassgrad.compiler.optimize.product.families import FAMILIES
+from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
 
 
 @dataclass(frozen=True)

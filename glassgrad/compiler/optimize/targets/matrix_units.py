@@ -1,7 +1,7 @@
 """Matrix units as data. In: a processor's features. Out: the products of small matrices it has as one instruction.
 
-A unit is described, not programmed: the tiling (product/unit_tile.py) reads shapes, dtypes and layouts, a renderer the
-instruction's name. Another processor's unit is another row. What pays on a unit stands here too.
+A unit is described, not programmed: the tiling (product/matrix_unit_tile.py) reads shapes, dtypes and layouts, a
+renderer the instruction's name. Another processor's unit is another row. What pays on a unit stands here too.
 """
 
 from __future__ import annotations

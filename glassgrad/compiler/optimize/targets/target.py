@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.lower.one_pass.block_loops import BOX_BLOCKS, GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
+from glassgrad.compiler.lower.attention.attention_blocks import BOX_BLOCKS, GROUP_BLOCKS, SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 

@@ -1,7 +1,7 @@
 """C of a kernel. In: a `Kernel`, a `Target`. Out: C source for GCC or Clang, written to be read as well.
 
 Loops are loops, registers are variables, an expression used once is written in place; one used again has a name, in the
-scope that `Walker` chose for it. Spelling of arithmetic is in `c_ops`. What `Walker` (value_order.py) promises:
+scope that `Walker` chose for it. Spelling of arithmetic is in `c_ops`. What `Walker` (value_placement.py) promises:
 
     run(body)        calls loop, branch, assign, accumulate, store or prefetch for each statement, in order
     value(node)      a node's value: what make(node) returned, called once while nothing that the node reads changes
@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue, Definitions, width
 from glassgrad.compiler.render.launch_info import LocalLayout, function_name, slot_of
 from glassgrad.compiler.render.unroll_and_jam import Jammed
-from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
+from glassgrad.compiler.render.value_placement import READS, SUMS, Flow, Walker
 
 LONGEST = 72       # characters of an expression before it gets a name
 

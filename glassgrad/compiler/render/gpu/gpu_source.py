@@ -39,7 +39,7 @@ from glassgrad.compiler.render.gpu.wide_access import (MOST_BYTES, load_wide, ne
 from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 from glassgrad.compiler.render.unroll_and_jam import Jammed
-from glassgrad.compiler.render.value_order import Flow
+from glassgrad.compiler.render.value_placement import Flow
 
 __all__ = ["render_gpu"]
 

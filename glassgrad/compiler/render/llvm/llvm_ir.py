@@ -19,7 +19,7 @@ from glassgrad.compiler.render.llvm.amx import Matrices
 from glassgrad.compiler.render.llvm.llvm_memory import NONTEMPORAL, LlvmMemory
 from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, literal
 from glassgrad.compiler.render.unroll_and_jam import Jammed
-from glassgrad.compiler.render.value_order import Flow
+from glassgrad.compiler.render.value_placement import Flow
 
 NO_ROWS: Mapping[Statement, int] = {}
 

@@ -8,7 +8,7 @@ written as arithmetic before they come here (compiler/lower/cast_lowering.py).
 from __future__ import annotations
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.render.wasm.instructions import Code
+from glassgrad.compiler.render.wasm.instruction_encoding import Code
 from glassgrad.compiler.render.wasm.wasm_ops import (PIECE, WasmArithmetic, WasmValue, held, literal, pieces_of,
                                                      scalar_type)
 

@@ -15,8 +15,8 @@ from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix
 from glassgrad.compiler.lower.loops import Prefetch, Store
 from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
-from glassgrad.compiler.render.wasm.encoding import CodeBlock, Line
-from glassgrad.compiler.render.wasm.instructions import At, Code, CodeLocal, get
+from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLocal, get
+from glassgrad.compiler.render.wasm.module_encoding import CodeBlock, Line
 from glassgrad.compiler.render.wasm.wasm_casts import WasmCasts
 from glassgrad.compiler.render.wasm.wasm_ops import PIECE, WasmValue, held, integers, literal, number, pieces_of
 

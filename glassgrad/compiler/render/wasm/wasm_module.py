@@ -14,10 +14,10 @@ from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.compiler.lower.loops import For, Kernel, Statement
 from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
-from glassgrad.compiler.render.value_order import Flow
-from glassgrad.compiler.render.wasm.encoding import (ARGS_AT, RUN, SCRATCH_AT, CodeBlock, CodeFunction, CodeModule,
-                                                     Line, nest)
-from glassgrad.compiler.render.wasm.instructions import At, Code, CodeLocal, get, is_settled, type_of
+from glassgrad.compiler.render.value_placement import Flow
+from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLocal, get, is_settled, type_of
+from glassgrad.compiler.render.wasm.module_encoding import (ARGS_AT, RUN, SCRATCH_AT, CodeBlock, CodeFunction,
+                                                            CodeModule, Line, nest)
 from glassgrad.compiler.render.wasm.wasm_memory import ARGS, SCRATCH, TASK, WasmMemory
 from glassgrad.compiler.render.wasm.wasm_ops import WasmValue, held, literal, number, pieces_of, scalar_type, vector_of
 

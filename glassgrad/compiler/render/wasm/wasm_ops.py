@@ -17,7 +17,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float, wrapped
 from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, bits_of, carrier
 from glassgrad.compiler.render.floor_division import divide
-from glassgrad.compiler.render.wasm.instructions import Code
+from glassgrad.compiler.render.wasm.instruction_encoding import Code
 
 PIECE = 16                       # bytes of a vector
 SHAPES = {("i", 1): "i8x16", ("i", 2): "i16x8", ("i", 4): "i32x4", ("i", 8): "i64x2", ("f", 4): "f32x4",

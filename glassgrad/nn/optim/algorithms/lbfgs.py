@@ -14,7 +14,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.nn.optim.algorithms.line_search import Point, strong_wolfe
 from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
-from glassgrad.tensor.autograd.leaves import take_started
+from glassgrad.tensor.autograd.gradient_leaves import take_started
 from glassgrad.tensor.tensor import Tensor
 
 LEAST_CURVATURE = 1e-10         # pairs with less of it would make the Hessian's estimate no longer positive

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import FormatError
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.nn.state.formats.byte_source import Source
 from glassgrad.nn.state.formats.gguf_blocks import BLOCKS as PLAIN_BLOCKS
 from glassgrad.nn.state.formats.gguf_codebook_blocks import BOOK_BLOCKS
-from glassgrad.nn.state.formats.source import Source
 from glassgrad.tensor.tensor import Tensor
 
 BLOCKS = dict(sorted({**PLAIN_BLOCKS, **BOOK_BLOCKS}.items()))         # every quantised kind, by ggml's number

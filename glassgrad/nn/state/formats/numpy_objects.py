@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.nn.state.formats.byte_source import MOST_AXES, is_size
 from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Unfinished
-from glassgrad.nn.state.formats.source import MOST_AXES, is_size
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.memory.python_values import NUMPY_TYPES, HostValue
 from glassgrad.tensor.tensor import Tensor

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from glassgrad.base.errors import FormatError
-from glassgrad.nn.state.formats.source import Source
+from glassgrad.nn.state.formats.byte_source import Source
 
 MOST_INSTRUCTIONS = 10_000_000
 MOST_LINE = 100_000              # bytes of a number or a text that a line feed ends

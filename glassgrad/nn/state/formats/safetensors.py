@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from glassgrad.base.errors import FormatError, InputError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
-from glassgrad.nn.state.formats.source import Source, is_size
+from glassgrad.nn.state.formats.byte_source import Source, is_size
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.tensor import Tensor
 

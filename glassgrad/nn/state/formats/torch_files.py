@@ -22,8 +22,8 @@ import zipfile
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import FormatError
+from glassgrad.nn.state.formats.byte_source import MemoryIO, Source
 from glassgrad.nn.state.formats.pickle_reader import PickleReader
-from glassgrad.nn.state.formats.source import MemoryIO, Source
 from glassgrad.nn.state.formats.torch_objects import TABLE, Storage, StorageReference, reference
 
 _LOCAL = struct.Struct("<4s5H3I2H")         # the header in front of each record

@@ -20,7 +20,7 @@ from glassgrad.tensor.formulas import (any_true, cat, elementary, eye, gather_kn
                                        product, sign, square, squeeze, total, tril, unsqueeze)
 from glassgrad.tensor.formulas.linalg import factorization_algorithms as algorithms
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.order import key_of, order_of
+from glassgrad.tensor.formulas.sorting import key_of, order_of
 
 
 def _device(*nodes: UOp) -> str:

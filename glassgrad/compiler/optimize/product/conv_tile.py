@@ -27,7 +27,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, between, bounded, within
-from glassgrad.compiler.optimize.product.image_plan import CutLoop, ImagePlan
+from glassgrad.compiler.optimize.product.conv_tile_plan import CutLoop, ImagePlan
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks

@@ -13,15 +13,15 @@ from typing import Union
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import bounds, value_in
 from glassgrad.compiler.lower.loops import ranges_of
-from glassgrad.compiler.optimize.product.group_unit.copied_factors import Factor, in_place
-from glassgrad.compiler.optimize.product.group_unit.joined_groups import joined_groups
-from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import (epilogue_operations, neighbours_stored,
-                                                                           rounded_to)
-from glassgrad.compiler.optimize.product.line_boxes import ShiftedFactor, line_rows, line_windows, shifted_rows
+from glassgrad.compiler.optimize.product.conv_line_copies import ShiftedFactor, line_rows, line_windows, shifted_rows
+from glassgrad.compiler.optimize.product.conv_window_copies import MOST_PADDED, BoxFactor, row_factors, window_factor
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, in_place
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.joined_channel_groups import joined_groups
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import (epilogue_operations, neighbours_stored,
+                                                                            rounded_to)
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
-from glassgrad.compiler.optimize.product.window_boxes import MOST_PADDED, BoxFactor, row_factors, window_factor
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target

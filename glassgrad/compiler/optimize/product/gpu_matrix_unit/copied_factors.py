@@ -19,7 +19,7 @@ from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box,
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around, nested, one
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
-from glassgrad.compiler.optimize.product.line_boxes import LineAxis
+from glassgrad.compiler.optimize.product.conv_line_copies import LineAxis
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, to_neighbour
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 

@@ -1,8 +1,8 @@
 """Tasks that are made of several loop nests. In: a loop nest whose tasks hold nests alone. Out: the same, made fast.
 
 A task that goes block by block through softmax(scores) times values, or through a part of its gradient
-(lower/one_pass/block_loops.py), is a list of nests over LOCAL memory: contractions, and what is done with each row.
-Each is cut as it would be in a kernel of its own, but by one worker, in its place in the list: a contraction into
+(lower/attention/attention_blocks.py), is a list of nests over LOCAL memory: contractions, and what is done with each
+row. Each is cut as it would be in a kernel of its own, but by one worker, in its place in the list: a contraction into
 register tiles that read both factors in place, anything else into lanes. Does not know what the nests compute.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, multiply
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
-from glassgrad.compiler.optimize.boxed_tasks import in_boxes
+from glassgrad.compiler.optimize.bulk_copy_tasks import in_boxes
 from glassgrad.compiler.optimize.chained_matmuls import in_registers
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves

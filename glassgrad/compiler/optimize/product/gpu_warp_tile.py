@@ -21,7 +21,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumu
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
-from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import tile_to_memory
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import tile_to_memory
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling

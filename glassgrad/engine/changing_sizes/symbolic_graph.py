@@ -13,7 +13,7 @@ from glassgrad.compiler.graph import dtypes, ops as o
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in
 from glassgrad.compiler.graph.uop import UOp, number_of
-from glassgrad.engine.changing_sizes.skeleton import SizesOf, with_sizes
+from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf, with_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 

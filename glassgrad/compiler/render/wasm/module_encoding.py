@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
-from glassgrad.compiler.render.wasm.instructions import (TYPES, Code, CodeLocal, Numbers, encode, splat_load, text_of,
-                                                         unsigned)
+from glassgrad.compiler.render.wasm.instruction_encoding import (TYPES, Code, CodeLocal, Numbers, encode, splat_load,
+                                                                 text_of, unsigned)
 
 # What a module and its engine agree on:
 MEMORY = ("env", "memory")       # the module and name under which the memory is imported

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.autograd.leaves import holders
+from glassgrad.tensor.autograd.gradient_leaves import holders
 from glassgrad.tensor.tensor import Tensor
 
 

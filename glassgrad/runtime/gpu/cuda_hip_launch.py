@@ -19,7 +19,7 @@ from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.interrupts import interrupts_deferred
 from glassgrad.base.settings import settings
 from glassgrad.compiler.render.launch_info import TasksByValue
-from glassgrad.runtime.gpu.driver_calls import DriverCalls
+from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuPlan, groups_at
 
 __all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]

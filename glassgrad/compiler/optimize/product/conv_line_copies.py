@@ -27,8 +27,8 @@ from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box,
                                             local, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.product.conv_window_copies import BoxFactor, StoredImage
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
-from glassgrad.compiler.optimize.product.window_boxes import BoxFactor, StoredImage
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 MOST_WASTE = 4             # times the products of a line of which few positions are used

@@ -1,4 +1,4 @@
-"""Float32 tiles of a group of threads (product/group_tile.py): convolutions, parts of K, which tile is chosen."""
+"""Float32 tiles of a group of threads (product/gpu_group_tile.py): convolutions, parts of K, which tile is chosen."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Which factor is read in place, the register tile that takes the fewest steps, blocks of tiles for a task, blocks and
 parts of K. A tile takes neighbours along one or two loops of M; along the edges of a padded image it takes fewer of
-them to a step. image_tile.py makes the loops.
+them to a step. conv_tile.py makes the loops.
 """
 
 from __future__ import annotations

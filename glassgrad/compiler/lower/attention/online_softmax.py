@@ -23,11 +23,11 @@ from functools import partial
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, const, identity
+from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
+from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, without_factor
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)
 from glassgrad.compiler.lower.movement import Index, source_index
-from glassgrad.compiler.lower.one_pass.block_loops import BlockLoops, ScoreBlocks, times_of
-from glassgrad.compiler.lower.one_pass.scores import in_full_precision, without_factor
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 

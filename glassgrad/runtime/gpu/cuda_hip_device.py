@@ -1,7 +1,7 @@
 """GPUs whose driver is called directly: NVIDIA's and AMD's. In: a driver's library and its names. Out: a device.
 
-What both drivers do alike: calls (driver_calls.py), memory and copies (driver_memory.py), launches (driver_launch.py),
-and compilers in a library. Kernels run on one stream, in the order in which they were started.
+What both drivers do alike: calls (cuda_hip_calls.py), memory and copies (cuda_hip_memory.py), launches
+(cuda_hip_launch.py), and compilers in a library. Kernels run on one stream, in the order in which they were started.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.render.launch_info import BoxMap
 from glassgrad.runtime.cpu.processor import available_cores
-from glassgrad.runtime.gpu.driver_calls import DriverCalls
-from glassgrad.runtime.gpu.driver_launch import DriverLaunch, DriverPlan, GraphPlan
-from glassgrad.runtime.gpu.driver_memory import DriverMemory
+from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
+from glassgrad.runtime.gpu.cuda_hip_launch import DriverLaunch, DriverPlan, GraphPlan
+from glassgrad.runtime.gpu.cuda_hip_memory import DriverMemory
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Launch, Rejected
 
 __all__ = ["DriverDevice", "RunTimeCompiler"]

@@ -22,9 +22,9 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
-from glassgrad.compiler.optimize.product.group_unit.copied_factors import packed
-from glassgrad.compiler.optimize.product.group_unit.tile_choice import GroupUnitPlan
-from glassgrad.compiler.optimize.product.group_unit.tile_to_memory import rounded_to, tile_to_memory
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import packed
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import rounded_to, tile_to_memory
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_choice import GroupUnitPlan
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
 from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
@@ -32,7 +32,7 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 
-def on_group_unit(product: Product, target: Target, decisions: Decisions) \
+def on_gpu_matrix_unit(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
     """The phases, and the loops that add up parts of K; refuses (None) what has no unit for its types, or is too small
     to repay it."""

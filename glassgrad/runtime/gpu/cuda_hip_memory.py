@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from glassgrad.runtime.gpu.driver_calls import DriverCalls
+from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, Stats, rounded
 

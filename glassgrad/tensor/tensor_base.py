@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine import capture
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, distinct, hold, holders
+from glassgrad.tensor.autograd.gradient_leaves import RESET, UnreadGradient, distinct, hold, holders
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bitcast import reread

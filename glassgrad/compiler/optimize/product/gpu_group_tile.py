@@ -26,7 +26,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, 
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
-from glassgrad.compiler.optimize.product.group_unit.copied_factors import Factor, packed
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
 from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
