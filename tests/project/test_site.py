@@ -77,7 +77,7 @@ def test_the_reference_has_every_public_name_of_tensor() -> None:
 
 
 def test_an_entry_has_signature_sentence_example_and_source() -> None:
-    page = reference.pages()["reference/tensor/reduce.md"]
+    page = reference.pages()["reference/tensor/reductions.md"]
     entry = page[page.index("## sum { #sum }"):]
     entry = entry[:entry.index("\n## ", 5)]
     assert re.search(r"```python\nsum\(.*axis.*\) -> Tensor\n```", entry, re.S)
