@@ -134,6 +134,7 @@ _MAP_BYTES, _MAP_ALIGNED, _COPY_ALIGNED = 128, 64, 16
 # Numbers of the driver's element types; float32 is rounded to its matrix unit's type on the way.
 _MAP_TYPES = {"int8": 0, "uint8": 0, "float16": 6, "bfloat16": 9, "float32": 11}
 _LINES_FETCHED = 2                                   # a line of 128 bytes at a time
+_MOST_KEPT = 64                                      # maps of a launch, of inputs that take turns
 
 
 class CudaLaunchWithMaps(DriverLaunch):
@@ -149,6 +150,7 @@ class CudaLaunchWithMaps(DriverLaunch):
         self.map_addresses = [first + _MAP_BYTES * i for i in range(len(maps))]
         self.described: list[Any] = [None] * len(maps)        # the address and the sizes that each map holds
         self.lengths = dict.fromkeys([size[0] for box in maps for size in box.sizes if not isinstance(size, int)])
+        self.encoded: dict[tuple[Any, ...], bytes] = {}       # maps by their number, address and sizes
         self.given: list[int] = []                   # addresses and values that all maps were written for
         self.copies: dict[int, MemoryBlock] = {}     # argument: where it is copied to
         super().__init__(device, function, groups, threads, group_bytes, scalars, self.map_addresses)
@@ -175,15 +177,25 @@ class CudaLaunchWithMaps(DriverLaunch):
                 self.describe(number, box, *described)
 
     def describe(self, number: int, box: BoxMap, address: int, sizes: tuple[int, ...]) -> None:
-        """Write a tensor map."""
+        """Write a tensor map: the driver takes longer to encode one than to launch."""
+        at, key = self.map_addresses[number], (number, address, sizes)
+        known = self.encoded.get(key)
+        if known is None:
+            self.encode(at, box, address, sizes)
+            if len(self.encoded) >= _MOST_KEPT:
+                self.encoded.clear()
+            self.encoded[key] = ctypes.string_at(at, _MAP_BYTES)
+        else:
+            ctypes.memmove(at, known, _MAP_BYTES)
+        self.described[number] = address, sizes
+
+    def encode(self, at: int, box: BoxMap, address: int, sizes: tuple[int, ...]) -> None:
         rank = len(sizes)
-        many = ctypes.c_uint64 * rank
-        counts = (ctypes.c_uint32 * rank)
-        self.driver.call("cuTensorMapEncodeTiled", ctypes.c_void_p(self.map_addresses[number]), _MAP_TYPES[box.dtype],
+        many, counts = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        self.driver.call("cuTensorMapEncodeTiled", ctypes.c_void_p(at), _MAP_TYPES[box.dtype],
                          rank, ctypes.c_void_p(address + box.offset), many(*sizes),
                          (ctypes.c_uint64 * (rank - 1))(*box.strides), counts(*box.counts), counts(*[1] * rank), 0,
                          box.swizzle, _LINES_FETCHED, 0)
-        self.described[number] = address, sizes
 
     def copied(self, box: BoxMap, address: int) -> int:
         """The address of a copy that begins at a multiple of 16 bytes."""
