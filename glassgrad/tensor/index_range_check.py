@@ -30,7 +30,7 @@ from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.movement import counting
-from glassgrad.tensor.index_bounds import limits, version_of
+from glassgrad.tensor.index_value_range import limits, version_of
 
 if TYPE_CHECKING:
     from glassgrad.base.call_tree import Noted

@@ -35,7 +35,7 @@ OPENED_WHEN_NEEDED = {
     "tensor/tinygrad_methods.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
     "compiler/graph/uop.py": "view.py is built on uop.py, and few ever ask for it; pictures are for notebooks",
     "compiler/schedule/kernels.py": "pictures are for notebooks",
-    "tensor/index_bounds.py": "how the compiler bounds indices is loaded only where a tensor is an index",
+    "tensor/index_value_range.py": "how the compiler bounds indices is loaded only where a tensor is an index",
     "tensor/realize_and_read.py": "pictures are for notebooks; SANITIZE loads what finds a NaN",
     "compiler/lower/loops.py": "pictures are for notebooks, and show loops",
 }

@@ -402,10 +402,23 @@ def test_tensor_maps_follow_their_matrix(opened: Opener) -> None:
     box = BoxMap(1, 0, "float16", (64, 8), (128,), (64, 8), 3, 1024)
     launch = cuda.CudaLaunchWithMaps(device, None, 1, 32, 0, (False, False), (box,))  # type: ignore[arg-type]
     encoded = []
-    for address in (4096, 4096, 8192, 8200):
+    for address in (4096, 4096, 8192, 4096, 8200):
         launch.values[1] = address
         encoded.append((launch.settle(), calls_of(device)["cuTensorMapEncodeTiled"]))
-    assert encoded == [(True, 1), (True, 0), (True, 1), (False, 0)], "8200 is no multiple of 16: a copy comes first"
+    assert encoded == [(True, 1), (True, 0), (True, 1), (True, 0), (False, 0)], \
+        "a map is kept; 8200 is no multiple of 16: a copy comes first"
+
+
+def test_a_map_that_was_kept_is_the_one_of_its_matrix(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = BoxMap(1, 0, "float16", (64, 8), (128,), (64, 8), 3, 1024)
+    launch = cuda.CudaLaunchWithMaps(opened(), None, 1, 32, 0, (False, False), (box,))  # type: ignore[arg-type]
+    monkeypatch.setattr(launch, "encode", lambda at, box, address, sizes:
+                        ctypes.memmove(at, address.to_bytes(8, "little") * 16, 128))
+    for address in (4096, 8192, 4096, *range(1 << 20, (1 << 20) + 6400, 64), 8192):
+        launch.values[1] = address
+        assert launch.settle()
+        assert ctypes.string_at(launch.map_addresses[0], 128) == address.to_bytes(8, "little") * 16
+    assert len(launch.encoded) <= 64
 
 
 def test_tensor_maps_and_groups_follow_a_value(opened: Opener) -> None:

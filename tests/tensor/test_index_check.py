@@ -8,7 +8,7 @@ import pytest
 from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable, checkpoint, nn, vmap
 from glassgrad.jit import TinyJit
 from glassgrad.tensor import index_range_check
-from glassgrad.tensor.index_bounds import limits
+from glassgrad.tensor.index_value_range import limits
 
 UNKNOWN = Tensor([7, 7])           # x ^ UNKNOWN ^ 7 is x, but nobody sees that from the formula
 

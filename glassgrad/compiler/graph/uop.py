@@ -1,6 +1,6 @@
 """The one node type, and how expressions are written with it. In: nodes, numbers. Out: `UOp`s.
 
-`x * 2 + y` on nodes is a graph of nodes (operators.py); types are promoted and shapes broadcast. Only
+`x * 2 + y` on nodes is a graph of nodes (operator_overloads.py); types are promoted and shapes broadcast. Only
 shape_inference.py checks shapes. A method here that would change nothing returns its node as it is. What a node is, and
 that equal ones are one object, is in node.py.
 """
@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.dtype import DType, convert, dtypes, promote
 from glassgrad.compiler.graph.node import Node
 from glassgrad.compiler.graph.op_arguments import (Axes, Count, Dimension, Expand, Flip, OnDevice, Pad, Permute,
                                                    Reshape, Shape, Shrink, Unwindow, Window)
-from glassgrad.compiler.graph.operators import Operators
+from glassgrad.compiler.graph.operator_overloads import Operators
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.view import ShapeTracker

@@ -18,7 +18,7 @@ from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.operators import Operators
+from glassgrad.compiler.graph.operator_overloads import Operators
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 
