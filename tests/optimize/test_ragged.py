@@ -162,13 +162,16 @@ REWRITES = {
     "short_gpu_loops.along_sum": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.in_parts": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
     "short_gpu_loops.apart": "test_short_gpu_loops.py::test_threads_along_short_loops_compute_the_same",
-    "joined_groups.joined_groups": "test_conv_window_copies.py::test_groups_of_few_channels_are_one_product_with_zeros",
+    "joined_channel_groups.joined_groups":
+        "test_conv_window_copies.py::test_groups_of_few_channels_are_one_product_with_zeros",
     "scans.read_ahead_of_totals": "test_scans.py::test_few_rows_are_cut_into_chunks",
     "read_ahead.read_first": "test_gpu_accesses.py::test_what_several_stores_need_is_read_first_and_the_same",
     "read_ahead.read_ahead": "test_gpu_accesses.py::test_what_is_read_ahead_is_the_same",
     "read_ahead.read_next": "test_gpu_matrix_unit.py::test_trees_compute_the_same",
     "rows_in_registers.hold": "test_rows_in_registers.py::test_held_rows_compute_the_same",
     "scatters.rows_apart": "test_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
+    "contraction_tilings.pack_what_is_read":
+        "test_changing_sizes.py::test_a_factor_is_packed_only_for_blocks_of_rows_that_there_are",
     "contraction_tilings.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "contraction_tilings.few_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.nested": "test_optimize.py::test_nested",
