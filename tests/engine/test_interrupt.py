@@ -30,14 +30,17 @@ SCRIPT = """
         return time.perf_counter() - begin, time.process_time() - used
 
     def interrupted(work, whole):
-        timer = threading.Timer(whole[0] / 6, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        begin = time.process_time()
-        try:
-            work()
-        except KeyboardInterrupt:
-            return time.process_time() - begin < 0.7 * whole[1]
-        return "it was not interrupted"
+        for _ in range(3):                        # a signal comes late where the machine is busy
+            timer = threading.Timer(whole[0] / 6, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            begin = time.process_time()
+            try:
+                work()
+                return "it was not interrupted"
+            except KeyboardInterrupt:
+                if time.process_time() - begin < 0.7 * whole[1]:
+                    return True
+        return False
 """
 
 
