@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,9 +65,9 @@ class Shape:
         return [rng.standard_normal((*around, *size), np.float32) for size in sizes]
 
 
-def turned(shape: Shape, a: object, b: object) -> tuple:
+def transposed(shape: Shape, a: Any, b: Any) -> list[Any]:
     """The factors as the product takes them."""
-    return tuple(f.transpose(-1, -2) if kind == "t" else f for f, kind in zip((a, b), shape.kind))  # type: ignore
+    return [f.transpose(-1, -2) if kind == "t" else f for f, kind in zip((a, b), shape.kind)]
 
 
 def best_times(calls: list[Callable[[], object]], seconds: float) -> list[float]:
@@ -92,10 +93,10 @@ def measured(shape: Shape, dtype: str, seconds: float, moves: bool, kernel: bool
     x, y = shape.factors(np.random.default_rng(0))
     a, b = (Tensor(f).cast(dtype).contiguous().realize() for f in (x, y))
     given = [torch.from_numpy(f).to(getattr(torch, dtype)) for f in (x, y)]
-    ours = TinyJit(lambda a, b: (lambda p, q: p @ q)(*turned(shape, a, b)).realize())
+    ours = TinyJit(lambda a, b: (lambda p, q: p @ q)(*transposed(shape, a, b)).realize())
     for _ in range(3):
         result = ours(a, b)
-    p, q = turned(shape, *given)
+    p, q = transposed(shape, *given)
     out = torch.matmul(p, q)
     exact = np.matmul(*(f.astype(np.float64) for f in turned_arrays(shape, x, y)))
     worst = float(np.abs(result.cast("float32").numpy() - exact).max() / math.sqrt(shape.k))
@@ -114,7 +115,7 @@ def turned_arrays(shape: Shape, x: np.ndarray, y: np.ndarray) -> list[np.ndarray
 def kernel_of(shape: Shape, x: np.ndarray, y: np.ndarray, dtype: str) -> tuple[NativeProgram, Callable[[], object]]:
     """The kernel of a product, and what runs it without Python's part of a call."""
     a, b = (Tensor(f).cast(dtype).contiguous().realize() for f in (x, y))
-    p, q = turned(shape, a, b)
+    p, q = transposed(shape, a, b)
     device = Device["CPU"]
     [program] = device.programs([item.ast for item in (p @ q).schedule()])
     factors = [aligned(f) for f in (a, b)]

@@ -213,12 +213,12 @@ def test_spread_runs_the_rest_once(n: int, count: int, rng: np.random.Generator)
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5])
 @pytest.mark.parametrize("count", [2, 3, 16])
-@pytest.mark.parametrize("dealt", [True, False])
-def test_spread_runs_the_rest_where_the_loop_ends_at_once(length: int, count: int, dealt: bool) -> None:
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_spread_runs_the_rest_where_the_loop_ends_at_once(length: int, count: int, interleaved: bool) -> None:
     (out, x), loop = elementwise(5)
     n, more = UOp(o.PARAM, dtypes.int64, (), Measure(2, Symbol("n", 0, 5))), param(3, 3)
     ended = For(loop.range, loop.kind, loop.body, n)
-    after = moves.spread([ended, Store(more, index(1), const(5.0))], count, dealt)
+    after = moves.spread([ended, Store(more, index(1), const(5.0))], count, interleaved)
     memory = [np.zeros(5, "float32"), np.ones(5, "float32"), length, np.zeros(3, "float32")]
     run_kernel(Kernel("k", [out, x, n, more], [Phase(after)], (0, 3)), memory)
     assert np.count_nonzero(memory[0]) == length and memory[3].tolist() == [0.0, 5.0, 0.0]

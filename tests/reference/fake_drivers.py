@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from shim_device import KERNEL, KernelFault, ShimDevice, run_kernel, runtime
 from glassgrad import Device
 from glassgrad.compiler.render.gpu.dialects import METAL, Dialect
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverNames
+from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.gpu.metal import ObjectiveC, Size
 from glassgrad.runtime.host_memory import MemoryBlock
@@ -461,3 +462,15 @@ class FakeMetal(ObjectiveC):
 
     def do_GPUEndTime(self, command_buffer: Any) -> float:
         return 1.5
+
+
+Opener = Callable[..., DriverDevice]
+
+
+def calls_of(device: DriverDevice) -> Counter[str]:
+    """What the driver was called for since this was last asked, by the names of `DriverNames`."""
+    library: Any = device.library
+    meaning = {name: what for what, name in device.names._asdict().items()}
+    counted = Counter(meaning.get(name, name) for name in library.called)
+    library.called.clear()
+    return counted

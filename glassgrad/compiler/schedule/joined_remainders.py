@@ -79,7 +79,7 @@ def _rounded_first(node: UOp, found: Callable[[UOp], TransposedConvolution | Non
 
 
 def _spreads_a_sum(node: UOp) -> bool:
-    """Whether a node puts zeros between the results of a sum of products: a gradient through a window of one tap."""
+    """Whether a node puts zeros between the results of a contraction: a gradient through a window of one tap."""
     if not _has_stride(node) or node.shape[-1] != 1:
         return False
     below = node.src[0]
@@ -179,7 +179,7 @@ class Strided:
 
 @dataclass
 class TransposedConvolution:
-    """A sum of products of weights and of numbers that lie `stride` positions apart."""
+    """A contraction of weights and of numbers that lie `stride` positions apart."""
     total: UOp
     image: UOp
     other: UOp
@@ -188,7 +188,7 @@ class TransposedConvolution:
 
     @staticmethod
     def of(total: UOp, known: dict[UOp, AxisSet]) -> TransposedConvolution | None:
-        """A sum of products as one; refuses (None) weights that change along positions, or that are one column."""
+        """A contraction as one; refuses (None) weights that change along positions, or that are one column."""
         summed, factors = frozenset(total.arg.axes), total.src[0].src
         if total.dtype.kind != "f" or any(f.shape != total.src[0].shape or f.symbolic for f in factors):
             return None

@@ -65,4 +65,5 @@ def running_statistics(size: int | None) -> tuple[Any, Any, Any]:
     if size is None:
         return None, None, None
     made = Tensor.full((size,), 0.0), Tensor.full((size,), 1.0), Tensor.full((), 0, dtype=dtypes.int64)
-    return tuple(state.contiguous().realize().requires_grad_(False) for state in made)  # type: ignore[return-value]
+    mean, variance, batches = (state.contiguous().realize().requires_grad_(False) for state in made)
+    return mean, variance, batches

@@ -270,16 +270,16 @@ def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp)
     return body
 
 
-@move(lambda body, count, dealt=True: body)
-def spread(body: list[Statement], count: int, dealt: bool = True) -> list[Statement]:
+@move(lambda body, count, interleaved=True: body)
+def spread(body: list[Statement], count: int, interleaved: bool = True) -> list[Statement]:
     """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }
 
-    Where a loop ends at a value the first task does the rest: there is one, however short the loop is. `dealt`: as in
-    `tasks`."""
+    Where a loop ends at a value the first task does the rest: there is one, however short the loop is.
+    `interleaved`: as in `tasks`."""
     loop = body[0]
     if not isinstance(loop, For) or count < 2 or loop.range.arg.size < 2 or loop.kind not in (LOOP, TASK):
         return body
-    split = tasks(For(loop.range, LOOP, loop.body, loop.stop), count, dealt)
+    split = tasks(For(loop.range, LOOP, loop.body, loop.stop), count, interleaved)
     if split.kind != TASK:
         return body
     if len(body) > 1:
@@ -292,11 +292,11 @@ def spread(body: list[Statement], count: int, dealt: bool = True) -> list[Statem
     return [split]
 
 
-@move(lambda loop, count, dealt=True: loop)
-def tasks(loop: For, count: int, dealt: bool = True) -> For:
+@move(lambda loop, count, interleaved=True: loop)
+def tasks(loop: For, count: int, interleaved: bool = True) -> For:
     """for i in n: S  ->  TASK o in count: for i in n/count: S[i = o*n/count + i]      (the last may be shorter)
 
-    Iterations up to a value are `dealt` out in turn, so that every task gets as many, however many there are; or else
+    Iterations up to a value are `interleaved`, so that every task gets as many, however many there are; or else
     neighbours stay together, as memory is read fastest, and the last tasks have nothing to do.
     """
     n, name = loop.range.arg.size, loop.range.arg.name
@@ -307,7 +307,7 @@ def tasks(loop: For, count: int, dealt: bool = True) -> For:
     if count == 1:
         return For(loop.range, LOOP, loop.body, loop.stop)
     outer, inner = counter(name + "t", count), counter(name, step)
-    if loop.stop is not None and dealt:
+    if loop.stop is not None and interleaved:
         body = rebuild(loop.body, {loop.range: add(multiply(inner, count), outer)})
         left = divide(add(loop.stop, add(index(count - 1), multiply(outer, -1))), count)
         return For(outer, TASK, [For(inner, LOOP, body, left)], loop.stop)
