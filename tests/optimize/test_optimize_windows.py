@@ -97,7 +97,10 @@ def test_taps_of_one_image_each(case: Any, target: Target, long: int, monkeypatc
     (2, 8, 8, (29, 16), (5, 5), dict(groups=8)),
     (3, 7, 7, (11, 50), (3, 2), dict(groups=7, dilation=(2, 3), padding=(2, 1))),
     (9, 1, 20, (23, 19), (5, 5), {}),
-    (8, 60, 1, (12, 31), (5, 5), dict(padding=2))], ids=str)
+    (8, 60, 1, (12, 31), (5, 5), dict(padding=2)),
+    (4, 16, 16, (28, 28), (5, 5), dict(groups=16, padding=2, stride=2)),
+    (3, 9, 9, (29, 70), (3, 3), dict(groups=9, padding=1, stride=(2, 3))),
+    (2, 8, 8, (30, 66), (7, 7), dict(groups=8, stride=4))], ids=str)
 def test_on_this_machine_against_pytorch(case: Any, dtype: str, rng: np.random.Generator, torch: Any) -> None:
     """From and into views, with a bias and a relu."""
     batch, inside, outside, image, kernel, options = case

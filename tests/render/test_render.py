@@ -258,6 +258,26 @@ def test_a_gate_shared_by_all_lanes(how, rng):
     np.testing.assert_array_equal(b, np.concatenate([np.zeros((1, 8)), a, np.ones((1, 8))]).astype(np.float32))
 
 
+@pytest.mark.parametrize("dtype", [F32, BOOL, dtypes.float64, dtypes.uint8])
+@pytest.mark.parametrize("lanes", [2, 7, 16])
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_gated_steps_are_vectors_too(how, rng, dtype, lanes, step):
+    """y[i] = x[step * i - 3] inside, 0 outside."""
+    size, limit = 40, 48
+    x, y = param(0, dtype, size), param(1, dtype, limit)
+    i, lane = counter("i", -(-limit // lanes)), counter("l", lanes)
+    place, where = at((i, lanes), lane), at((i, lanes * step), (lane, step), -3)
+    inside = ix.both(ix.less(ix.index(-1), where), ix.less(where, ix.index(size)))
+    kernel = Kernel("steps", [x, y], [Phase([For(i, LOOP, [For(lane, LANE, [
+        Store(y, place, load(x, where, inside), None, ix.less(place, ix.index(limit)))])])])], (1,))
+    a, b = (rng.standard_normal(size) * 50 + 1).astype(NUMPY[dtype]), np.ones(limit, NUMPY[dtype])
+    run(kernel, [a, b], how)
+    read = np.arange(limit) * step - 3
+    np.testing.assert_array_equal(b, np.where((read >= 0) & (read < size), a[read.clip(0, size - 1)], 0))
+    if HOST.has_masks:
+        assert "masked.gather" not in make_source(kernel, HOST, "llvm")
+
+
 def test_gated_gather(how, rng):
     x, y, lane = param(0, F32, 40), param(1, F32, 16), counter("l", 16)
     place = UOp(o.IDIV, I64, (ix.multiply(lane, 7), ix.index(3)))

@@ -53,6 +53,18 @@ print(type(Device["CPU"].memory).__name__, (x @ x.T).sum().item(), x.flip(0)[1:,
     assert done.stdout == "GuardedMemory 51275.0 680.0\n", done.stderr
 
 
+def test_strided_windows_read_nothing_outside_their_image() -> None:
+    done = run("""
+from glassgrad import Tensor
+for size in range(24, 44):
+    for stride in (2, 3, 4):
+        x, w = Tensor.ones(4, 8, size, size).contiguous().realize(), Tensor.ones(8, 1, 3, 3).contiguous().realize()
+        x.conv2d(w, groups=8, padding=1, stride=stride).realize()
+print("done")
+""", GUARD_PAGES="1", DEV="CPU", DYNAMIC="0")
+    assert done.stdout == "done\n", done.stderr
+
+
 def test_released_blocks_are_given_back_when_the_cache_is_emptied() -> None:
     memory = GuardedMemory()
     block = memory.allocate(100)

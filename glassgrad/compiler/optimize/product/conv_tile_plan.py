@@ -149,6 +149,8 @@ class ImagePlan:
         near = len(p.m) > 1 and 2 * footprint(image, p.k + p.m[1:]) * image.dtype.itemsize <= target.l2_bytes
         if not (window or along or near):
             return None                  # numbers far apart that are read but a few times are better packed
+        if 2 * footprint(image, p.k + p.m[-1:]) * image.dtype.itemsize > target.l2_bytes:
+            return None                  # and a line too long to stay in the cache until its next tap reads it
         p = replace(p, k=edges.taps_first(p.k, {r: step or 0 for r, step in steps.items()}))
         width = p.m[-1].arg.size
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)

@@ -78,8 +78,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                 mask = mask if step == 1 else self.shuffle(mask, list(range(lanes))[::-1])
                 value = self._masked_load("llvm.masked.load", place, mask, memory, lanes)
             return value if step == 1 else self.shuffle(value, list(range(lanes))[::-1])
-        if mask is None and step is not GATHER and 2 <= step <= 4:
-            return self._strided(memory, constant, same, step, lanes)
+        if step is not GATHER and 2 <= step <= 4 and (mask is None or self.target.has_masks):
+            return self._strided(memory, constant, same, step, lanes, mask)
         places = self.pointers(memory, constant, same, wide, step, lanes)
         if mask is None:
             mask = list_of([True] * lanes, "i1")
@@ -108,10 +108,20 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.put(f"call {full} {mangled}({place.typed}, i32 {align}, {mask.typed}, {full} zeroinitializer)",
                         unit, lanes)
 
-    def _strided(self, memory: UOp, constant: int, same: ix.Terms, step: int, lanes: int) -> LlvmValue:
-        """Every 2nd to 4th element: whole vectors that start so that the last one ends with the last element."""
+    def _strided(self, memory: UOp, constant: int, same: ix.Terms, step: int, lanes: int,
+                 mask: LlvmValue | None) -> LlvmValue:
+        """Every 2nd to 4th element: whole vectors that start so that the last one ends with the last element. Under a
+        mask nothing between the elements is read either."""
         starts = [min(i * lanes, (lanes - 1) * step + 1 - lanes) for i in range(step)]
-        parts = [self.read(self.address(memory, constant + s, same), memory, lanes) for s in starts]
+        parts: list[LlvmValue] = []
+        for s in starts:
+            place = self.address(memory, constant + s, same)
+            if mask is None:
+                parts.append(self.read(place, memory, lanes))
+                continue
+            none = list_of([False] * lanes, "i1")
+            spread = self.shuffle(mask, [at // step if at % step == 0 else lanes for at in range(s, s + lanes)], none)
+            parts.append(self._masked_load("llvm.masked.load", place, spread, memory, lanes))
         owners = [min(i for i, s in enumerate(starts) if s <= lane * step < s + lanes) for lane in range(lanes)]
         result = parts[0]
         for i in range(1, step):      # part i brings its lanes to those that are in place already
