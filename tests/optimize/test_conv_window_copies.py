@@ -201,7 +201,8 @@ BY_WEIGHTS = {"a row is a step": ((2, 64, 5, 56), (128, 64, 3, 3), 1),
               "two steps are a row": ((1, 64, 2, 120), (128, 64, 1, 3), 0),
               "many images": ((64, 64, 4, 16), (128, 64, 1, 2), 0),
               "rows that are no whole steps": ((3, 64, 14, 14), (128, 64, 3, 3), 1),
-              "very short rows": ((2, 64, 7, 7), (128, 64, 3, 3), 1)}
+              "very short rows": ((2, 64, 7, 7), (128, 64, 3, 3), 1),
+              "channels that fill no line": ((2, 32, 6, 28), (40, 32, 3, 3), 1)}
 
 
 @pytest.mark.parametrize("name", BY_WEIGHTS)
@@ -215,6 +216,23 @@ def test_the_gradient_by_the_weights_sums_over_rows_and_columns_of_boxes(name: s
     assert copies_windows(kernel) and "left=shared, right=shared" in kernel.moves[0]
     assert ("k_parts" in kernel.moves[0]) == (name == "many images")
     computes(kernel, by_weights(x, g, weights, padding), x, g)
+
+
+@pytest.mark.parametrize("groups, members, each, stride", [(16, 4, 4, 1), (32, 4, 4, 1), (8, 16, 8, 1), (2, 64, 64, 1),
+                                                           (4, 8, 16, 1), (32, 4, 4, 2)])
+def test_the_gradient_by_the_weights_of_groups_is_one_product(groups: int, members: int, each: int,
+                                                              stride: int) -> None:
+    """Groups of few channels side by side: what is between different ones is not stored."""
+    x, w = numbers((2, groups * each, 9, 14), (groups * members, each, 3, 3))
+    options = dict(padding=2, stride=stride)
+    [g] = numbers((2, groups * members, (9 + 1) // stride + 1, (14 + 1) // stride + 1))
+    leaf = Tensor(w).realize()
+    out = Tensor(x).realize().conv2d(leaf, groups=groups, **options)
+    kernel = tree((out.cast("float32") * Tensor(g).realize().cast("float32")).sum().gradient(leaf)[0])
+    assert copies_windows(kernel) and "left=shared, right=shared" in kernel.moves[0]
+    wanted = np.concatenate([by_weights(x[:, each * i:each * (i + 1)], g[:, members * i:members * (i + 1)],
+                                        (members, each, 3, 3), **options) for i in range(groups)])
+    computes(kernel, wanted, x, g)
 
 
 # image, weights, padding, stride, dilation

@@ -167,6 +167,17 @@ class StoredImage:
             return self.memory
         return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
+    def taps(self, loops: Sequence[UOp], line: int) -> FlatAxis | None:
+        """The axis of these loops, the channels last and in whole lines of so many elements; refuses (None) lines that
+        would be mostly empty, or whose rest would be channels of the next group."""
+        channels, taps = self.channel.arg.size, [r for r in loops if r is not self.channel]
+        lines = -(-channels // line) * line
+        if lines > MOST_EMPTY * channels or lines > channels and self.group or \
+                self.channels.size * self.memory.dtype.itemsize % gpu.COPY_BYTES:
+            return None
+        size = math.prod(r.arg.size for r in taps) * lines
+        return FlatAxis([*taps, self.channel], size, lines if lines > channels else 0)
+
     def ends_with(self, rows: UOp, columns: UOp) -> bool:
         """Whether it has these rows and columns and no others: zeros follow."""
         return self.coordinates[-2:] == [(0, {rows: 1}), (0, {columns: 1})]
@@ -252,14 +263,9 @@ def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int, nam
     image = StoredImage.of(name, value, k, n[-2], n[-1]) if len(n) >= 2 else None
     if image is None:
         return None
-    pitch, channels = _row_pitch(n[-1].arg.size), image.channel.arg.size
-    lines = -(-channels // line) * line
-    if pitch > MOST_PADDED * n[-1].arg.size or lines > MOST_EMPTY * channels or lines > channels and image.group or \
-            image.channels.size * image.memory.dtype.itemsize % gpu.COPY_BYTES:
+    pitch, order = _row_pitch(n[-1].arg.size), image.taps(k, line)
+    if pitch > MOST_PADDED * n[-1].arg.size or order is None:
         return None
-    taps = [r for r in k if r is not image.channel]
-    size = math.prod(r.arg.size for r in taps) * lines
-    order = FlatAxis([*taps, image.channel], size, lines if lines > channels else 0)
     return BoxFactor(image, FlatAxis([*n[-2:]], n[-2].arg.size * pitch, pitch), order)
 
 
@@ -278,9 +284,9 @@ def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Se
     found: list[BoxFactor] = []
     for name, value, loops in (("left", left, m), ("right", right, n)):
         image = StoredImage.of(name, value, loops, rows, columns)
-        if image is None or image.channel.arg.size % line:
+        axis = None if image is None else image.taps(loops, line)
+        if image is None or axis is None:
             return None
-        axis = FlatAxis.of([*[r for r in loops if r is not image.channel], image.channel])
         found.append(BoxFactor(image, axis, pixels))
     return (found[0], found[1]) if any(f.image.ends_with(rows, columns) for f in found) else None
 

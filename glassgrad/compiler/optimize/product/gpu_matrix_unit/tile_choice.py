@@ -115,8 +115,8 @@ class GroupUnitPlan:
         if lines is not None and self.follows(self.left, self.m, lines.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *lines.axis.parts)]
             return replace(self, n=lines.axis, k=lines.k, outer=outer, images=(None, lines))
-        both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
-            if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
+        both_ = row_factors(self.left, self.right, p.m, p.n, p.k, line) \
+            if self.units[0].across else None                             # its lines are channels: they lie across k
         if both_ is None:
             rows: ImageFactor | None = None
             if not self.outer:
@@ -125,7 +125,7 @@ class GroupUnitPlan:
             if rows is not None:
                 return replace(padded, n=rows.axis, images=(None, rows))
             return padded if padded.placed() != [None, None] else self
-        return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
+        return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, outer=p.batch, images=both_)
 
     def with_columns_of_all(self) -> GroupUnitPlan:
         """The same, with columns of all images on one axis, where the right factor is stored first anyway: tiles end
