@@ -77,7 +77,9 @@ def computes(kernel: Kernel, wanted: np.ndarray, *arrays: np.ndarray) -> None:
 SHAPES = {"padded": ((2, 64, 5, 56), (32, 64, 3, 3), 1), "more channels": ((1, 128, 4, 40), (72, 128, 3, 3), 1),
           "not padded": ((1, 64, 6, 64), (64, 64, 3, 3), 0), "five taps": ((1, 64, 6, 112), (16, 64, 5, 5), 2),
           "short rows": ((2, 64, 14, 14), (72, 64, 3, 3), 1), "very short rows": ((3, 64, 7, 7), (64, 64, 1, 3), 0),
-          "rows that are no power of two": ((1, 64, 3, 90), (64, 64, 3, 3), 1)}
+          "rows that are no power of two": ((1, 64, 3, 90), (64, 64, 3, 3), 1),
+          "images on one axis": ((3, 64, 5, 33), (32, 64, 3, 3), 1), "one image": ((1, 64, 9, 36), (16, 64, 3, 5), 2),
+          "rows without padding": ((2, 64, 7, 19), (24, 64, 3, 3), 0)}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -202,6 +204,8 @@ BY_WEIGHTS = {"a row is a step": ((2, 64, 5, 56), (128, 64, 3, 3), 1),
               "many images": ((64, 64, 4, 16), (128, 64, 1, 2), 0),
               "rows that are no whole steps": ((3, 64, 14, 14), (128, 64, 3, 3), 1),
               "very short rows": ((2, 64, 7, 7), (128, 64, 3, 3), 1),
+              "images on one axis": ((3, 64, 5, 33), (128, 64, 3, 3), 1),
+              "images on one axis, not padded": ((2, 64, 9, 19), (64, 64, 3, 3), 0),
               "channels that fill no line": ((2, 32, 6, 28), (40, 32, 3, 3), 1)}
 
 
@@ -241,6 +245,7 @@ STRIDED = {"every second": ((2, 64, 11, 28), (64, 64, 3, 3), 1, 2, 1),
            "one tap": ((1, 64, 9, 56), (64, 64, 1, 1), 0, 2, 1),
            "every third, taps apart": ((1, 64, 9, 46), (64, 64, 3, 2), 2, 3, 2),
            "taps apart": ((1, 64, 7, 28), (72, 64, 3, 3), 2, 1, 2),
+           "taps apart, images on one axis": ((3, 64, 7, 17), (72, 64, 3, 3), 2, 1, 2),
            "five taps": ((1, 128, 8, 31), (64, 128, 5, 5), 2, 2, 1)}
 
 
@@ -254,7 +259,8 @@ def test_windows_with_a_stride_are_boxes_of_the_rows_and_columns_of_a_remainder(
     computes(kernel, convolved(x, w, **options), x, w)
 
 
-@pytest.mark.parametrize("name", ["every second", "as many odd rows as even ones", "every third, taps apart"])
+@pytest.mark.parametrize("name", ["every second", "as many odd rows as even ones", "every third, taps apart",
+                                  "taps apart, images on one axis"])
 def test_the_gradients_of_a_strided_convolution(name: str) -> None:
     """By the image each remainder of rows and columns is a product of its own, whose results lie apart."""
     image, weights, padding, stride, dilation = STRIDED[name]
@@ -381,7 +387,7 @@ def test_a_box_that_hardware_refuses_is_reported() -> None:
 
 @pytest.mark.parametrize("image, weights, options", [
     ((1, 24, 6, 64), (32, 24, 3, 3), {"padding": 1}),                        # channels that are not whole lines
-    ((1, 64, 6, 34), (32, 64, 3, 3), {"padding": 1}),                        # rows that would be mostly edge
+    ((9, 64, 3, 3), (32, 64, 3, 3), {"padding": 1}),                         # rows that would be mostly edge
 ], ids=["few channels", "narrow"])
 def test_other_windows_are_stored_first(image: tuple[int, ...], weights: tuple[int, ...],
                                         options: dict[str, int]) -> None:
