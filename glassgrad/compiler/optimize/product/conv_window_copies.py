@@ -7,8 +7,8 @@ bytes alone. So the image is stored first with its channels innermost; windows n
 which copies bring. With a stride s, rows h of each remainder h % s are stored one after another, and columns likewise,
 zeros too: what one tap reads lies side by side again.
 
-Where rows or images would leave much of a tile empty, zeros are stored after each row and image, and all positions of all
-images are one axis: what a tap reads is moved by a number of positions, and a tile is one box.
+Where rows or images would leave much of a tile empty, zeros are stored after each row and image, and the positions of
+all images are one axis: what a tap reads is moved by a number of positions, and a tile is one box.
 
     forward, and by the image     a step of K is one tap and some channels; positions are rows and columns
     by the weights                a step of K is rows and columns; positions are channels, of one tap
