@@ -187,6 +187,16 @@ def test_gradients_of_images_with_their_channels_innermost_store_no_image() -> N
         np.testing.assert_array_equal(result.reshape(wanted.shape), wanted.astype(np.float16))
 
 
+def test_rows_after_a_slice_do_not_count_in_the_gradient_by_the_weights() -> None:
+    """Steps of two rows: after the fifth one comes a sixth, which is not one of the slice."""
+    x, w, g = numbers((2, 64, 5, 28), (128, 64, 3, 3), (2, 128, 8, 28))
+    lies = [np.ascontiguousarray(array.transpose(0, 2, 3, 1)) for array in (x, g)]
+    image, seed = (Tensor(array).realize().permute(0, 3, 1, 2) for array in lies)
+    leaf = Tensor(w).realize()
+    product = image.conv2d(leaf, padding=1).cast("float32") * seed[:, :, :5].cast("float32")
+    computes(tree(product.sum().gradient(leaf)[0]), by_weights(x, g[:, :, :5], w.shape, 1), *lies)
+
+
 def test_the_gradient_by_the_image_is_read_so_too() -> None:
     x, w, g = numbers((1, 32, 4, 56), (64, 32, 3, 3), (1, 64, 4, 56))
     leaf = Tensor(x).realize()

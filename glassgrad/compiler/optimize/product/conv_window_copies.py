@@ -187,7 +187,8 @@ class StoredImage:
 
     def ends_with(self, rows: UOp, columns: UOp) -> bool:
         """Whether it has these rows and columns and no others: zeros follow."""
-        return self.coordinates[-2:] == [(0, {rows: 1}), (0, {columns: 1})]
+        whole = not self.in_place or [axis.size for axis in self.axes[-2:]] == [rows.arg.size, columns.arg.size]
+        return whole and self.coordinates[-2:] == [(0, {rows: 1}), (0, {columns: 1})]
 
     def box(self, places: dict[UOp, UOp], channels: int, columns: int, rows: int, to: UOp) -> Box:
         """A box of so many channels, columns and rows, the first ones given by the values of all loops."""
