@@ -406,10 +406,11 @@ def test_other_windows_are_stored_first(image: tuple[int, ...], weights: tuple[i
 
 
 @needs_nvrtc
-def test_the_source_compiles() -> None:
-    shapes = (32, 128, 56, 56), (128, 128, 3, 3)
+@pytest.mark.parametrize("size, axes", [(56, 4), (33, 2)], ids=["each image", "one axis"])
+def test_the_source_compiles(size: int, axes: int) -> None:
+    shapes = (32, 128, size, size), (128, 128, 3, 3)
     x, w = (Tensor.zeros(*shape, dtype="float16").contiguous().realize() for shape in shapes)
     kernel = tree(x.conv2d(w, padding=1))
     assert copies_windows(kernel)
     source = make_source(kernel, HOPPER, "cuda")
-    assert "copy_box_4" in source and nvrtc.compile_cuda(source, "sm_90a")
+    assert f"copy_box_{axes}" in source and nvrtc.compile_cuda(source, "sm_90a")
