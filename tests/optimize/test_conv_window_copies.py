@@ -77,7 +77,9 @@ def computes(kernel: Kernel, wanted: np.ndarray, *arrays: np.ndarray) -> None:
 SHAPES = {"padded": ((2, 64, 5, 56), (32, 64, 3, 3), 1), "more channels": ((1, 128, 4, 40), (72, 128, 3, 3), 1),
           "not padded": ((1, 64, 6, 64), (64, 64, 3, 3), 0), "five taps": ((1, 64, 6, 112), (16, 64, 5, 5), 2),
           "short rows": ((2, 64, 14, 14), (72, 64, 3, 3), 1), "very short rows": ((3, 64, 7, 7), (64, 64, 1, 3), 0),
-          "rows that are no power of two": ((1, 64, 3, 90), (64, 64, 3, 3), 1)}
+          "rows that are no power of two": ((1, 64, 3, 90), (64, 64, 3, 3), 1),
+          "images on one axis": ((3, 64, 5, 33), (32, 64, 3, 3), 1), "one image": ((1, 64, 9, 36), (16, 64, 3, 5), 2),
+          "rows without padding": ((2, 64, 7, 19), (24, 64, 3, 3), 0)}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -185,6 +187,16 @@ def test_gradients_of_images_with_their_channels_innermost_store_no_image() -> N
         np.testing.assert_array_equal(result.reshape(wanted.shape), wanted.astype(np.float16))
 
 
+def test_rows_after_a_slice_do_not_count_in_the_gradient_by_the_weights() -> None:
+    """Steps of two rows: after the fifth one comes a sixth, which is not one of the slice."""
+    x, w, g = numbers((2, 64, 5, 28), (128, 64, 3, 3), (2, 128, 8, 28))
+    lies = [np.ascontiguousarray(array.transpose(0, 2, 3, 1)) for array in (x, g)]
+    image, seed = (Tensor(array).realize().permute(0, 3, 1, 2) for array in lies)
+    leaf = Tensor(w).realize()
+    product = image.conv2d(leaf, padding=1).cast("float32") * seed[:, :, :5].cast("float32")
+    computes(tree(product.sum().gradient(leaf)[0]), by_weights(x, g[:, :, :5], w.shape, 1), *lies)
+
+
 def test_the_gradient_by_the_image_is_read_so_too() -> None:
     x, w, g = numbers((1, 32, 4, 56), (64, 32, 3, 3), (1, 64, 4, 56))
     leaf = Tensor(x).realize()
@@ -201,7 +213,10 @@ BY_WEIGHTS = {"a row is a step": ((2, 64, 5, 56), (128, 64, 3, 3), 1),
               "two steps are a row": ((1, 64, 2, 120), (128, 64, 1, 3), 0),
               "many images": ((64, 64, 4, 16), (128, 64, 1, 2), 0),
               "rows that are no whole steps": ((3, 64, 14, 14), (128, 64, 3, 3), 1),
-              "very short rows": ((2, 64, 7, 7), (128, 64, 3, 3), 1)}
+              "very short rows": ((2, 64, 7, 7), (128, 64, 3, 3), 1),
+              "images on one axis": ((3, 64, 5, 33), (128, 64, 3, 3), 1),
+              "images on one axis, not padded": ((2, 64, 9, 19), (64, 64, 3, 3), 0),
+              "channels that fill no line": ((2, 32, 6, 28), (40, 32, 3, 3), 1)}
 
 
 @pytest.mark.parametrize("name", BY_WEIGHTS)
@@ -217,12 +232,30 @@ def test_the_gradient_by_the_weights_sums_over_rows_and_columns_of_boxes(name: s
     computes(kernel, by_weights(x, g, weights, padding), x, g)
 
 
+@pytest.mark.parametrize("groups, members, each, stride", [(16, 4, 4, 1), (32, 4, 4, 1), (8, 16, 8, 1), (2, 64, 64, 1),
+                                                           (4, 8, 16, 1), (32, 4, 4, 2)])
+def test_the_gradient_by_the_weights_of_groups_is_one_product(groups: int, members: int, each: int,
+                                                              stride: int) -> None:
+    """Groups of few channels side by side: what is between different ones is not stored."""
+    x, w = numbers((2, groups * each, 9, 14), (groups * members, each, 3, 3))
+    options = dict(padding=2, stride=stride)
+    [g] = numbers((2, groups * members, (9 + 1) // stride + 1, (14 + 1) // stride + 1))
+    leaf = Tensor(w).realize()
+    out = Tensor(x).realize().conv2d(leaf, groups=groups, **options)
+    kernel = tree((out.cast("float32") * Tensor(g).realize().cast("float32")).sum().gradient(leaf)[0])
+    assert copies_windows(kernel) and "left=shared, right=shared" in kernel.moves[0]
+    wanted = np.concatenate([by_weights(x[:, each * i:each * (i + 1)], g[:, members * i:members * (i + 1)],
+                                        (members, each, 3, 3), **options) for i in range(groups)])
+    computes(kernel, wanted, x, g)
+
+
 # image, weights, padding, stride, dilation
 STRIDED = {"every second": ((2, 64, 11, 28), (64, 64, 3, 3), 1, 2, 1),
            "as many odd rows as even ones": ((2, 64, 12, 28), (64, 64, 3, 3), 1, 2, 1),
            "one tap": ((1, 64, 9, 56), (64, 64, 1, 1), 0, 2, 1),
            "every third, taps apart": ((1, 64, 9, 46), (64, 64, 3, 2), 2, 3, 2),
            "taps apart": ((1, 64, 7, 28), (72, 64, 3, 3), 2, 1, 2),
+           "taps apart, images on one axis": ((3, 64, 7, 17), (72, 64, 3, 3), 2, 1, 2),
            "five taps": ((1, 128, 8, 31), (64, 128, 5, 5), 2, 2, 1)}
 
 
@@ -236,7 +269,8 @@ def test_windows_with_a_stride_are_boxes_of_the_rows_and_columns_of_a_remainder(
     computes(kernel, convolved(x, w, **options), x, w)
 
 
-@pytest.mark.parametrize("name", ["every second", "as many odd rows as even ones", "every third, taps apart"])
+@pytest.mark.parametrize("name", ["every second", "as many odd rows as even ones", "every third, taps apart",
+                                  "taps apart, images on one axis"])
 def test_the_gradients_of_a_strided_convolution(name: str) -> None:
     """By the image each remainder of rows and columns is a product of its own, whose results lie apart."""
     image, weights, padding, stride, dilation = STRIDED[name]
@@ -363,7 +397,7 @@ def test_a_box_that_hardware_refuses_is_reported() -> None:
 
 @pytest.mark.parametrize("image, weights, options", [
     ((1, 24, 6, 64), (32, 24, 3, 3), {"padding": 1}),                        # channels that are not whole lines
-    ((1, 64, 6, 34), (32, 64, 3, 3), {"padding": 1}),                        # rows that would be mostly edge
+    ((9, 64, 3, 3), (32, 64, 3, 3), {"padding": 1}),                         # rows that would be mostly edge
 ], ids=["few channels", "narrow"])
 def test_other_windows_are_stored_first(image: tuple[int, ...], weights: tuple[int, ...],
                                         options: dict[str, int]) -> None:
@@ -372,10 +406,11 @@ def test_other_windows_are_stored_first(image: tuple[int, ...], weights: tuple[i
 
 
 @needs_nvrtc
-def test_the_source_compiles() -> None:
-    shapes = (32, 128, 56, 56), (128, 128, 3, 3)
+@pytest.mark.parametrize("size, axes", [(56, 4), (33, 2)], ids=["each image", "one axis"])
+def test_the_source_compiles(size: int, axes: int) -> None:
+    shapes = (32, 128, size, size), (128, 128, 3, 3)
     x, w = (Tensor.zeros(*shape, dtype="float16").contiguous().realize() for shape in shapes)
     kernel = tree(x.conv2d(w, padding=1))
     assert copies_windows(kernel)
     source = make_source(kernel, HOPPER, "cuda")
-    assert "copy_box_4" in source and nvrtc.compile_cuda(source, "sm_90a")
+    assert f"copy_box_{axes}" in source and nvrtc.compile_cuda(source, "sm_90a")

@@ -30,6 +30,7 @@ CASES = {
     "by the image": ((40, 32, 8, 8), (32, 32, 3, 3), {"padding": 1}, "x", True),
     "large weights": ((12, 16, 7, 7), (32, 16, 5, 5), {}, "x", False),
     "by the weights": ((16, 16, 10, 10), (32, 16, 3, 3), {}, "w", False),
+    "by the weights, thin": ((16, 32, 14, 14), (32, 8, 3, 3), {"groups": 4, "padding": 1}, "w", False),
 }
 
 

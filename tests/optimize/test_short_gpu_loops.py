@@ -12,7 +12,11 @@ from cuda_compiler import needs_nvrtc
 from loop_kernels import HOPPER, Inputs, check
 
 from glassgrad import Tensor
+from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.index_algebra import add, divide, modulo, multiply
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
+from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, counter
 from glassgrad.compiler.lower.lower import lower
@@ -49,6 +53,15 @@ def enlarged(x: Tensor) -> Tensor:
     return out.reshape(n, c, 2 * h, 2 * w)
 
 
+def depthwise_gradient(x: Tensor, by_weights: bool) -> Tensor:
+    channels = x.shape[1]
+    weights = x[0, :, :3, :3].reshape(channels, 1, 3, 3).contiguous()
+    image = (x * 2).contiguous()
+    product = image.conv2d(weights, groups=channels, padding=1) * x.contiguous()
+    found = product.sum().gradient(weights if by_weights else image)[0].uop
+    return Tensor(join_sums(rewrite(written_out([found]), ALGEBRA))[0])
+
+
 EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "sums for each channel": (lambda x: x.sum((0, 2, 3)), (40, 3, 5, 7)),
     "products of rows": (lambda x: (x * x).max((0, 2)), (30, 5, 22)),
@@ -61,6 +74,8 @@ EXPRESSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "windows that overlap": (lambda x: x.avg_pool2d((3, 3), 1), (9, 4, 10, 6)),
     "windows of all channels": (lambda x: x.conv2d(x[:1, :, :3, :3], padding=1), (15, 4, 8, 6)),
     "windows of rows that nothing divides": (lambda x: x.avg_pool2d((3, 2), 1), (5, 4, 9, 6)),
+    "windows of each channel, by the image": (lambda x: depthwise_gradient(x, False), (12, 6, 8, 6)),
+    "windows of each channel, by the weights": (lambda x: depthwise_gradient(x, True), (6, 40, 8, 8)),
     "normalized": (normalized, (20, 3, 6, 5)),
     "normalized, pooled, by the input": (pooled_gradient, (12, 3, 6, 4)),
     "a map with a row for each channel": (lambda x: x * x[:1, :, :1, :1] + 1, (5, 3, 4, 8)),
@@ -165,6 +180,18 @@ def test_a_thread_reads_once_what_windows_of_its_rows_share() -> None:
     assert made.moves[:2] == ["strips(loop=i3, rows=8)", "lanes(loop=i0, tile=1, lanes=256)"]
     source = make_source(made, HOPPER, "cuda")
     assert (source.count("data1["), source.count("data2["), source.count("fmaf(")) == (30, 9, 72)
+
+
+def test_gradients_of_a_depthwise_convolution_read_windows_once() -> None:
+    """By the image as forward. By the weights a thread has eight columns of all seven taps of a row: 14 pixels."""
+    shapes = (32, 96, 56, 56), (96, 1, 7, 7), (32, 96, 56, 56)
+    x, w, g = (Tensor.zeros(*shape).contiguous().realize() for shape in shapes)
+    product = (x.conv2d(w, groups=96, padding=3) * g).sum()
+    [by_image], [by_weights] = (product.gradient(leaf)[0].schedule() for leaf in (x, w))
+    assert tree(by_image.ast, HOPPER).moves[0] == "strips(loop=i2, rows=8)"
+    made = tree(by_weights.ast, HOPPER)
+    source = make_source(made, HOPPER, "cuda")
+    assert groups(made) == [96 * 7] and source.count("fmaf(") == 7 * 4 and source.count(" data2[") == 10
 
 
 def test_two_sums_of_few_channels_are_cut_one_by_one() -> None:

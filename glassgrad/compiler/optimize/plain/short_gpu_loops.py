@@ -306,10 +306,11 @@ def _is_shared(places: list[UOp], loop: UOp, count: int) -> bool:
 
 
 def _has_windows(body: list[Statement], row: UOp) -> bool:
-    """Whether windows along a loop overlap: an index goes along it as it goes along a short loop of a sum."""
+    """Whether windows along a loop overlap: an index goes along it as it goes along a short loop of a sum, in the same
+    direction or, as in a gradient, in the other one."""
     sums = {f.range for f in walk(body) if isinstance(f, For) and 1 < f.range.arg.size <= WINDOW}
     places = [linear(n.src[1])[1] for s in walk(body) for n in toposort(expressions(s)) if n.op is o.LOAD]
-    return any(atom in sums and stride == terms.get(row) for terms in places for atom, stride in terms.items())
+    return any(atom in sums and abs(stride) == terms.get(row) for terms in places for atom, stride in terms.items())
 
 
 def _written_out(body: list[Statement]) -> list[Statement]:
@@ -332,14 +333,28 @@ def _by_neighbours(s: Statement) -> list[Statement]:
 
 
 def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
-    """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group for each result)"""
+    """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group for each result)
+
+    A thread has the sums of all results of a window, whose elements it reads once."""
     [part] = found.sums
     beside = part.beside if part.depth % part.beside == 0 and part.beside >= LEAST_BESIDE else 1
     lanes, tile = target.lanes(4), beside if beside > 1 else min(4, vectors_in_flight(part.loop.body))
     decisions.ask(FoldedLanes(part.loop.range.arg.name, tile, lanes), lambda c: None)
     wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes, beside=beside > 1)
     inner = [*part.begins, *(wide or [part.loop]), *moves.serial(found.rest)]
-    return loops_around([*[f.range for f in found.outer], *found.loops], inner, TASK)
+    window = next((r for r in reversed(found.loops) if found.results // r.arg.size >= target.few_tasks
+                   and _moves_along(part.loop, r)), None)
+    if window is not None:
+        inner = moves.wide(For(window, LOOP, inner), window.arg.size, 1)
+    loops = [r for r in found.loops if r is not window]
+    return loops_around([*[f.range for f in found.outer], *loops], inner, TASK)
+
+
+def _moves_along(loop: For, window: UOp) -> bool:
+    """Whether a short loop of results moves what a sum reads by steps of the sum, as taps of a window do."""
+    places = [linear(n.src[1])[1] for s in walk(loop.body) for n in toposort(expressions(s)) if n.op is o.LOAD]
+    return 1 < window.arg.size <= WINDOW and any(
+        step == terms.get(window) and loop.range in ranges_of(atom) for terms in places for atom, step in terms.items())
 
 
 def in_parts(found: GroupNest, parts: int, step: int, decisions: Decisions) -> tuple[GroupNest, GroupNest]:

@@ -7,6 +7,9 @@ bytes alone. So the image is stored first with its channels innermost; windows n
 which copies bring. With a stride s, rows h of each remainder h % s are stored one after another, and columns likewise,
 zeros too: what one tap reads lies side by side again.
 
+Where rows or images would leave much of a tile empty, zeros are stored after each row and image, and the positions of
+all images are one axis: what a tap reads is moved by a number of positions, and a tile is one box.
+
     forward, and by the image     a step of K is one tap and some channels; positions are rows and columns
     by the weights                a step of K is rows and columns; positions are channels, of one tap
 
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, less, linear, modulo,
@@ -28,10 +31,11 @@ from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box,
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
-from glassgrad.compiler.optimize.product.recognize import FlatAxis
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
 MOST_PADDED = 1.6          # positions of a row for each column of it, that are worth it
+ONE_AXIS = 0.85            # times the positions: then all images on one axis, zeros included, are worth it
 MOST_EMPTY = 2             # times the channels that lines of them have
 LEAST_COLUMNS = 8          # of a row in a box: lines of memory are permuted in eights
 SQUARE = 64                # channels, and columns, that a group exchanges at once where it stores an image; of short
@@ -66,6 +70,8 @@ class BoxFactor:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
         pixels, pitch = (size, self.axis.pitch) if self.along_k else (line, self.k.pitch)
         columns, rows = (pitch, pixels // pitch) if pixels % pitch == 0 else (math.gcd(pixels, pitch), 1)
+        if self.image.one_axis:
+            columns, rows = pixels, 1
         step = columns * rows if self.along_k else line
         found = []
         for i in range(0, size, step):
@@ -90,6 +96,7 @@ class StoredImage:
     channels: Axis
     steps: list[int]                       # along each axis, between neighbouring positions of what is read
     group: Terms                           # where the channels begin, where there are groups of them
+    one_axis: tuple[int, ...] = ()         # the sizes of axes, with zeros, of which positions are counted through
 
     @staticmethod
     def of(name: str, value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp) -> StoredImage | None:
@@ -123,7 +130,7 @@ class StoredImage:
     @property
     def in_place(self) -> bool:
         """Whether its channels are innermost as it lies."""
-        return self.channels.stride == 1 and max(self.steps) == 1
+        return self.channels.stride == 1 and max(self.steps) == 1 and not self.one_axis
 
     @property
     def reads(self) -> list[tuple[int, int]]:
@@ -137,8 +144,8 @@ class StoredImage:
     @property
     def ends(self) -> list[tuple[int, int]]:
         """The least and the greatest coordinate that is stored along each axis."""
-        if self.in_place:
-            return [(0, axis.size - 1) for axis in self.axes]
+        if self.in_place or self.one_axis:
+            return [(0, size - 1) for size in self.one_axis or [axis.size for axis in self.axes]]
         return [(least, last) if step > 1 else (max(0, least), min(last, axis.size - 1))
                 for (least, last), axis, step in zip(self.reads, self.axes, self.steps)]
 
@@ -167,12 +174,31 @@ class StoredImage:
             return self.memory
         return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
+    def taps(self, loops: Sequence[UOp], line: int) -> FlatAxis | None:
+        """The axis of these loops, the channels last and in whole lines of so many elements; refuses (None) lines that
+        would be mostly empty, or whose rest would be channels of the next group."""
+        channels, taps = self.channel.arg.size, [r for r in loops if r is not self.channel]
+        lines = -(-channels // line) * line
+        if lines > MOST_EMPTY * channels or lines > channels and self.group or \
+                self.channels.size * self.memory.dtype.itemsize % gpu.COPY_BYTES:
+            return None
+        size = math.prod(r.arg.size for r in taps) * lines
+        return FlatAxis([*taps, self.channel], size, lines if lines > channels else 0)
+
     def ends_with(self, rows: UOp, columns: UOp) -> bool:
         """Whether it has these rows and columns and no others: zeros follow."""
-        return self.coordinates[-2:] == [(0, {rows: 1}), (0, {columns: 1})]
+        whole = not self.in_place or [axis.size for axis in self.axes[-2:]] == [rows.arg.size, columns.arg.size]
+        return whole and self.coordinates[-2:] == [(0, {rows: 1}), (0, {columns: 1})]
 
     def box(self, places: dict[UOp, UOp], channels: int, columns: int, rows: int, to: UOp) -> Box:
         """A box of so many channels, columns and rows, the first ones given by the values of all loops."""
+        channel = substitute_index(build(0, {self.channel: 1, **self.group}), places, {})
+        if self.one_axis:
+            position = index(0)
+            for (constant, terms), size in zip(self.coordinates, self.one_axis):
+                position = add(multiply(position, size), substitute_index(build(constant, terms), places, {}))
+            axes = [Axis(self.channels.size, 1), Axis(math.prod(self.one_axis), self.channels.size)]
+            return Box(self.to, 0, tuple(axes), (channels, columns), (channel, position), to)
         first, remainder = [], index(0)
         for (constant, terms), (least, _), step, kinds in zip(self.coordinates, self.ends, self.steps, self.remainders):
             at = substitute_index(build(constant - least, terms), places, {})
@@ -184,14 +210,13 @@ class StoredImage:
             sizes, strides, first = sizes[1:], strides[1:], first[1:]
         axes = [Axis(self.channels.size, 1), *[Axis(*axis) for axis in zip(sizes[::-1], strides[::-1])]]
         counts = (channels, columns, rows, *[1] * (len(sizes) - 2))
-        channel = substitute_index(build(0, {self.channel: 1, **self.group}), places, {})
         return Box(self.to, 0, tuple(axes), counts, (channel, *first[::-1]), to)
 
     def stored(self) -> list[Statement]:
         """The loops that store it."""
         if self.in_place:
             return []
-        across = CopyAcross.of(self.transposed()) if max(self.steps) == 1 else None
+        across = CopyAcross.of(self.transposed()) if max(self.steps) == 1 and not self.one_axis else None
         return self.in_squares() if across is None else across.blocks()
 
     def transposed(self) -> list[Statement]:
@@ -207,8 +232,8 @@ class StoredImage:
     def in_squares(self) -> list[Statement]:
         """A group exchanges a square of channels and columns, so that both the image and what is stored are used line
         by line."""
-        outer = [counter(f"a{a}", size) for a, size in enumerate(self.sizes[:-1])]
-        columns, channels = self.sizes[-1], self.channels.size
+        *around, columns = [1, math.prod(self.one_axis)] if self.one_axis else self.sizes
+        outer, channels = [counter(f"a{a}", size) for a, size in enumerate(around)], self.channels.size
         wide = min(SQUARE, 1 << (columns - 1).bit_length())
         tall = min(SQUARE * SQUARE // wide, MOST_CHANNELS, max(SQUARE, 1 << (channels - 1).bit_length()))
         block_c, block_x = counter("cb", -(-channels // tall)), counter("xb", -(-columns // wide))
@@ -227,11 +252,14 @@ class StoredImage:
         for kinds in reversed(self.remainders):
             apart.insert(0, modulo(remainder, kinds))
             remainder = divide(remainder, kinds)
-        for place, axis, (low, _), step, other in zip([*[one(r) for r in outer[1:]], at_x], self.axes, self.ends,
-                                                      self.steps, apart):
+        places = [*[one(r) for r in outer[1:]], at_x]
+        for size in reversed(self.one_axis[1:]):
+            places[:1] = [divide(places[0], size), modulo(places[0], size)]
+        for place, axis, (low, _), (_, last), step, other in zip(places, self.axes, self.ends, self.reads, self.steps,
+                                                                 apart):
             position = add(add(multiply(place, step), other), index(low))
             at = add(at, multiply(position, axis.stride))
-            gate = both(gate, both(less(index(-1), position), less(position, index(axis.size))))
+            gate = both(gate, both(less(index(-1), position), less(position, index(min(axis.size, last + 1)))))
         held = register(f"{self.name}_next", self.memory.dtype, tuple(r for r in (times, lane) if r.arg.size > 1))
         read = [*for_all(Assign(held, load(self.memory, at, gate))),
                 *for_all(Store(square, add(multiply(c, wide + 2), x), held))]
@@ -246,21 +274,17 @@ class StoredImage:
         return nested([*outer, block_x, block_c], [*read, *write], TASK)
 
 
-def window_factor(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int, name: str = "right") -> BoxFactor | None:
-    """A factor as windows of an image, whose rows and columns are positions, with lines of so many elements; refuses
-    (None) anything else."""
+def window_factors(name: str, value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> list[BoxFactor]:
+    """A factor as windows of an image, whose rows and columns are positions, with lines of so many elements: of each
+    image apart, and of all on one axis. None where it is anything else, or would be mostly padding."""
     image = StoredImage.of(name, value, k, n[-2], n[-1]) if len(n) >= 2 else None
-    if image is None:
-        return None
-    pitch, channels = _row_pitch(n[-1].arg.size), image.channel.arg.size
-    lines = -(-channels // line) * line
-    if pitch > MOST_PADDED * n[-1].arg.size or lines > MOST_EMPTY * channels or lines > channels and image.group or \
-            image.channels.size * image.memory.dtype.itemsize % gpu.COPY_BYTES:
-        return None
-    taps = [r for r in k if r is not image.channel]
-    size = math.prod(r.arg.size for r in taps) * lines
-    order = FlatAxis([*taps, image.channel], size, lines if lines > channels else 0)
-    return BoxFactor(image, FlatAxis([*n[-2:]], n[-2].arg.size * pitch, pitch), order)
+    order = None if image is None else image.taps(k, line)
+    if image is None or order is None:
+        return []
+    pitch = _row_pitch(n[-1].arg.size)
+    each = FlatAxis([*n[-2:]], n[-2].arg.size * pitch, pitch) if pitch <= MOST_PADDED * n[-1].arg.size else None
+    all_, [flat] = _one_axis([image], n, math.gcd(n[-1].arg.size, LEAST_COLUMNS))
+    return [BoxFactor(of, axis, order) for of, axis in ((image, each), (flat, all_)) if axis is not None]
 
 
 def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Sequence[UOp], line: int) \
@@ -270,19 +294,46 @@ def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Se
     if len(k) < 2:
         return None
     rows, columns = k[-2:]
+    images = [StoredImage.of(name, value, loops, rows, columns) for name, value, loops in (("left", left, m),
+                                                                                           ("right", right, n))]
+    found = [image for image in images if image is not None]
+    axes = [image.taps(loops, line) for image, loops in zip(found, (m, n))]
+    if len(found) < 2 or None in axes or not any(image.ends_with(rows, columns) for image in found):
+        return None
     pitch = _row_pitch(columns.arg.size)
     height = -(-rows.arg.size // max(1, line // pitch)) * max(1, line // pitch)            # whole steps of several rows
-    if line % pitch and pitch % line or pitch * height > MOST_PADDED * columns.arg.size * rows.arg.size:
+    pixels = FlatAxis([*k], count(k[:-2]) * height * pitch, pitch, height)
+    uneven = line % pitch and pitch % line
+    all_, flat = _one_axis(found, k)
+    if all_ is not None and (uneven or all_.size < ONE_AXIS * pixels.size):
+        pixels, found = all_, flat
+    elif uneven or pitch * height > MOST_PADDED * columns.arg.size * rows.arg.size:
         return None
-    pixels = FlatAxis([*k], math.prod(r.arg.size for r in k[:-2]) * height * pitch, pitch, height)
-    found: list[BoxFactor] = []
-    for name, value, loops in (("left", left, m), ("right", right, n)):
-        image = StoredImage.of(name, value, loops, rows, columns)
-        if image is None or image.channel.arg.size % line:
-            return None
-        axis = FlatAxis.of([*[r for r in loops if r is not image.channel], image.channel])
-        found.append(BoxFactor(image, axis, pixels))
-    return (found[0], found[1]) if any(f.image.ends_with(rows, columns) for f in found) else None
+    one_, other = [BoxFactor(image, axis, pixels) for image, axis in zip(found, axes) if axis is not None]
+    return one_, other
+
+
+def _one_axis(images: list[StoredImage], loops: Sequence[UOp], whole: int = 1) \
+        -> tuple[FlatAxis | None, list[StoredImage]]:
+    """Images, rows and columns as one axis: after each row come the zeros that windows read past its end, or before the
+    next one, and so they do after the last row of an image. What a tap reads is moved by some positions then, and
+    any positions are one box. Rows begin at multiples of `whole`. Refuses (None) steps, more axes, much padding."""
+    parts = [*loops[-len(images[0].axes):]]
+    for image in images:
+        simple = [terms.get(r) == 1 for (_, terms), r in zip(image.coordinates, parts)]
+        if len(image.axes) != len(parts) or len(parts) > 3 or max(image.steps) > 1 or not all(simple) or \
+                image.coordinates[:-2] != [(0, {r: 1}) for r in parts[:-2]]:
+            return None, images
+    sizes = [r.arg.size for r in parts]
+    for a in (-2, -1):
+        past = [image.axes[a].size + max(0, -image.reads[a][0], image.reads[a][1] + 1 - image.axes[a].size)
+                for image in images]
+        sizes[a] = max(sizes[a], *past)
+    sizes[-1] = -(-sizes[-1] // whole) * whole
+    if math.prod(sizes) > MOST_PADDED * count(parts):
+        return None, images
+    axis = FlatAxis(parts, math.prod(sizes), sizes[-1], sizes[-2] if len(parts) > 2 else 0)
+    return axis, [replace(image, one_axis=tuple(sizes)) for image in images]
 
 
 def _row_pitch(columns: int) -> int:

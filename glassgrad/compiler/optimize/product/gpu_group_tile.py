@@ -36,8 +36,8 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 def group_tiles(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
-    """The phases as tiles of groups, and the loops that add up parts of K; refuses (None) what is too thin for tiles,
-    or not of floats."""
+    """The phases as tiles of groups, and the loops that add up parts of K; refuses (None) what is not of floats, and
+    what is so thin that plain loops, which read both factors for each product, are as fast."""
     if product.k_stop is not None or not product.n:
         return None
     product = product.with_lanes_right()
@@ -56,13 +56,15 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         n, outer, factor, tile, parts = way
         return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors, copied)
     short, long = sorted((m.size, columns_of[-1][0].size))
-    thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE) or k.size < gpu.LIMITS.least_k
-    if thin or product.total.dtype.kind != "f":
+    thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE)
+    if short < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
         return None
-    n, outer, _, tile, parts = min(
+    best = n, outer, _, tile, parts = min(
         ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.GROUP_TILES
          for parts in ((1,) if product.stops else
                        gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors))), key=time)
+    if thin and (product.stops or time(best) * processors * gpu.PLAIN_PRODUCTS > product.work):
+        return None
     tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * product.total.dtype.itemsize
     two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * tile.step
     own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,

@@ -22,6 +22,7 @@ WARP = 32                # threads that read and store at once
 MEMORY_PIECE = 32        # bytes that are read at least
 WARP_PIECES = 4          # of them, where each thread has four bytes and all are in order
 SMALL_FACTOR = 8         # times the elements of a factor that the other one has: then it is stored first in any order
+PLAIN_PRODUCTS = 12      # of a sum that a processor adds in a cycle, where both factors are read for each of them
 LONG_ROW = 4096          # steps of a sum that keep a group's loads under way: it takes no other row beside it
 HELD_WORDS = 32          # of a row that a thread keeps in registers: twice as many would leave half of the groups
 LIGHT_ROW = 16           # operations on each number of a row: up to these, threads hold half as many of 4 bytes

@@ -1,7 +1,8 @@
-"""Groups of few channels as one product. In: a product. Out: one with fewer groups, whose left factor has zeros.
+"""Groups of few channels as one product. In: a product. Out: one with fewer groups, most of whose products are unused.
 
 A convolution of 32 groups of 4 channels would use 4 of a unit's 64 rows. Sixteen groups side by side are 64 rows and 64
-channels, of which a sixteenth of the products count: the left factor, the weights, is zero between different groups.
+channels, of which a sixteenth of the products count. Where channels are summed, the left factor, the weights, is zero
+between different groups. In the gradient by the weights they are not: what is between different groups is not stored.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import counter, ranges_of
+from glassgrad.compiler.lower.loops import Store, counter, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import one
 from glassgrad.compiler.optimize.product.recognize import Product, count, stride_along
@@ -21,31 +22,61 @@ def joined_groups(p: Product, most: int) -> Product | None:
     """for g in 32: for m in 4: for k in 4: left[g, m, k] * right[4 g + k, n]
     ->  for g in 2: for m in 64: for k in 64: (left[16 g + m//4, m%4, k%4] if m//4 == k//4) * right[64 g + k, n]
 
-    refuses (None): no loop of K follows a loop of groups in the right factor; a left factor that is not small beside
-    the right one; groups that leave no room for another one in so many rows and channels
+    for g in 32: for m in 4: for n in 4: out[g, m, n] = left[4 g + m, k] * right[4 g + n, k]
+    ->  for g in 2: for m in 64: for n in 64: out[16 g + m//4, m%4, n%4] = .. if m//4 == n//4
+
+    refuses (None): no loop of K or N follows a loop of groups in the right factor; a left factor of which zeros are
+    stored, and that is not small beside the right one; groups that leave no room for another one in so many channels
     """
-    reads = [node for node in toposort([p.right]) if node.op is o.LOAD]
     for g in p.batch:
-        for k in [r for r in p.k if g in ranges_of(p.left) and r in ranges_of(p.left)]:
-            follows = all((stride_along(n.src[1], g) or 0) == r_step * k.arg.size != 0
-                          for n in reads for r_step in [stride_along(n.src[1], k) or 0])
-            room = most // max(count(p.m), k.arg.size)
+        for r in (*p.k, *p.n):
+            if g not in ranges_of(p.left) or not _follows(p.right, g, r):
+                continue
+            if r in p.k:
+                room = most // max(count(p.m), r.arg.size)
+                fits = gpu.SMALL_FACTOR * count([*ranges_of(p.left)]) <= sum(n.src[0].size for n in _reads(p.right))
+            else:
+                room = most // min(count(p.m), r.arg.size)
+                fits = len(p.m) == 1 and _follows(p.left, g, p.m[0])
             together = next((n for n in range(min(room, g.arg.size), 1, -1) if g.arg.size % n == 0), 1)
-            small = gpu.SMALL_FACTOR * count([*ranges_of(p.left)]) <= sum(n.src[0].size for n in reads)
-            if reads and follows and small and together > 1:
-                return _joined(p, g, k, together)
+            if fits and together > 1:
+                return _joined(p, g, r, together)
     return None
 
 
-def _joined(p: Product, g: UOp, k: UOp, together: int) -> Product:
+def _reads(factor: UOp) -> list[UOp]:
+    return [node for node in toposort([factor]) if node.op is o.LOAD]
+
+
+def _follows(factor: UOp, groups: UOp, members: UOp) -> bool:
+    """Whether a factor lies group after group along the loop over members of a group."""
+    steps = [(stride_along(n.src[1], groups) or 0, stride_along(n.src[1], members) or 0) for n in _reads(factor)]
+    return bool(steps) and all(of_group == step * members.arg.size != 0 for of_group, step in steps)
+
+
+def _joined(p: Product, g: UOp, r: UOp, together: int) -> Product:
     """The product with so many groups at once."""
-    block, own = counter(g.arg.name + "b", g.arg.size // together), counter(g.arg.name + "i", together)
-    wide = counter(k.arg.name + "w", together * k.arg.size)
-    of_right, inside = divide(wide, k.arg.size), modulo(wide, k.arg.size)
+    block = counter(g.arg.name + "b", g.arg.size // together)
     first = multiply(one(block), together)
+
+    def in_one(members: UOp) -> tuple[UOp, UOp, UOp]:
+        """A loop over the members of all groups; the group that it has reached, and the member."""
+        wide = counter(members.arg.name + "w", together * members.arg.size)
+        return wide, divide(wide, members.arg.size), modulo(wide, members.arg.size)
+    wide, of_right, inside = in_one(r)
+    own = counter(g.arg.name + "i", together)
+    m, left = [own, *p.m], {g: add(first, own), r: inside}
+    if r in p.n:
+        [member] = p.m
+        row, own, left[member] = in_one(member)
+        m, left[g] = [row], add(first, own)
     diagonal = both(less(of_right, add(own, index(1))), less(own, add(of_right, index(1))))
-    left = substitute_index(p.left, {g: add(first, own), k: inside}, {})
-    return replace(p, left=moves.zero_outside(left, diagonal), m=[own, *p.m], k=[wide if r is k else r for r in p.k],
-                   right=substitute_index(p.right, {g: add(first, of_right), k: inside}, {}),
-                   batch=[block if r is g else r for r in p.batch if r is not g or block.arg.size > 1],
-                   epilogue=moves.rebuild(p.epilogue, {g: add(first, own)}))
+    value, epilogue = substitute_index(p.left, left, {}), moves.rebuild(p.epilogue, left)
+    if r in p.k:
+        value = moves.zero_outside(value, diagonal)
+    else:
+        epilogue = [replace(s, gate=both(diagonal, s.gate)) for s in epilogue if isinstance(s, Store)]
+    return replace(p, left=value, right=substitute_index(p.right, {g: add(first, of_right), r: inside}, {}), m=m,
+                   n=[wide if n is r else n for n in p.n], k=[wide if k is r else k for k in p.k],
+                   batch=[block if b is g else b for b in p.batch if b is not g or block.arg.size > 1],
+                   epilogue=epilogue)

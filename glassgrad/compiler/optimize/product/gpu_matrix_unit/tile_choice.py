@@ -14,7 +14,7 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import bounds, value_in
 from glassgrad.compiler.lower.loops import ranges_of
 from glassgrad.compiler.optimize.product.conv_line_copies import ShiftedFactor, line_rows, line_windows, shifted_rows
-from glassgrad.compiler.optimize.product.conv_window_copies import MOST_PADDED, BoxFactor, row_factors, window_factor
+from glassgrad.compiler.optimize.product.conv_window_copies import MOST_PADDED, BoxFactor, row_factors, window_factors
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, in_place
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.joined_channel_groups import joined_groups
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import (epilogue_operations, neighbours_stored,
@@ -26,6 +26,7 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
+ONE_AXIS = 1.05            # times as long: what it takes to store an image with zeros after each row
 ImageFactor = Union[BoxFactor, ShiftedFactor]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
@@ -98,25 +99,23 @@ class GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
         p, line = self.product, self.line(self.units[0])
         left, right = self.placed()
-        above = None if left else window_factor(self.left, p.m, p.k, line, "left")     # of results, channels innermost
-        if above is not None and self.follows(self.right, self.n, above.k):
-            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*above.axis.parts, *self.n.parts)]
-            return replace(self, m=above.axis, k=above.k, outer=outer, images=(above, None))
+        above = None if left else self.with_windows(above=True)          # of results, channels innermost
+        if above is not None:
+            return above
         if right is not None:
             return self
         padded = self.with_padded_sum(line)
         if None not in padded.placed():
             return padded
-        found = window_factor(self.right, p.n, p.k, line)
-        if found is not None and self.follows(self.left, self.m, found.k):
-            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *found.axis.parts)]
-            return replace(self, n=found.axis, k=found.k, outer=outer, images=(None, found))
+        beside = self.with_windows(above=False)
+        if beside is not None:
+            return beside
         lines = line_windows(self.right, p.n, p.k, line, MOST_PADDED)
         if lines is not None and self.follows(self.left, self.m, lines.k):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *lines.axis.parts)]
             return replace(self, n=lines.axis, k=lines.k, outer=outer, images=(None, lines))
-        both_ = row_factors(self.left, self.right, self.m.parts, self.n.parts, p.k, line) \
-            if self.units[0].across and not self.outer else None          # its lines are channels: they lie across k
+        both_ = row_factors(self.left, self.right, p.m, p.n, p.k, line) \
+            if self.units[0].across else None                             # its lines are channels: they lie across k
         if both_ is None:
             rows: ImageFactor | None = None
             if not self.outer:
@@ -125,7 +124,23 @@ class GroupUnitPlan:
             if rows is not None:
                 return replace(padded, n=rows.axis, images=(None, rows))
             return padded if padded.placed() != [None, None] else self
-        return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, images=both_)
+        return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, outer=p.batch, images=both_)
+
+    def with_windows(self, above: bool) -> GroupUnitPlan | None:
+        """The same, with the left factor (or the right one) as boxes of an image: of one image each, or of all on one
+        axis, whichever takes less time."""
+        p, own, of = (self.product, self.left, self.product.m) if above else (self.product, self.right, self.product.n)
+        other, axis = (self.right, self.n) if above else (self.left, self.m)
+        plans = []
+        for found in window_factors("left" if above else "right", own, of, p.k, self.line(self.units[0])):
+            outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*found.axis.parts, *axis.parts)]
+            plan = replace(self, k=found.k, outer=outer, images=(found, None) if above else (None, found))
+            plans.append(replace(plan, m=found.axis) if above else replace(plan, n=found.axis))
+        plans = [plan for plan in plans if self.follows(other, axis, plan.k)]
+        if len(plans) < 2:
+            return plans[0] if plans else None
+        each, all_ = plans
+        return all_ if ONE_AXIS * all_.quickest()[0] < each.quickest()[0] else each
 
     def with_columns_of_all(self) -> GroupUnitPlan:
         """The same, with columns of all images on one axis, where the right factor is stored first anyway: tiles end
@@ -160,15 +175,20 @@ class GroupUnitPlan:
         return [image or factor for image, factor in zip(self.images, readable)]
 
     def own(self) -> Tiling:
-        """The recipe's own choice: the tile with which the whole product takes least time; where axes end at values,
-        short, middle and long ones together."""
+        """The recipe's own choice: the tile with which the whole product takes least time."""
+        return self.quickest()[-1]
+
+    def quickest(self) -> tuple[float, int, Tiling]:
+        """How long the whole product takes with the best tile, less its stages, and that tile; where axes end at
+        values, for short, middle and long ones together."""
         left, right = self.placed()
         in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
         narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then a few threads alone store for long
         found = [c for c in self.others() if (c.cluster == 1 or in_two[1])
                  and not (c.stay and c.rows == 1 and narrow)]
         lengths = [self.shorter(share) for share in gpu.SHARES_OF_LENGTHS] if self.ends else [self]
-        return min(found, key=lambda c: (sum(plan.time(c, in_two) for plan in lengths), -c.stages))
+        return min([(sum(plan.time(c, in_two) for plan in lengths), -c.stages, c) for c in found],
+                   key=lambda way: way[:2])
 
     def shorter(self, share: int) -> GroupUnitPlan:
         """The same with so small a share of the axes that end at values."""
