@@ -171,9 +171,6 @@ def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[U
     return [new[s] for s in normal.sinks], params
 
 
-_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
-
-
 def scalar_bytes(value: Any, dtype: DType) -> bytes:
     """A scalar as the eight bytes of its cell."""
     if dtype.kind == "f":
