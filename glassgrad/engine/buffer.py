@@ -93,10 +93,13 @@ class Buffer:
 
     def add_leaf(self, reference: Any) -> None:
         """List the tensor that a weak reference refers to as a leaf here, and as a reader."""
-        leaves = self.leaves
-        leaves[:] = (reference,) if not leaves else \
-            [*[r for r in leaves if r is not reference and r() is not None], reference]
-        if not self.readers or self.readers[-1] is not reference:      # it may be held again and again
+        leaves, readers = self.leaves, self.readers
+        if leaves:
+            leaves[:] = [r for r in leaves if r is not reference and r() is not None]
+        leaves.append(reference)
+        if not readers:
+            readers.append(reference)
+        elif readers[-1] is not reference:                             # it may be held again and again
             self.add_reader(reference)
 
     def add_reader(self, reference: Any) -> None:

@@ -8,7 +8,7 @@ Does not know tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, ops as o, toposort
@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.axis_dependence import start_of_piece
 from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.schedule.partial_updates import replacement
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.capture import Trace, recording
+from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 
@@ -31,17 +31,14 @@ def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
         if sink.op is not o.WHERE or sink.symbolic or sink.src[2].op is not o.BUFFER:
             continue
         source: UOp = sink.src[2]
-        if replacement(sink) is None or not _may_write(source.arg) or not source.arg.is_free(sink):
+        buffer: Buffer = source.arg                # a tensor's memory, of ours, that kernels can write a piece of?
+        if not (buffer.leaves and buffer.owns_memory and Device[buffer.device].memory.in_parts) or settings.CHECK or \
+                replacement(sink) is None or not buffer.is_free(sink):
             continue
         others = [other for other in sinks if other is not sink]
         if not (others and sink in toposort(others)):
             found.append(source)
     return found
-
-
-def _may_write(buffer: Buffer) -> bool:
-    """Whether a buffer is a tensor's memory, of ours, that kernels can write a piece of."""
-    return bool(buffer.leaves) and buffer.owns_memory and Device[buffer.device].memory.in_parts and not settings.CHECK
 
 
 def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
@@ -61,14 +58,6 @@ def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
 
 
 # -- values that are known -----------------------------------------------------------------------------------
-def any_known(order: Iterable[UOp], trace: Trace | None) -> bool:
-    """Whether the value of one of these nodes is known. In a trace only what was computed in it counts: a replay would
-    go on with a value from before, whatever becomes of what it was computed from."""
-    if trace is not None:
-        return not trace.values.keys().isdisjoint(order)
-    return not registry.values.rows.keys().isdisjoint(map(id, order))
-
-
 def with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     """The roots with every node whose value is known replaced by it. What has no device of its own (random numbers,
     counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""

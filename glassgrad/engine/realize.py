@@ -21,7 +21,7 @@ from typing import Any
 from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
-from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o, toposort
+from glassgrad.compiler.graph import DType, Param, Shape, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
@@ -33,7 +33,7 @@ from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import UserCall
 from glassgrad.engine.debug_report import report_sizes
-from glassgrad.engine.in_place import any_known, free_sources, piece_of, with_known_values
+from glassgrad.engine.in_place import free_sources, piece_of, with_known_values
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observing, prepare
 from glassgrad.engine.registry import registry
@@ -51,31 +51,35 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
     """Compute all of these at once; each comes back as a view of a BUFFER. `state` are the settings, where they are at
     hand. What is known already is read, unless all is to be computed `anew`."""
     device = device or Device.DEFAULT
-    sinks = _sinks(nodes)
-    trace = recording()
-    order = toposort(sinks)
-    if not anew and any_known(order, trace):
+    normal, trace = normalize(_sinks(nodes)), recording()
+    # in a trace only what was computed in it is known: a replay would go on with a value from before
+    known = not (registry.values.rows.keys().isdisjoint(map(id, normal.order)) if trace is None else
+                 trace.values.keys().isdisjoint(normal.order))
+    if known and not anew:
         nodes = with_known_values(nodes, device)
-        sinks = _sinks(nodes)
-        order = toposort(sinks)
+        normal = normalize(_sinks(nodes))
     stored: dict[UOp, UOp] = {}
     results: list[UOp] = []
-    free = free_sources(sinks) if trace is None else ()
+    free = free_sources(normal.sinks) if trace is None else ()
     if free:
-        stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
-        sinks = [s for s in sinks if s not in stored]
-        order = toposort(sinks)
+        stored = _write_pieces([s for s in normal.sinks if s.op is o.WHERE and s.src[2] in free], device)
+        normal = normalize([s for s in normal.sinks if s not in stored])
+    sinks = normal.sinks
     if sinks:
-        normal, state = normalize(sinks, order), state or current_state()
+        state = state or current_state()
         compiled, values = _find_schedule(normal, device, trace is None or trace.any_size, state)
         with _running:
             results = compiled.run(normal, state, free, values=values)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         if values:
-            results = [_of_shape(result, sink.shape) for sink, result in zip(sinks, results)]
+            # memory is large enough for the longest of symbolic sizes
+            results = [made if made.shape == sink.shape else made.shrink([(0, n) for n in sink.shape])
+                       for sink, made in zip(sinks, results)]
+        if sinks == nodes:
+            return results
         stored.update(zip(sinks, results))
-    return results if sinks == nodes else [stored.get(n) or _rebased(n, stored) for n in nodes]
+    return [stored.get(n) or _rebased(n, stored) for n in nodes]
 
 
 def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
@@ -132,11 +136,6 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg, view.place)
     return out
-
-
-def _of_shape(buffer: UOp, shape: Shape) -> UOp:
-    """A result as large as it is: memory is large enough for the longest of symbolic sizes."""
-    return buffer if buffer.shape == shape else buffer.shrink([(0, n) for n in shape])
 
 
 def is_result(node: UOp) -> bool:
@@ -228,7 +227,9 @@ def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedul
     too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
     found = _sizes.find(normal, mode)
     if found is None:
-        found = _generalize(normal, mode)
+        family = _sizes.family(normal, mode)
+        sizes = None if family.given_up else family.formulas(normal)
+        found = None if sizes is None else _compile_general(normal, mode, family, sizes)
         if found is None:
             return None
     general, value = found
@@ -240,14 +241,6 @@ def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedul
         report_sizes(f"size {value} was computed {FIXED_AFTER} times: it gets kernels of its own")
         return None
     return general.compiled, (value,)
-
-
-def _generalize(normal: NormalizedGraph, mode: _Mode) -> tuple[GeneralGraph, int] | None:
-    """A new graph with a variable that fits this graph and those seen before, compiled, and this graph's value; None
-    where there is none yet."""
-    family = _sizes.family(normal, mode)
-    sizes = None if family.given_up else family.formulas(normal)
-    return None if sizes is None else _compile_general(normal, mode, family, sizes)
 
 
 def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,

@@ -45,13 +45,6 @@ class Registry:
         self.assigned: dict[int, weakref.ref[Any]] = {}     # tensors with a new value that is not computed yet
 
     # -- tensors ---------------------------------------------------------------------------------------------
-    def hold(self, tensor: Any) -> None:
-        """This tensor is a leaf, and the value of its node's memory, if it has some."""
-        if tensor.uop.op is _BUFFER:
-            tensor.uop.arg.add_leaf(weakref.ref(tensor))
-        else:
-            self.add(self.leaves, tensor.uop, tensor)
-
     def add(self, table: WeakNodeDict[Tensors], node: UOp, tensor: Any) -> None:
         """One more tensor in a row of a table, which has each once."""
         reference = weakref.ref(tensor)
@@ -67,7 +60,8 @@ class Registry:
 
     def is_leaf(self, tensor: Any, node: UOp) -> bool:
         """Whether a tensor is a leaf at a node."""
-        return any([r() is tensor for r in known]) if (known := self.leaves_of(node)) else False
+        known = node.arg.leaves if node.op is _BUFFER else self.leaves.get(node)
+        return any([r() is tensor for r in known]) if known else False
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:

@@ -38,67 +38,109 @@ class NormalizedGraph:
         return tuple(map(value_of, self.symbols))
 
 
-_BUFFER, _SHRINK, _DETACH, _SCALAR = o.BUFFER, o.SHRINK, o.DETACH, o.SCALAR
-_SLICING = frozenset((o.SHRINK, o.RESHAPE))
-_LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
+_BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
+_SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # ops over sources whose rows are not their fields
+_DEEP = 200                 # calls inside each other, of which Python allows 1000
 
 
-def normalize(sinks: Sequence[UOp], order: list[UOp] | None = None) -> NormalizedGraph:
-    """Take a graph apart into structure and leaves; `order` are the nodes under the sinks, where they are at hand."""
-    order = order or toposort(sinks)
-    place = dict(zip(order, range(len(order))))          # of each node's row
-    rows: list[Any] = []
-    buffers, addresses, cells, constants = [], [], [], []
-    symbols: dict[Symbol, Symbol] = {}
-    pieces: dict[UOp, int] = {}
-    targets: set[UOp] | None = None          # of gradients: they go to the whole, not to a piece of it
-    for n in order:
-        op = n.op
-        if op in _SLICING and (pieces or op is _SHRINK):
-            begin = _piece(n, pieces)
-            if begin is not None and n.src[0] not in (targets := _targets(order) if targets is None else targets):
-                pieces[n] = begin
-                buffers.append(n)
-                addresses.append(begin)
-                rows.append((o.BUFFER, n.dtype, n.shape, n.device))
-                continue
-        if op not in _LIFTED:
-            src = n.src
-            arg = n.arg if not n.symbolic else _renamed(n.arg, symbols)
-            if len(src) == 2:                # most have one or two; to go over all sources of a node costs more
-                rows.append((op, n.dtype, arg, place[src[0]], place[src[1]]))
-            elif len(src) == 1:
-                rows.append((op, n.dtype, arg, place[src[0]]))
-            else:
-                rows.append((op, n.dtype, arg, *[place[s] for s in src]))
-        elif op is _BUFFER:
-            buffers.append(n)
-            addresses.append(n.arg.address)
-            rows.append((op, n.dtype, n.shape, n.device))
-        elif op is _DETACH:                 # of its argument (a token, a gradient) only a formula's name is structure
-            named = n.arg.name if len(n.src) > 1 else ""
-            rows.append((op, n.dtype, named, *[place[s] for s in (n.src if named else n.src[:1])]))
-        elif op is _SCALAR:
-            cells.append(n)
-            rows.append((op, n.dtype))
-        elif n.dtype.kind == "f" and n.dtype.bits >= 32:         # a cell holds no narrower float
-            constants.append(n)
-            rows.append((op, n.dtype))
+def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
+    """Take a graph apart into structure and leaves."""
+    found = _Walk(sinks, frozenset())
+    if found.targets and any([piece.src[0] in found.targets for piece in found.pieces]):
+        found = _Walk(sinks, frozenset(found.targets))      # gradients go to the whole, not to a piece of it
+    return found
+
+
+class _Walk(NormalizedGraph):
+    """One walk over a graph, depth first: a node's row stands behind those of its sources, which it names by number.
+    The nodes in `whole` are not cut into pieces."""
+    __slots__ = ("rows", "places", "pieces", "names", "targets", "whole", "special")
+
+    def __init__(self, sinks: Sequence[UOp], whole: frozenset[UOp]):
+        self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
+        self.buffers, self.addresses, self.cells, self.constants = [], [], [], []
+        self.rows: list[Any] = []
+        self.places: dict[UOp, int] = {}         # the number of each node's row
+        self.pieces: dict[UOp, int] = {}         # slices that are one piece, and where each begins
+        self.names: dict[Symbol, Symbol] = {}    # of variables, by their place among all
+        self.targets: set[UOp] = set()           # of gradients
+        for sink in sinks:
+            if sink.src and sink not in self.places:
+                self.add(sink, _DEEP)
+            elif sink not in self.places:
+                self.add_leaf(sink)
+        self.key = (*self.rows, *map(self.places.__getitem__, sinks))
+        self.order, self.symbols = list(self.places), list(self.names)
+
+    def add(self, node: UOp, depth: int) -> None:
+        """Add the nodes under a node that are not there yet, then the node; so many calls may be inside each other."""
+        places, op, src = self.places, node.op, node.src
+        for source in src:
+            if source not in places:
+                if not source.src:
+                    self.add_leaf(source)
+                elif depth:
+                    self.add(source, depth - 1)
+                else:
+                    self.add_deep(source)
+        if op in self.special or node.symbolic:
+            row = self.special_row(node)
+        elif len(src) == 2:                      # most have one or two; to go over all sources of a node costs more
+            row = (op, node.dtype, node.arg, places[src[0]], places[src[1]])
+        elif len(src) == 1:
+            row = (op, node.dtype, node.arg, places[src[0]])
         else:
-            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
-    rows += map(place.__getitem__, sinks)
-    return NormalizedGraph(tuple(rows), order, sinks, buffers, addresses, cells, list(symbols), constants)
+            row = (op, node.dtype, node.arg, *[places[s] for s in src])
+        self.rows.append(row)
+        places[node] = len(places)
+
+    def add_deep(self, root: UOp) -> None:
+        """The same where depth is no limit."""
+        for node in toposort([root], lambda n: [s for s in n.src if s.src and s not in self.places]):
+            self.add(node, 0)
+
+    def add_leaf(self, node: UOp) -> None:
+        """Add a node without sources."""
+        op, dtype = node.op, node.dtype
+        if op is _BUFFER:
+            self.buffers.append(node)
+            self.addresses.append(node.arg.address)
+            self.rows.append((op, dtype, node.shape, node.device))
+        elif op is _CONST and dtype.kind == "f" and dtype.bits >= 32:        # a cell holds no narrower float
+            self.constants.append(node)
+            self.rows.append((op, dtype))
+        else:
+            self.rows.append(self.special_row(node))
+        self.places[node] = len(self.places)
+
+    def special_row(self, node: UOp) -> tuple[Any, ...]:
+        """The row of a node that is not merely its fields."""
+        op, dtype, arg, src = node.op, node.dtype, node.arg, node.src
+        if op is _CONST:
+            return (op, dtype, type(arg), struct.pack("d", arg) if dtype.kind == "f" else arg)
+        if op is o.SCALAR:
+            self.cells.append(node)
+            return (op, dtype)
+        if op is _DETACH:             # of its argument (a token, a gradient) only a formula's name is structure
+            arg = arg.name if len(src) > 1 else ""
+            src = src if arg else src[:1]
+        elif op is o.GRADIENT:
+            self.targets.add(src[0])
+        elif op in (o.SHRINK, o.RESHAPE) and src[0] not in self.whole:
+            begin = _piece(node, self.pieces)
+            if begin is not None:
+                self.pieces[node], self.special = begin, _SPECIAL | {o.RESHAPE}
+                self.buffers.append(node)
+                self.addresses.append(begin)
+                return (_BUFFER, dtype, node.shape, node.device)
+        arg = _renamed(arg, self.names) if node.symbolic and op is not _DETACH else arg
+        return (op, dtype, arg, *[self.places[s] for s in src])
 
 
 def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:
     """An argument with its variables by their place among all: neither a name nor a value is structure."""
     return replaced(arg, lambda symbol: symbols.setdefault(
         symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high)))
-
-
-def _targets(order: list[UOp]) -> set[UOp]:
-    """What gradients are of."""
-    return {g.src[0] for g in order if g.op is o.GRADIENT}
 
 
 def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
@@ -127,9 +169,6 @@ def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[U
             src = tuple([new[s] for s in n.src])
             new[n] = n.named(src, names.__getitem__) if n.symbolic else n.over(src)
     return [new[s] for s in normal.sinks], params
-
-
-_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 def scalar_bytes(value: Any, dtype: DType) -> bytes:

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, MemoryLimitError
@@ -53,6 +54,7 @@ class Stats(NamedTuple):
     peak: int
 
 
+@lru_cache(maxsize=1024)
 def rounded(nbytes: int) -> int:
     """The size of the block that a request gets.
 
@@ -107,7 +109,7 @@ class HostMemory:
             if nbytes < 0:
                 raise Bug(f"a block cannot have {nbytes} bytes")
             return MemoryBlock(_NOWHERE, 0, 0)
-        size = (nbytes + 63) & -64 if nbytes <= 512 else rounded(nbytes)
+        size = rounded(nbytes)
         if size > _SMALL:  # small blocks are counted when their slab is made
             self._check_limit(size)
         with self._lock:

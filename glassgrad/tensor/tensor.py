@@ -87,9 +87,11 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             return self
         tensors: list[Tensor] = [self]
         views: list[tuple[Tensor, Tensor]] = []
+        nodes = [self.uop]
         if others or self._storage is not None:
             tensors, views = _owners_first((self, *others))
-        for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
+            nodes = [t.uop for t in tensors]
+        for t, node in zip(tensors, running.realize(nodes, self.device)):
             if (storage := t._storage) is not None and t._steps and t.uop is not node:
                 if is_shared(t):
                     storage.keep()

@@ -409,9 +409,7 @@ class TensorBase:
                 found = other
         return found
 
-    def _number(self, value: Any, dtype: DType, op: o.Op = o.ADD) -> UOp:
-        """A Python number beside a tensor of `dtype`. A subclass may take numbers that do not fit."""
-        return number(value, dtype, op)
+    _number = staticmethod(number)       # beside a tensor of some dtype; a subclass may take numbers that do not fit
 
     def _operand(self, value: Any, beside: str = "beside a tensor") -> Any:
         """What the user wrote next to this tensor, for a formula: the node of a tensor, list or array; a Python number

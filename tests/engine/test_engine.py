@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -138,6 +139,41 @@ def test_which_inputs_are_the_same_buffer_is_part_of_the_structure() -> None:
     assert (y - x).tolist() == [2.0, 3.0]
     keys = [normalize([(a - b).uop]).key for a, b in ((x, y), (y, x), (x, x))]
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_sources_stand_before_users_at_any_depth() -> None:
+    def deep(x: Tensor) -> Tensor:
+        for _ in range(700):
+            x = (x.reshape(2, 1) * 1.5 + Tensor.arange(2).reshape(2, 1)).reshape(2)
+        return x
+
+    first, second = (normalize([deep(Tensor([1.0, 2.0]).realize()).uop]) for _ in range(2))
+    assert first.key == second.key and first.buffers != second.buffers
+    place = {node: i for i, node in enumerate(first.order)}
+    assert len(place) == len(first.order) == len(first.key) - 1
+    assert all(place[source] < i for node, i in place.items() for source in node.src)
+
+
+def test_a_gradient_of_a_whole_does_not_take_its_slice_for_a_buffer() -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True).realize()
+    loss = (x[1:3] * x[1:3]).sum().backward()
+    assert x.grad is not None
+    loss.realize(x.grad)
+    assert loss.item() == 13.0 and x.grad.tolist() == [0.0, 4.0, 6.0, 0.0]
+
+
+def test_a_small_sum_calls_few_functions() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    called: list[str] = []
+    for _ in range(3):
+        (x + 1).realize()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        (x + 1).realize()
+    finally:
+        sys.setprofile(before)
+    assert len(called) <= 44, called
 
 
 @pytest.mark.parametrize("settings", [

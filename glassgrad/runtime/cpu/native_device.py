@@ -234,7 +234,12 @@ class NativePlan(DevicePlan):
         steps = [(_FUNCTION(command.function) if command.function else None, ctypes.c_void_p(command.args),
                   command.tasks) for command in self._commands[:self._count]]
 
-        def run(held: Any = (self, memory)) -> int:         # which live as long as this can be called
+        if len(steps) == 1 and steps[0][0] is not None:
+            only = partial(steps[0][0], steps[0][1], task, scratch)
+            only.held = self, memory  # type: ignore[attr-defined]       # which live as long as this can be called
+            return only
+
+        def run(held: Any = (self, memory)) -> int:
             for number, (function, args, bound) in enumerate(steps):
                 if function is not None:
                     function(args, task, scratch)

@@ -53,10 +53,15 @@ def distinct(node: UOp) -> UOp:
 
 
 def hold(tensor: Any) -> None:
-    """Register, without keeping it alive, that this tensor is a leaf."""
+    """Register, without keeping it alive, that this tensor is a leaf, and the value of its node's memory, if it has
+    some."""
     if no_grad.open_blocks:
         note_written(tensor)
-    registry.hold(tensor)
+    node = tensor.uop
+    if node.op is o.BUFFER:
+        node.arg.add_leaf(weakref.ref(tensor))
+    else:
+        registry.add(registry.leaves, node, tensor)
 
 
 def is_held(tensor: Any) -> bool:
@@ -81,15 +86,15 @@ def holders(nodes: Collection[UOp]) -> list[Any]:
 
 def others_at(node: UOp, tensor: Any) -> bool:
     """Whether another live tensor is a leaf at a node."""
-    known = registry.leaves_of(node)
-    return bool(known) and any([t is not tensor and t.uop is node for t in _alive(known)])
+    return any([t is not tensor and t.uop is node for t in _alive(registry.leaves_of(node))])
 
 
 def computed_at(node: UOp, tensor: Any) -> None:
     """The tensor's value was computed, and is at this node now: it is a leaf there, and still one where it was."""
     earlier, wants = tensor.uop, tensor._requires_grad is not False
+    is_new = node.op is o.BUFFER and not node.arg.leaves
     # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-    tensor.uop = distinct(node) if wants and others_at(node, tensor) else node
+    tensor.uop = distinct(node) if wants and not is_new and others_at(node, tensor) else node
     hold(tensor)
     if wants and tensor.uop is not earlier and registry.is_leaf(tensor, earlier):
         still_a_leaf(tensor, earlier)
