@@ -25,7 +25,8 @@ from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gp
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
 from glassgrad.compiler.optimize.product.recognize import Product, count, recognize, recognize_ended
-from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
+from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
+from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]

@@ -33,10 +33,6 @@ class Slot:
     def nbytes(self) -> int:
         return math.prod(map(most, self.shape)) * self.dtype.itemsize
 
-    @property
-    def nonempty(self) -> bool:
-        return 0 not in self.shape
-
 
 @dataclass(eq=False)
 class Item:
@@ -52,7 +48,6 @@ class Item:
         """For notebooks: the kernel's graph."""
         from glassgrad.compiler.graph.picture import graph_svg
         return graph_svg([self.ast])
-
 
 
 @dataclass(eq=False)
@@ -72,7 +67,7 @@ class Schedule:
 
     def runs(self, item: Item) -> bool:
         """Whether an item has anything to do: what has no elements needs no kernel."""
-        return self.slots[item.slots[0]].nonempty
+        return 0 not in self.slots[item.slots[0]].shape
 
 
 def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str],
@@ -231,17 +226,13 @@ def _toposort_within(root: UOp, roots: list[UOp], memory: _Memory, known: dict[U
     return toposort([root], sources) if root not in known else []
 
 
-def describe(item: Item) -> str:
-    """One kernel's graph as text, sources first."""
-    return _listing(item.ast)
-
-
 def describe_graph(sinks: Sequence[UOp]) -> str:
     """A whole graph as text, sources first."""
-    return _listing(UOp(o.SINK, sinks[0].dtype, tuple(sinks)))
+    return describe(UOp(o.SINK, sinks[0].dtype, tuple(sinks)))
 
 
-def _listing(root: UOp) -> str:
+def describe(root: UOp) -> str:
+    """What is under a node as text, sources first."""
     order = toposort([root])
     number = {n: i for i, n in enumerate(order)}
     return "\n".join(f"{number[n]:4d} {n.op.name:<10} {n.dtype.name:<9} {str(list(n.shape)):<20} "
