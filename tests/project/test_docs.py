@@ -166,7 +166,7 @@ READING_ORDER = ["tinygrad_lite", "pipeline", "ops", "node", "tensor", "gradient
                  "loops", "element_expressions", "loop_moves", "register_plan", "register_loops", "c_source",
                  "llvm_ir", "backend", "kernel_source", "native_device", "llvm_compiler", "elf_loader",
                  "compiled_schedule"]
-MOST_TO_READ = 6_500
+MOST_TO_READ = 6_000
 
 
 class ReadingRow(NamedTuple):

@@ -48,7 +48,8 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
         if on_unit is None and (phases := on_warps(product, target, decisions)) is not None:
             on_unit = phases, []
         return group_tiles(product, target, decisions) if on_unit is None else on_unit
-    phases = on_matrix_unit(product, target, decisions) or on_vectors(product, target, decisions)
+    phases = on_matrix_unit(product, target, decisions) if target.units else None
+    phases = phases or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
 
 

@@ -27,12 +27,6 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 
-def is_nests(body: list[Statement]) -> bool:
-    """Whether tasks hold several loop nests and nothing else."""
-    _, inner = task_loops(body)
-    return len(inner) > 1 and all(isinstance(s, (For, If)) for s in inner)
-
-
 def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
     """for tasks: nests  ->  TASK ..: nests, each with tiles or lanes, or on a GPU with matrices in registers"""
     if target.groups:

@@ -161,7 +161,7 @@ class Walker:
         changes: Iterable[Any] = (*flow.writes, READS) if guard else flow.writes
         for what in changes:
             if what is not READS:
-                self._forget(around, what)
+                self.changed(what)
             undo[what] = self.changing.get(what, 0)
             self.changing[what] = scope.depth
         scope.values[READS] = (undo, range_)
@@ -179,10 +179,8 @@ class Walker:
         self.scope = self.scopes[-1]
 
     def changed(self, what: UOp) -> None:
-        """A register or memory was written: values that read it are computed anew."""
-        self._forget(self.scopes[-1], what)
-
-    def _forget(self, scope: Scope, what: Any) -> None:
+        """A register or memory is written: values that read it are computed anew."""
+        scope = self.scopes[-1]
         for key in scope.dependents.pop(what, ()):
             scope.values.pop(key, None)
 

@@ -178,19 +178,19 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
         slots.append(memory.slot(node, whole))
         return UOp(o.PARAM, node.dtype, (), Param(len(slots) - 1, node.shape, node.op is o.PARAM and node.arg.scalar))
 
-    for root in roots:
-        for node in _toposort_within(root, roots, memory, new):
-            if memory.holds(node, roots):
-                new[node] = leaf(node)
-                continue
-            if whole := memory.whole(node, roots):
-                new[node] = leaf(node, whole)
-                continue
-            src = tuple([new[s] for s in node.src])
-            if node.op in (o.CONTIGUOUS, o.DETACH):
-                new[node] = src[0]
-            else:
-                new[node] = node.over(src)
+    def inside(node: UOp) -> tuple[UOp, ...]:
+        """The sources of a node that the kernel computes."""
+        return () if memory.holds(node, roots) or memory.whole(node, roots) is not None else node.src
+
+    for node in toposort(roots, inside):
+        if memory.holds(node, roots):
+            new[node] = leaf(node)
+        elif whole := memory.whole(node, roots):
+            new[node] = leaf(node, whole)
+        elif node.op in (o.CONTIGUOUS, o.DETACH):
+            new[node] = new[node.src[0]]
+        else:
+            new[node] = node.over(tuple([new[s] for s in node.src]))
     stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r, shape in zip(targets, stored, shapes))
     sink = UOp(o.SINK, stored[0].dtype, stores)
     if sink.symbolic:
@@ -214,16 +214,6 @@ def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) 
     for node in toposort(sink.src):
         named[node] = node.named(tuple([named[s] for s in node.src]), measure)
     return UOp(o.SINK, sink.dtype, (*[named[s] for s in sink.src], *measures))
-
-
-def _toposort_within(root: UOp, roots: list[UOp], memory: _Memory, known: dict[UOp, UOp]) -> list[UOp]:
-    """Sources before users, stopping at what lives in memory elsewhere and at what is known already."""
-    def sources(node: UOp) -> list[UOp]:
-        if memory.holds(node, roots) or memory.whole(node, roots) is not None:
-            return []
-        return [s for s in node.src if s not in known]
-
-    return toposort([root], sources) if root not in known else []
 
 
 def describe_graph(sinks: Sequence[UOp]) -> str:

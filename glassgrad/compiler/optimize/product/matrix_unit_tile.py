@@ -34,7 +34,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 def on_matrix_unit(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases; refuses what has no unit for its types, or is too small to repay it."""
-    plan = UnitPlan.of(product.with_lanes_right(), target) if target.units and product.n and not product.stops else None
+    plan = UnitPlan.of(product.with_lanes_right(), target) if product.n and not product.stops else None
     if plan is None:
         return None
     return [*plan.before, *UnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()]
