@@ -21,8 +21,8 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
                        with its reader it reads more buffers than ...          a sum of 40 tensors, on METAL
     movement           a reduction under pad would be computed again           t.sum(1).pad(((1, 1),))
                        a sum of products that its reader repeats               (a @ b)[:, :, None] * c
-                       read by every tap of a window                           x.relu().conv2d(w, padding=1)
                        costly, and repeated many times                         t.sin()[:, :, None] * c
+    under_window       read by every tap of a window                           x.relu().conv2d(w, padding=1)
     reduction          a factor of a sum of products, with a reduction inside  x.softmax() @ v
                        a sum of products under another reduction               (a @ b).sum()
                        its rows are reduced in turn                            t.sum(1).max()

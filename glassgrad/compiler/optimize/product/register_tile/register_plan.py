@@ -3,9 +3,9 @@
     384 x 384 x 384, float32, AVX2  ->  contract(rows=6, vectors=2, lanes=8, block_m=32, block_n=1,
                                                  left=in_place, right=near)
 
-A tile of 6 rows and 2 vectors of 8 lanes has 12 accumulators: with a vector of the right factor each, and a number of
-the left one, they fill 16 registers. A panel is all tiles of the same rows (of M) or columns (of N). A task takes
-`block_m` panels of M and `block_n` panels of N.
+A tile of 6 rows and 2 vectors of 8 lanes has 12 accumulators; with 2 vectors of the right factor and a number of the
+left one beside them, 15 of 16 registers are taken. A panel is all tiles of the same rows (of M: there are 64) or
+columns (of N: 24). A task takes `block_m` panels of M and `block_n` panels of N: here there are 48 tasks.
 
 Counted, not measured: every register tile that fits, with its factors packed or read in place, is priced by what it
 multiplies, loads and packs (targets/cpu_costs.py). `BEAM` times the others. Makes no loops: register_loops.py does.
