@@ -125,6 +125,37 @@ def product_across(x: Any, y: Any) -> Any:
     return x.T @ y.T
 
 
+def transposed_convolution(stride: int, padding: int) -> Case:
+    """A transposed convolution of a stride, whose remainders are columns of one product where that pays."""
+    def summed_by_taps(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        height, width = ((n - 1) * stride + taps for n, taps in zip(x.shape[2:], w.shape[2:]))
+        out = np.zeros((len(x), w.shape[1], height, width))
+        for row, column in np.ndindex(*w.shape[2:]):
+            taps = out[:, :, row::stride, column::stride][:, :, :x.shape[2], :x.shape[3]]
+            taps += np.einsum("bihw,io->bohw", x, w[:, :, row, column])
+        return out[:, :, padding:height - padding, padding:width - padding]
+    return ("bfloat16", lambda x, w: x.conv_transpose2d(w, stride=stride, padding=padding), summed_by_taps,
+            ((8, 64, 28, 28), (64, 64, 3, 3)))
+
+
+LENGTH = 333
+
+
+def first_rows(x: Any, axis: int = 0) -> Any:
+    """The first 333 along an axis, in kernels that serve every length from 1 to 1024."""
+    from glassgrad import Variable
+    return x[(slice(None),) * axis + (slice(Variable("n", 1, 1024).bind(LENGTH)),)]
+
+
+def attention_of_any_length(x: Any) -> Any:
+    heads = first_rows(x, axis=1)
+    return heads.scaled_dot_product_attention(heads, heads, is_causal=True)
+
+
+def sum_over_length(x: Any, y: Any) -> Any:
+    return first_rows(x).T @ first_rows(y)
+
+
 HEADS = ((1, 2, 192, 64),) * 3
 IMAGE, WEIGHTS = (2, 64, 16, 16), (64, 64, 3, 3)
 LARGE = (2, 128, 62, 62), (128, 128, 3, 3)           # enough for Winograd's tiles, of which the last are not full
@@ -168,6 +199,27 @@ CASES: dict[str, Case] = {
     "convolution float32": ("float32", lambda x, w: x.conv2d(w, padding=1), convolved, (IMAGE, WEIGHTS)),
     "convolution float32, image's gradient": ("float32", image_gradient, numpy_image_gradient, (IMAGE, WEIGHTS)),
     "convolution float32, weights' gradient": ("float32", weight_gradient, numpy_weight_gradient, (IMAGE, WEIGHTS)),
+    "convolution of stride 2, image's gradient": transposed_convolution(stride=2, padding=1),
+    "convolution of stride 3, image's gradient": transposed_convolution(stride=3, padding=0),
+    "softmax of short rows": ("float32", lambda x: x.softmax(1), softmax, ((3001, 37),)),
+    "softmax of short rows, bfloat16": ("bfloat16", lambda x: x.softmax(1), softmax, ((3001, 200),)),
+    "sum of short rows": ("float32", lambda x: x.sum(1), lambda x: x.sum(1), ((5003, 20),)),
+    "variance of short rows": ("float32", lambda x: x.var(1), lambda x: x.var(1, ddof=1), ((5003, 9),)),
+    "softmax of few long rows": ("float32", lambda x: x.softmax(1), softmax, ((5, 50_257),)),
+    "variance of few long rows": ("bfloat16", lambda x: x.var(1), lambda x: x.var(1, ddof=1), ((3, 30_003),)),
+    "sum of all, ragged": ("float32", lambda x: x.sum(), lambda x: x.sum(), ((301, 7001),)),
+    "cumsum of columns": ("float32", lambda x: x.cumsum(0), lambda x: x.cumsum(0), ((937, 163),)),
+    "sort": ("float32", lambda x: x.sort(1)[0], lambda x: np.sort(x, 1), ((30, 1001),)),
+    "product of any length": ("bfloat16", lambda x, y: first_rows(x) @ y, lambda x, y: x[:LENGTH] @ y,
+                              ((1024, 320), (320, 256))),
+    "product float32 of any length": ("float32", lambda x, y: first_rows(x) @ y, lambda x, y: x[:LENGTH] @ y,
+                                      ((1024, 320), (320, 256))),
+    "product summed over any length": ("bfloat16", sum_over_length, lambda x, y: x[:LENGTH].T @ y[:LENGTH],
+                                       ((1024, 192), (1024, 256))),
+    "attention of any length": ("bfloat16", attention_of_any_length,
+                                lambda x: attention(*[x[:, :LENGTH]] * 3, causal=True), ((2, 1024, 64),)),
+    "layernorm of any length": ("float32", lambda x: first_rows(x).layernorm(eps=0.0), lambda x: (
+        (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True))[:LENGTH], ((1024, 96),)),
     "depthwise convolution": ("float16", lambda x, w: x.conv2d(w, padding=1, groups=64), depthwise,
                               ((8, 64, 56, 56), (64, 1, 3, 3))),
     "gather": ("float32", lambda x: x[rows_of(x)], lambda x: x[np.arange(300) * 7 % 50], ((50, 129),)),

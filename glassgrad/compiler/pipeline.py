@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph import UOp, dtypes, ops as o
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.deferred_gradient import without_detach, written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
@@ -120,8 +120,9 @@ PLAIN_LOOPS = When("under NOOPT=1, and for a device that takes plain loops",
                    lambda work: bool(settings.NOOPT or work.plain))
 FEWER_PRODUCTS = When("for a GPU, not under WINOGRAD=0 nor NOOPT=1",
                       lambda work: bool(work.limits.products_per_byte and settings.WINOGRAD and not settings.NOOPT))
-JOINING_REMAINDERS = When("for a GPU, not under NOOPT=1",
-                          lambda work: bool(work.limits.products_of(dtypes.float32) and not settings.NOOPT))
+JOINING_REMAINDERS = When("where the gradient of a window has a stride, not under NOOPT=1",
+                          lambda work: not settings.NOOPT and any(n.op is o.UNWINDOW and n.arg.stride > 1
+                                                                  for n in toposort(work.sinks)))
 ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
@@ -186,7 +187,7 @@ def separate_results(work: GraphWork) -> None:
 
 @compiler_pass(SCHEDULE, "schedule/joined_remainders.py", JOINING_REMAINDERS)
 def joined_remainders(work: GraphWork) -> None:
-    """Make one product of a transposed convolution with a stride, where zeros cost less than several launches."""
+    """Make one product of a transposed convolution with a stride, where zeros cost less than several loop nests."""
     from glassgrad.compiler.schedule.joined_remainders import with_joined_remainders
     work.sinks = with_joined_remainders(work.sinks, work.limits.products_of)
 

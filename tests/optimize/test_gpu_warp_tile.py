@@ -23,6 +23,7 @@ from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
+from glassgrad.runtime.gpu import nvrtc
 
 AMPERE = replace(GPU, features=frozenset({"sm_80"}), units=units_of({"sm_80"}))
 BF16, F16 = dtypes.bfloat16, dtypes.float16
@@ -111,3 +112,12 @@ def test_nvidias_compiler_keeps_all_in_registers(dtype: str) -> None:
     """All but a few words, where memory does not begin at multiples of 16 bytes."""
     source = make_source(large(dtype), AMPERE, "cuda")
     assert "load_u16_8(data1" in source and max(spilled_bytes(source, "sm_80")) <= 64
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_nvidias_compiler_takes_tiles_that_end_at_values(dtype: str) -> None:
+    x, w = (Tensor.zeros(*shape, dtype=dtype).contiguous().realize() for shape in ((304, 96), (96, 72)))
+    for out in (x[:Variable("n", 1, 304).bind(5)] @ w, w.T @ x[:Variable("n", 1, 304).bind(5)].T):
+        source = make_source(optimize(lower(out.schedule()[-1].ast), AMPERE), AMPERE, "cuda")
+        assert nvrtc.compile_cuda(source, "sm_80")[:4] == b"\x7fELF"

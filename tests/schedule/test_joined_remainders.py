@@ -85,3 +85,19 @@ def test_loops_of_groups_give_what_the_graph_gives(image: Shape, weights: Shape,
 def test_the_matrix_unit_stores_results_of_all_remainders(weights: Shape, stride: int, padding: int) -> None:
     sinks, leaves = strided((1, 32, 24, 24), weights, stride, padding, True, "bfloat16")
     check(sinks, leaves, lambda ast: optimize(lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER), limits=UNIT)
+
+
+@pytest.mark.parametrize(("channels", "taps", "stride", "padding"),
+                         [(3, 4, 2, 1), (5, 8, 8, 0), (2, 16, 16, 0), (21, 16, 8, 4)])
+def test_a_cpu_multiplies_few_columns_and_many_remainders_once(channels: int, taps: int, stride: int, padding: int,
+                                                               rng: np.random.Generator) -> None:
+    """Cut into remainders, 3 columns would fill 3 of 16 lanes, and a stride of 8 would leave products with zeros."""
+    x, w = (Tensor(rng.standard_normal(shape).astype("float32")).realize()
+            for shape in ((2, 24, 6, 6), (24, channels, taps, taps)))
+    out = x.conv_transpose2d(w, stride=stride, padding=padding)
+    sums = [n for item in out.schedule() for n in item.ast.toposort() if n.op is o.SUM]
+    assert [n for n in sums if n.src[0].size > 3 * x.numel() * w.numel() // 24] == []
+    torch = pytest.importorskip("torch")
+    wanted = torch.nn.functional.conv_transpose2d(*map(torch.from_numpy, (x.numpy().copy(), w.numpy().copy())),
+                                                  stride=stride, padding=padding)
+    np.testing.assert_allclose(out.numpy(), wanted, rtol=1e-4, atol=1e-4)

@@ -8,9 +8,10 @@ i = s q + r and k = s t + r all of them read the same window of g, of T = taps /
     y[s q + r] = SUM over t of g[q - t] * w[s t + r]           w is 0 past its last tap
 
 So r is one more axis of the weights: one product, with s times as many columns, whose results are stored as they lie.
-The zeros are multiplied too. That has to take less than what is saved: launches, and the pass that puts results side by
-side. An infinite g makes results NaN that have no tap there. Where there are fewer taps than remainders, the others get
-zeros instead. Knows of a device how many products it does while it stores a byte, and nothing else.
+The zeros are multiplied too. That has to take less than what is saved: nests whose few columns fill no vector, or that
+are too many to be cut apart; on a GPU launches, and the pass that puts results side by side. An infinite g makes
+results NaN that have no tap there. Where there are fewer taps than remainders, the others get zeros instead. Knows of a
+device how many products it does while it stores a byte, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
+from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_along
 from glassgrad.compiler.graph.rules.conv_input_gradient import one_tap, padded
 from glassgrad.compiler.schedule.winograd import base_of, of_axes, rewritten, summed_part
 
 LAUNCH_BYTES = 12 << 20          # that are stored while a kernel is started
 REMAINDER_LAUNCHES = 2           # of each remainder: its weights, its product
+VECTOR = 16                      # columns that are multiplied at once
+MOST_NESTS = 16                  # that remainders are cut into; with more, each nest has products with zeros as well
 Rate = Callable[[DType], int]    # products of numbers of a type that are done while a byte is stored
 
 
 def with_joined_remainders(sinks: list[UOp], rate: Rate) -> list[UOp]:
     """The sinks with transposed convolutions of a stride as one product each, where that pays."""
-    if not any(_has_stride(node) for node in toposort(sinks)):
-        return sinks
     known: dict[UOp, AxisSet] = {}       # along which axes values change
 
     def found(node: UOp) -> TransposedConvolution | None:
@@ -48,13 +49,13 @@ def with_joined_remainders(sinks: list[UOp], rate: Rate) -> list[UOp]:
 
     def joined_and_rounded(node: UOp, alone: list[bool]) -> UOp | None:
         made = found(node.src[0]) if _rounds(node) and alone == [True] else None
-        return None if made is None else made.computed(node.dtype)
+        return None if made is None else made.computed(node.dtype, rate)
 
     def joined(node: UOp, alone: list[bool]) -> UOp | None:
         if _spreads_a_sum(node):
             return node.over((node.src[0].contiguous(),))
         made = found(node)
-        return None if made is None else made.computed(node.dtype)
+        return None if made is None else made.computed(node.dtype, rate)
     for rule in (cut, rounded, joined_and_rounded, joined):
         sinks = rewritten(sinks, rule)
     return sinks
@@ -185,6 +186,7 @@ class TransposedConvolution:
     other: UOp
     axes: list[Strided]
     along: AxisSet               # the axes along which `other` changes
+    columns: int                 # numbers of `other` that are multiplied with each of the image
 
     @staticmethod
     def of(total: UOp, known: dict[UOp, AxisSet]) -> TransposedConvolution | None:
@@ -197,7 +199,8 @@ class TransposedConvolution:
             columns = along - summed - varies_along(image, known)
             if axes and columns and all(a.position not in summed | along and (a.tap in summed or a.taps == 1)
                                         for a in axes):
-                return TransposedConvolution(total, image, other, axes, along)
+                count = math.prod(other.shape[a] for a in columns)
+                return TransposedConvolution(total, image, other, axes, along, count)
         return None
 
     @property
@@ -211,22 +214,26 @@ class TransposedConvolution:
         return [*sizes, *[a.remainders for a in self.axes]]
 
     def pays(self, rate: Rate) -> bool:
-        """Whether products with zeros take less time than launches, and passes over the result, that are saved."""
+        """Whether the product takes no longer than nests for remainders, with launches and passes over the result."""
         base = base_of(self.image)
         dtype = base.src[0].dtype if base.op is o.CAST else base.dtype
         remainders = math.prod(a.stride for a in self.axes)
         passes = 2 * self.total.size * dtype.itemsize if all(a.remainders == a.stride for a in self.axes) else 0
         saved = passes + LAUNCH_BYTES * REMAINDER_LAUNCHES * (remainders - 1)
-        return math.prod(self.sizes) - self.total.src[0].size // remainders <= rate(dtype) * saved
+        in_nests = self.total.src[0].size / min(remainders, MOST_NESTS) / filled(self.columns)
+        joined = math.prod(self.sizes) / filled(self.columns * math.prod(a.remainders for a in self.axes))
+        return joined - in_nests <= rate(dtype) * saved
 
-    def computed(self, dtype: DType) -> UOp:
-        """The sums, rounded to a type."""
+    def computed(self, dtype: DType, rate: Rate) -> UOp:
+        """The sums, rounded to a type. A CPU stores them first: its vectors need columns that lie side by side."""
         image, other = self.blocks_of(), of_axes(self.other, self.along)
         for axis in self.axes:
             other = axis.weights(other)
         more = (1,) * len(self.axes)
         image = image.reshape((*image.shape, *more)).expand(self.sizes)
         out = (image * other.expand(self.sizes)).sum(self.total.arg.axes).cast(dtype)
+        if not rate(dtype):
+            out = out.contiguous()
         rank = len(self.total.shape)
         behind = {axis.position: rank + n for n, axis in enumerate(self.axes)}
         out = out.permute([b for a in range(rank) for b in ((a, behind[a]) if a in behind else (a,))])
@@ -264,6 +271,11 @@ class TransposedConvolution:
             else:
                 x = UOp(move.op, x.dtype, (x,), move.arg)
         return x
+
+
+def filled(columns: int) -> float:
+    """The share of a product's vectors that have columns."""
+    return columns / (-(-columns // VECTOR) * VECTOR)
 
 
 def _movements(x: UOp) -> tuple[list[UOp], UOp]:

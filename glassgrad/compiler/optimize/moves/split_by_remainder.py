@@ -22,8 +22,7 @@ from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.move_limit import move
-
-MOST = 16                # loop nests that a kernel is cut into: each is compiled for itself
+from glassgrad.compiler.schedule.joined_remainders import MOST_NESTS
 
 
 @move(lambda body: [body])
@@ -34,7 +33,7 @@ def residues(body: list[Statement]) -> list[list[Statement]]:
     while waiting:
         first = waiting.pop(0)
         cut = _cut(first)
-        if cut is None or len(waiting) + len(done) + len(cut) > MOST:
+        if cut is None or len(waiting) + len(done) + len(cut) > MOST_NESTS:
             done.append(first)
         else:
             waiting += cut
