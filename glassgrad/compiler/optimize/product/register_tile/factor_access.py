@@ -76,11 +76,9 @@ class FactorAccess(FlatProduct):
 
     def right_stays_near(self, vectors: int) -> bool:
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M."""
-        right = self.product.right
         if self.why_right_not_along_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
             return False
-        step = stride_along(right.src[1], self.product.k[0]) or 0
-        return fit_sets(self.depth, step * right.dtype.itemsize, 8)
+        return fit_sets(self.depth, self.right_pitch, 8)
 
     @cached_property
     def right_flows(self) -> bool:
