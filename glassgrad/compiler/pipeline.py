@@ -245,7 +245,6 @@ def optimize(work: KernelWork) -> None:
     from glassgrad.compiler.optimize.recipes import decide
     work.decisions = Decisions(work.moves)
     work.loops = decide(work.kernel, work.target, work.decisions)
-    work.decisions.finish()
 
 
 @compiler_pass(KERNEL, "optimize/recipes.py", PLAIN_LOOPS, *OPTIMIZED)

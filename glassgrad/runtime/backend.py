@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from glassgrad.base.errors import Bug, DeviceError, GlassgradError, MemoryLimitError
+from glassgrad.base.errors import Bug
 from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph.dtype import ALL, DType
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:            # a warm process does without the compiler
     from glassgrad.compiler.render.launch_info import LaunchInfo
     from glassgrad.runtime.host_memory import MemoryBlock
 
-__all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts", "Stopwatch",
-           "device_failure"]
+__all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts", "Stopwatch"]
 
 
 class DeviceRecord(NamedTuple):
@@ -283,24 +282,3 @@ class Backend:
     def description(self) -> str:
         """What it is on this machine, in one line for people."""
         return f"here: {type(self).__name__}"
-
-
-def device_failure(device: str, doing: str, error: Exception) -> Exception:
-    """What a device's own code or its driver raised, as an error that says which device failed at what, for the user's
-    line; one that says so already stays as it is.
-
-    >>> print(device_failure("MY", "copy memory in", OSError("the cable is out")).advice)
-    MY failed to copy memory in
-      given:    OSError: the cable is out
-      expected: a device that does what its contract says
-      fix:      see the exception above; glassgrad conformance MY says what works, and DEV=CPU uses another device
-    """
-    if isinstance(error, (GlassgradError, Bug)):
-        return error
-    given = f"{type(error).__name__}: {error}".rstrip(": ")
-    if isinstance(error, MemoryError):
-        return MemoryLimitError(f"{device} has no memory left", given=given, expected="memory that is free",
-                                fix="use smaller batches, or let go of tensors")
-    return DeviceError(f"{device} failed to {doing}", given=given, expected="a device that does what its contract says",
-                       fix=f"see the exception above; glassgrad conformance {device} says what works, and DEV=CPU uses "
-                           "another device")

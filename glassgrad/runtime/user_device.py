@@ -20,14 +20,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from glassgrad.base.errors import Bug, DeviceError, GlassgradError
+from glassgrad.base.errors import Bug, DeviceError, GlassgradError, MemoryLimitError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.c.single_c_function import PLAIN, plain_function, plain_launch
 from glassgrad.compiler.render.launch_info import LaunchInfo
-from glassgrad.runtime.backend import Backend, device_failure
+from glassgrad.runtime.backend import Backend
 from glassgrad.runtime.host_memory import MemoryBlock
 from glassgrad.runtime.kernel_key import cost
 from glassgrad.runtime.kernel_source import kernel_of, lines_of
@@ -45,6 +45,27 @@ class CompileError(DeviceError):
 
 class SignatureError(DeviceError, TypeError):
     """A part of a device whose method cannot be called as it will be."""
+
+
+def device_failure(device: str, doing: str, error: Exception) -> Exception:
+    """What a device's own code or its driver raised, as an error that says which device failed at what, for the user's
+    line; one that says so already stays as it is.
+
+    >>> print(device_failure("MY", "copy memory in", OSError("the cable is out")).advice)
+    MY failed to copy memory in
+      given:    OSError: the cable is out
+      expected: a device that does what its contract says
+      fix:      see the exception above; glassgrad conformance MY says what works, and DEV=CPU uses another device
+    """
+    if isinstance(error, (GlassgradError, Bug)):
+        return error
+    given = f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, MemoryError):
+        return MemoryLimitError(f"{device} has no memory left", given=given, expected="memory that is free",
+                                fix="use smaller batches, or let go of tensors")
+    return DeviceError(f"{device} failed to {doing}", given=given, expected="a device that does what its contract says",
+                       fix=f"see the exception above; glassgrad conformance {device} says what works, and DEV=CPU uses "
+                           "another device")
 
 
 class Allocator:

@@ -13,11 +13,10 @@ from loop_kernels import HOPPER
 from glassgrad import Tensor
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.loop_interpreter import run_kernel
-from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph import const, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import index
-from glassgrad.compiler.lower.loops import (AwaitCopies, Axis, Box, CopyBoxes, Kernel, Phase, Store, filled, local,
-                                            walk, zero)
+from glassgrad.compiler.lower.loops import AwaitCopies, Axis, Box, CopyBoxes, Kernel, Phase, Store, filled, local, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
@@ -390,7 +389,7 @@ def test_a_box_that_hardware_refuses_is_reported() -> None:
     memory = local("stages", dtypes.float16, 64)
     box = Box(params[1], 0, (Axis(64, 1), Axis(4, 64)), (8, 4), (index(3), index(0)), index(0))
     kernel = Kernel("copies", params, [Phase([CopyBoxes(memory, index(0), (box,)), AwaitCopies(memory, index(0), 1),
-                                              Store(params[0], index(0), zero(dtypes.float16))])], (0,))
+                                              Store(params[0], index(0), const(0, dtypes.float16))])], (0,))
     with pytest.raises(Bug, match="copies a box that does not begin at a multiple of 16 bytes"):
         run_kernel(kernel, [np.zeros(256, np.float16), np.zeros(256, np.float16)])
 

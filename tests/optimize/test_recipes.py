@@ -24,8 +24,14 @@ from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, TASK, TILE, For, Kernel, Store, task_loops, walk
 from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.contraction_tilings import of_matrices
+from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.plain import plain_loops
+from glassgrad.compiler.optimize.product.conv_tile import direct
+from glassgrad.compiler.optimize.product.dot_product_tile import taps_of_channels
+from glassgrad.compiler.optimize.product.recognize import Product, recognize
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -62,6 +68,34 @@ def matmul(x: UOp, y: UOp) -> UOp:
     left = x.reshape((*batch, m, 1, k)).expand((*batch, m, n, k))
     right = y.permute(order).reshape((*batch, 1, n, k)).expand((*batch, m, n, k))
     return (left * right).sum([len(batch) + 2]).reshape((*batch, m, n))
+
+
+def contraction_of(value: UOp) -> Product | None:
+    param = UOp(o.PARAM, FLOAT, (), Param(9, value.shape))
+    kernel = lower(UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (param, value)),)))
+    return recognize(moves.merge_all(kernel.phases[0].body))
+
+
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+@pytest.mark.parametrize("m, k, n", [(3, 5, 2), (64, 64, 64), (2, 2000, 3), (500, 17, 300)])
+def test_no_family_of_windows_takes_a_product_of_matrices(name: str, m: int, k: int, n: int) -> None:
+    """So none of them is asked."""
+    target = TARGETS[name]
+    for x, y in (((m, k), (k, n)), ((k, m), (k, n)), ((m, k), (n, k))):
+        a, b = (UOp(o.PARAM, FLOAT, (), Param(slot, shape)) for slot, shape in ((0, x), (1, y)))
+        left, right = a if x == (m, k) else a.permute((1, 0)), b if y == (k, n) else b.permute((1, 0))
+        product = contraction_of(matmul(left, right))
+        assert product is not None and of_matrices(product)
+        assert direct(product, target, Decisions()) is None and taps_of_channels(product, target, Decisions()) is None
+        assert with_zeros(product, target.lanes(4)) is None
+
+
+def test_a_convolution_of_one_channel_is_no_product_of_matrices() -> None:
+    image, weights = (UOp(o.PARAM, FLOAT, (), Param(slot, shape)) for slot, shape in ((0, (100,)), (1, (16, 7))))
+    windows = image.window(0, 7, 1, 1)
+    left = windows.reshape((1, 94, 7)).expand((16, 94, 7))
+    product = contraction_of((left * weights.reshape((16, 1, 7)).expand((16, 94, 7))).sum([2]))
+    assert product is not None and not of_matrices(product)
 
 
 sizes = st.sampled_from(SIZES)

@@ -20,7 +20,7 @@ LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_930, 104      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_800, 98      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:

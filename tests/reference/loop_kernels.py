@@ -61,7 +61,7 @@ def run_graph(sinks: Sequence[UOp], leaves: Leaves, compile_kernel: Compile,
             begin = slot.offset // slot.dtype.itemsize
             memory[i] = memory[slot.whole][begin:begin + memory[i].size]
     for item in planned.items:
-        if planned.slots[item.slots[0]].nonempty:
+        if planned.runs(item):
             run_kernel(compile_kernel(item.ast), [memory[slot] for slot in item.slots])
     return [from_storage(memory[slot].tobytes(), s.dtype).reshape(s.shape) for slot, s in zip(planned.sinks, sinks)]
 

@@ -15,9 +15,9 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.op_arguments import Param
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kernel, Phase, Store, counter, load,
-                                            register, walk, zero)
+                                            register, walk)
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds, unrolled
@@ -105,7 +105,7 @@ def long_loops(*sizes: int) -> Kernel:
     body: list[Any] = [Accumulate(total, o.ADD, load(x, counters[-1])), Store(out, counters[-1], total)]
     for k in reversed(counters):
         body = [For(k, LOOP, body)]
-    return Kernel("k", [out, x], [Phase([Assign(total, zero(dtypes.float32)), *body])], (0,))
+    return Kernel("k", [out, x], [Phase([Assign(total, const(0, dtypes.float32)), *body])], (0,))
 
 
 def test_a_driver_that_ends_long_loops_gets_fewer_rounds() -> None:

@@ -21,7 +21,7 @@ from scripts import run_script
 from glassgrad import Context, Device, FormatError, InputError, Tensor, Variable
 from glassgrad.base.settings import settings
 from glassgrad.cli import tune
-from glassgrad.compiler.optimize.product.register_tile import RegisterPlan
+from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.jit import TinyJit
 from glassgrad.runtime.search import beam, tuning_results as tuning

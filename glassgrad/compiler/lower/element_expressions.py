@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)
 from glassgrad.compiler.lower.movement import Index, flatten, source_index, under_gate
-from glassgrad.compiler.lower.one_hot_sums import one_term
+from glassgrad.compiler.lower.one_hot_sums import OneTerm, one_term
 from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.fusion import counted
@@ -181,11 +181,7 @@ class Values:
             return identity(combine, node.dtype)
         chosen = one_term(node) if source.op in (o.WHERE, o.NEG) else None
         if chosen is not None:
-            picked = yield (chosen.number, at, gate)
-            place = picked.cast(dtypes.index).maximum(0).minimum(self.size(source.shape[axes[0]] - 1))
-            value = yield (chosen.value, tuple(place if a == axes[0] else i for a, i in enumerate(at)), gate)
-            return place.eq(picked.cast(dtypes.index)).where(-value if chosen.negated else value,
-                                                             const(0, value.dtype)).cast(node.dtype)
+            return (yield from self.one_element(node, chosen, at, gate))
         depth = self.depth(at, gate)
         if self.votes is not None:
             for block in self.path[1:]:
@@ -202,6 +198,15 @@ class Values:
         body: list[Statement] = [Accumulate(total, combine, value.cast(carried))]
         self.path[depth].statements += [Assign(total, identity(combine, carried)), *self.closed(inner, LOOP, body)]
         return total.cast(node.dtype)
+
+    def one_element(self, node: UOp, chosen: OneTerm, at: Index, gate: UOp | None) -> Computation:
+        """A sum of which one term alone is not 0: that element, without a loop."""
+        [axis] = node.arg.axes
+        picked = yield (chosen.number, at, gate)
+        place = picked.cast(dtypes.index).maximum(0).minimum(self.size(node.src[0].shape[axis] - 1))
+        value = yield (chosen.value, tuple(place if a == axis else i for a, i in enumerate(at)), gate)
+        return place.eq(picked.cast(dtypes.index)).where(-value if chosen.negated else value,
+                                                         const(0, value.dtype)).cast(node.dtype)
 
     def fresh(self) -> int:
         self.names += 1

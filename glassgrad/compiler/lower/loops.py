@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, Union
 
-from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import FoldOver, Local, Range
 from glassgrad.compiler.graph.ops import Op
 
@@ -288,7 +288,3 @@ def filled(phase: Phase) -> list[UOp]:
     """The LOCALs that a phase writes, once for each statement."""
     writes = [s.memory for s in walk(phase.body) if isinstance(s, (Store, CopyBoxes))]
     return [m for m in writes if m.op is o.LOCAL]
-
-
-def zero(dtype: DType) -> UOp:
-    return const(0, dtype)

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bounds, build, divide, index, linear,
                                                     modulo, multiply, substitute_index, value_in)
 from glassgrad.compiler.lower.loops import Axis, Box, Statement, counter, load, ranges_of
-from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import packed
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import line_of, packed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
@@ -127,12 +127,6 @@ class PlacedTile:
 
     def at(self, position: UOp, k: UOp) -> UOp:
         return load(self.memory, add(self.begin, self.tile.place(position, k)))
-
-
-def line_of(unit: MatrixUnit) -> int:
-    """Elements of one line of memory that the unit reads."""
-    assert unit.lines is not None
-    return unit.lines.line_bytes // unit.left.itemsize
 
 
 def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, Extent] | None:

@@ -24,8 +24,10 @@ from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
-from glassgrad.compiler.optimize.product.recognize import Product, count, recognize, recognize_ended
-from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
+from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, recognize, recognize_ended
+from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
+from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
+from glassgrad.compiler.optimize.targets.cpu_costs import REREAD
 from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]
@@ -47,7 +49,8 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
         if on_unit is None and (phases := on_warps(product, target, decisions)) is not None:
             on_unit = phases, []
         return group_tiles(product, target, decisions) if on_unit is None else on_unit
-    phases = on_matrix_unit(product, target, decisions) or on_vectors(product, target, decisions)
+    phases = on_matrix_unit(product, target, decisions) if target.units else None
+    phases = phases or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
 
 
@@ -56,7 +59,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     if not product.n:
         return windows(product, target, decisions) or taps(product, target, decisions)
     before: Phases = []
-    if not product.stops:
+    if not product.stops and not of_matrices(product):
         in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
         if in_place is not None:
             return in_place
@@ -72,6 +75,13 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     phases = product.ended(RegisterTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases())
     pack_what_is_read(phases[:-1], product)
     return [*before, *map(few_tasks, phases)]
+
+
+def of_matrices(p: Product) -> bool:
+    """Whether both factors are matrices that lie in memory, so that neither is a window over an image."""
+    return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(p.k) == 1
+               and REREAD * footprint(factor, own + p.k) > count(own + p.k)
+               for factor, own in ((p.left, p.m), (p.right, p.n)))
 
 
 def pack_what_is_read(packing: Phases, product: Product) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Kernel, Phase, Statement, task_loops
+from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, task_loops
 from glassgrad.compiler.optimize.contraction_tilings import contraction, ended_contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
@@ -23,7 +23,7 @@ from glassgrad.compiler.optimize.plain.short_gpu_loops import in_threads
 from glassgrad.compiler.optimize.plain.transposed_copies import across_group
 from glassgrad.compiler.optimize.redundant_phases import filled_once
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.optimize.tasks_of_several_nests import is_nests, nests
+from glassgrad.compiler.optimize.tasks_of_several_nests import nests
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable
 
@@ -31,14 +31,11 @@ __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to imp
 def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None) -> Kernel:
     """The kernel with the recipe's moves applied, or the moves `given` (some kernel's `moves`; raises `Refused` where
     they do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides."""
-    decisions = Decisions(given)
-    optimized = decide(kernel, target, decisions)
-    decisions.finish()
-    return optimized
+    return decide(kernel, target, Decisions(given))
 
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
-    """`optimize`, with the decisions made through the caller's object."""
+    """`optimize`, with the decisions made through the caller's object; all that it was given must be used."""
     phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
               for body in nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
@@ -54,6 +51,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = filled_once(phases) if target.groups else phases
     phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
+    decisions.finish()
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
 
 
@@ -89,6 +87,12 @@ def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[
     across = across_group(body, target, decisions)
     short = in_threads(body, target, decisions) if across is None else [across]
     return plain(body, target, decisions) if short is None else short
+
+
+def is_nests(body: list[Statement]) -> bool:
+    """Whether tasks hold several loop nests and nothing else."""
+    _, inner = task_loops(body)
+    return len(inner) > 1 and all(isinstance(s, (For, If)) for s in inner)
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]]]:

@@ -20,16 +20,11 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
 from glassgrad.compiler.optimize.plain.reductions import transposed
 from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
-from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
+from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
+from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
-
-
-def is_nests(body: list[Statement]) -> bool:
-    """Whether tasks hold several loop nests and nothing else."""
-    _, inner = task_loops(body)
-    return len(inner) > 1 and all(isinstance(s, (For, If)) for s in inner)
 
 
 def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:

@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, For, Statement
+from glassgrad.compiler.lower.loops import Accumulate, For, Statement, ranges_of
 from glassgrad.compiler.render.launch_info import LocalLayout
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import NOTHING, SUMS, Flow, Scope, Walker
@@ -192,6 +192,18 @@ class LowLevelWalker(Walker):
         dtype = self.index_type(numbers, lanes) if op in IN_32_BITS else dtypes.int64
         x, y = self.operand(src[0], lanes, dtype), self.operand(src[1], lanes, dtype)
         return self.apply(op, dtype, x._replace(low=ix.span(src[0])[0]), y)
+
+    def sides_of_less(self, node: UOp) -> tuple[UOp, UOp] | None:
+        """x < y between indices as two others: what differs between lanes on the left, one scalar limit on the right;
+        None where nothing differs, or a side does not fit."""
+        (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
+        terms = ix.plus(left, right, -1)
+        wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a]})
+        limit = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a]})
+        if not ranges_of(wide) or not all(ix.exact(n) for n in (*node.src, wide, limit)):
+            return None
+        self.note((wide, limit))
+        return wide, limit
 
     def total(self, constant: int, terms: ix.Terms, dtype: DType) -> Value:
         """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, exact, linear, plus
+from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, linear
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
                                             For, If, Prefetch, Statement, Store, Turn, expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -68,18 +68,6 @@ class Walker:
         self.open.update(dict.fromkeys((*jammed.tasks, *jammed.units), 0))
         self.changing: dict[Any, int] = {}                # register, memory or READS -> depth of its innermost change
         self.scope = self.scopes[0]                       # where lines go now
-
-    def sides_of_less(self, node: UOp) -> tuple[UOp, UOp] | None:
-        """x < y between indices as two others: what differs between lanes on the left, one scalar limit on the right;
-        None where nothing differs, or a side does not fit."""
-        (c, left), (d, right) = linear(node.src[0]), linear(node.src[1])
-        terms = plus(left, right, -1)
-        wide = build(0, {a: k for a, k in terms.items() if self.widths[a]})
-        limit = build(d - c, {a: -k for a, k in terms.items() if not self.widths[a]})
-        if not ranges_of(wide) or not all(exact(n) for n in (*node.src, wide, limit)):
-            return None
-        self.note((wide, limit))
-        return wide, limit
 
     # -- what subclasses provide ---------------------------------------------------------------------------------
     def make(self, node: UOp) -> Any: raise NotImplementedError
@@ -173,7 +161,7 @@ class Walker:
         changes: Iterable[Any] = (*flow.writes, READS) if guard else flow.writes
         for what in changes:
             if what is not READS:
-                self._forget(around, what)
+                self.changed(what)
             undo[what] = self.changing.get(what, 0)
             self.changing[what] = scope.depth
         scope.values[READS] = (undo, range_)
@@ -191,10 +179,8 @@ class Walker:
         self.scope = self.scopes[-1]
 
     def changed(self, what: UOp) -> None:
-        """A register or memory was written: values that read it are computed anew."""
-        self._forget(self.scopes[-1], what)
-
-    def _forget(self, scope: Scope, what: Any) -> None:
+        """A register or memory is written: values that read it are computed anew."""
+        scope = self.scopes[-1]
         for key in scope.dependents.pop(what, ()):
             scope.values.pop(key, None)
 

@@ -21,8 +21,8 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
                        with its reader it reads more buffers than ...          a sum of 40 tensors, on METAL
     movement           a reduction under pad would be computed again           t.sum(1).pad(((1, 1),))
                        a sum of products that its reader repeats               (a @ b)[:, :, None] * c
-                       read by every tap of a window                           x.relu().conv2d(w, padding=1)
                        costly, and repeated many times                         t.sin()[:, :, None] * c
+    under_window       read by every tap of a window                           x.relu().conv2d(w, padding=1)
     reduction          a factor of a sum of products, with a reduction inside  x.softmax() @ v
                        a sum of products under another reduction               (a @ b).sum()
                        its rows are reduced in turn                            t.sum(1).max()
@@ -243,23 +243,8 @@ class _Plan(InlinedValues):
                 self.store(source, "a reshape mixes the rows of its reduction with the rest")
                 return NOTHING
             return inside._replace(rows=rows)
-        if node.op in (o.WINDOW, o.UNWINDOW) and inside.rows is None and self.feeds_contraction(node):
-            image = source
-            while image.op in SEEN_THROUGH and image not in self.reasons:
-                image = image.src[0]
-            if image.op is o.PAD and image not in self.reasons:
-                value = image.src[0]
-                while widens(value) or value.op in (o.RESHAPE, o.PERMUTE):
-                    value = value.src[0]                 # its readers convert it: a matrix unit reads the smaller type
-                if self.inlined[value].cost > 0:
-                    self.store(value, "read by every tap of a window")
-                return NOTHING
-        if repeats and node.op is not o.EXPAND and inside.cost * self._reads(node) > 8:
-            padded = self._image(source) if self.limits.pads_as_read else None
-            self.store(padded or source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
-            if padded is None:
-                return NOTHING
-            self.inlined[source] = inside = NOTHING._replace(cost=source.op.cost)
+        if node.op in (o.WINDOW, o.UNWINDOW):
+            inside = self.under_window(node)
         if repeats and inside.cost >= REPEATED and node.size >= 4 * source.size and \
                 not self.feeds_contraction(node) and not self.chosen_by_position(node):
             self.store(source, "costly, and repeated many times")
@@ -267,6 +252,27 @@ class _Plan(InlinedValues):
         if node.op is o.EXPAND and node.size >= FEWER * source.size:
             along = max(nontrivial(node.shape))      # repeated along the last axis, it is computed once for all of it
             return inside._replace(inputs=0, cost=inside.cost if most(source.shape[along]) > 1 else 0)
+        return inside
+
+    def under_window(self, node: UOp) -> Inlined:
+        """What is inlined in the source of a window, whose taps read it again and again: then what costs something gets
+        memory. Of the padded image of a convolution, that is the image without its padding."""
+        source = node.src[0]
+        image = source
+        while image.op in SEEN_THROUGH and image not in self.reasons:
+            image = image.src[0]
+        if image.op is o.PAD and image not in self.reasons and self.feeds_contraction(node):
+            value = image.src[0]
+            while widens(value) or value.op in (o.RESHAPE, o.PERMUTE):
+                value = value.src[0]                     # its readers convert it: a matrix unit reads the smaller type
+            if self.inlined[value].cost > 0:
+                self.store(value, "read by every tap of a window")
+            return NOTHING
+        inside = self.inlined[source]
+        if inside.cost * self._reads(node) > 8:
+            padded = self._image(source) if self.limits.pads_as_read else None
+            self.store(padded or source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
+            inside = self.inlined[source] = NOTHING if padded is None else NOTHING._replace(cost=source.op.cost)
         return inside
 
     def _image(self, node: UOp) -> UOp | None:

@@ -33,10 +33,6 @@ class Slot:
     def nbytes(self) -> int:
         return math.prod(map(most, self.shape)) * self.dtype.itemsize
 
-    @property
-    def nonempty(self) -> bool:
-        return 0 not in self.shape
-
 
 @dataclass(eq=False)
 class Item:
@@ -52,7 +48,6 @@ class Item:
         """For notebooks: the kernel's graph."""
         from glassgrad.compiler.graph.picture import graph_svg
         return graph_svg([self.ast])
-
 
 
 @dataclass(eq=False)
@@ -72,7 +67,7 @@ class Schedule:
 
     def runs(self, item: Item) -> bool:
         """Whether an item has anything to do: what has no elements needs no kernel."""
-        return self.slots[item.slots[0]].nonempty
+        return 0 not in self.slots[item.slots[0]].shape
 
 
 def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str],
@@ -183,19 +178,19 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
         slots.append(memory.slot(node, whole))
         return UOp(o.PARAM, node.dtype, (), Param(len(slots) - 1, node.shape, node.op is o.PARAM and node.arg.scalar))
 
-    for root in roots:
-        for node in _toposort_within(root, roots, memory, new):
-            if memory.holds(node, roots):
-                new[node] = leaf(node)
-                continue
-            if whole := memory.whole(node, roots):
-                new[node] = leaf(node, whole)
-                continue
-            src = tuple([new[s] for s in node.src])
-            if node.op in (o.CONTIGUOUS, o.DETACH):
-                new[node] = src[0]
-            else:
-                new[node] = node.over(src)
+    def inside(node: UOp) -> tuple[UOp, ...]:
+        """The sources of a node that the kernel computes."""
+        return () if memory.holds(node, roots) or memory.whole(node, roots) is not None else node.src
+
+    for node in toposort(roots, inside):
+        if memory.holds(node, roots):
+            new[node] = leaf(node)
+        elif whole := memory.whole(node, roots):
+            new[node] = leaf(node, whole)
+        elif node.op in (o.CONTIGUOUS, o.DETACH):
+            new[node] = new[node.src[0]]
+        else:
+            new[node] = node.over(tuple([new[s] for s in node.src]))
     stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r, shape in zip(targets, stored, shapes))
     sink = UOp(o.SINK, stored[0].dtype, stores)
     if sink.symbolic:
@@ -221,27 +216,13 @@ def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) 
     return UOp(o.SINK, sink.dtype, (*[named[s] for s in sink.src], *measures))
 
 
-def _toposort_within(root: UOp, roots: list[UOp], memory: _Memory, known: dict[UOp, UOp]) -> list[UOp]:
-    """Sources before users, stopping at what lives in memory elsewhere and at what is known already."""
-    def sources(node: UOp) -> list[UOp]:
-        if memory.holds(node, roots) or memory.whole(node, roots) is not None:
-            return []
-        return [s for s in node.src if s not in known]
-
-    return toposort([root], sources) if root not in known else []
-
-
-def describe(item: Item) -> str:
-    """One kernel's graph as text, sources first."""
-    return _listing(item.ast)
-
-
 def describe_graph(sinks: Sequence[UOp]) -> str:
     """A whole graph as text, sources first."""
-    return _listing(UOp(o.SINK, sinks[0].dtype, tuple(sinks)))
+    return describe(UOp(o.SINK, sinks[0].dtype, tuple(sinks)))
 
 
-def _listing(root: UOp) -> str:
+def describe(root: UOp) -> str:
+    """What is under a node as text, sources first."""
     order = toposort([root])
     number = {n: i for i, n in enumerate(order)}
     return "\n".join(f"{number[n]:4d} {n.op.name:<10} {n.dtype.name:<9} {str(list(n.shape)):<20} "

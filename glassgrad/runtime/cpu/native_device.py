@@ -120,11 +120,6 @@ class NativeDevice(SearchedKernels, Backend):
         from glassgrad.runtime.cpu.kernel_compiler import source
         return source(ast, self.target, self.moves(ast) or None)
 
-    def loop_tree(self, ast: UOp) -> Any:
-        """The optimized loop tree of a kernel (`Kernel`), as it was rendered."""
-        from glassgrad.runtime.kernel_source import kernel_of
-        return kernel_of(ast, self.target, moves=self.moves(ast) or None)
-
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]) -> NativePlan:
         """Launches of these programs one after another, on numbered slots of memory."""

@@ -19,7 +19,6 @@ from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect, Language
 from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, TasksByValue
@@ -204,11 +203,6 @@ class GpuDevice(SearchedKernels, Backend):
                                  expected=f"{smaller} or {rest}", where=lines_of(ast),
                                  fix=f'convert before you move it: x.to("CPU").{smaller[:-2]}().to("{self.name}"), '
                                      f'or Tensor(values, dtype="{smaller}")')
-
-    def loop_tree(self, ast: UOp) -> Kernel:
-        """A kernel's loop tree as it is rendered."""
-        from glassgrad.runtime.kernel_source import kernel_of
-        return kernel_of(ast, self.target, moves=self.moves(ast) or None)
 
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""

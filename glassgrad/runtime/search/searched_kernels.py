@@ -13,6 +13,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
 
 if TYPE_CHECKING:
+    from glassgrad.compiler.lower.loops import Kernel
     from glassgrad.runtime.search.tuning_results import Tuned
 
 __all__ = ["SearchedKernels"]
@@ -50,3 +51,8 @@ class SearchedKernels:
         """What a search found to be faster than the recipe; empty: the recipe."""
         tuned = self.tuned(ast)
         return tuned.moves if tuned is not None else ()
+
+    def loop_tree(self, ast: UOp) -> Kernel:
+        """A kernel's loop tree as it is rendered."""
+        from glassgrad.runtime.kernel_source import kernel_of  # the whole compiler
+        return kernel_of(ast, self.searched[0], moves=self.moves(ast) or None)

@@ -338,7 +338,7 @@ def edge_gate(expression: UOp, gate: UOp | None) -> UOp:
     for n in toposort([expression]):
         if n.op is o.LOAD:                        # its index may be loaded too: a gather
             at, *gates = (substitute_index(s, replace, {}) for s in n.src[1:])
-            replace[n] = UOp(o.LOAD, n.dtype, (n.src[0], at, _and(tuple(gates), gate)))
+            replace[n] = load(n.src[0], at, both(gates[0] if gates else None, gate))
     return substitute_index(expression, replace, {})
 
 
@@ -346,11 +346,6 @@ def zero_outside(value: UOp, gate: UOp | None) -> UOp:
     """The value where the gate holds, and 0 elsewhere; nothing is read there."""
     inside = edge_gate(value, gate)
     return inside if gate is None or inside.op is o.LOAD else gate.where(inside, const(0, inside.dtype))
-
-
-def _and(gates: tuple[UOp, ...], gate: UOp) -> UOp:
-    joined = both(gates[0] if gates else None, gate)
-    return const(True) if joined is None else joined
 
 
 def below(at: UOp, size: int) -> UOp | None:

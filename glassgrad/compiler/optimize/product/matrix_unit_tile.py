@@ -1,7 +1,7 @@
 """A contraction on a matrix unit. In: a product, a `Target` with units. Out: phases, or None.
 
 For factors of a type that a unit multiplies (bfloat16 into float32, bytes into int32), whatever float32 or int32 the
-loops widen them to first. As register_tile.py, with a small matrix in the place of a vector:
+loops widen them to first. As register_tile/, with a small matrix in the place of a vector:
 
     phase 1   lay the left factor out as the unit reads it    [panel of M][step of K][row][k]      unless it lies so
     phase 2   and the right one                               [panel of N][step of K][word of k][column]
@@ -34,7 +34,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 def on_matrix_unit(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases; refuses what has no unit for its types, or is too small to repay it."""
-    plan = UnitPlan.of(product.with_lanes_right(), target) if target.units and product.n and not product.stops else None
+    plan = UnitPlan.of(product.with_lanes_right(), target) if product.n and not product.stops else None
     if plan is None:
         return None
     return [*plan.before, *UnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()]

@@ -21,21 +21,16 @@ from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, l
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_placement import Flow
 
-NO_ROWS: Mapping[Statement, int] = {}
-
-
 ROW = " ; row "           # before the number of a row of the loop tree, at the end of a line that was written for it
 
 
-def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed], rows: Mapping[Statement, int] = NO_ROWS) -> str:
+def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed], rows: Mapping[Statement, int]) -> str:
     """A kernel as the text of an LLVM module with one function per phase. Where `rows` gives the numbers of statements,
     each line ends with a comment that has the number of the one it was written for."""
     declarations: dict[str, str] = {}
     places = LocalLayout(kernel)
-    functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.streamed)
+    functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.streamed, rows)
                  for p, jammed in enumerate(phases)]
-    for function in functions:
-        function.rows = rows
     texts = [function.text() for function in functions]
     notes = [NONTEMPORAL] if any(function.has_streamed for function in functions) else []
     return "\n".join([*texts, *[f"declare {d}" for d in declarations.values()], *notes, ""])
@@ -46,13 +41,13 @@ class LlvmFunction(LlvmMemory):
     counter_type = dtypes.int64
 
     def __init__(self, places: LocalLayout, target: Target, jammed: Jammed, name: str, declarations: dict[str, str],
-                 streamed: tuple[int, ...]):
+                 streamed: tuple[int, ...], rows: Mapping[Statement, int]):
         super().__init__(places, jammed, name)
         self.target, self.declarations = target, declarations
         self.matrices = Matrices(self)
         self.streamed, self.has_streamed = streamed, False
         self.labels = 0
-        self.rows = NO_ROWS
+        self.rows = rows
         self.mark = ""                                          # what a line ends with
 
     def text(self) -> str:

@@ -22,6 +22,7 @@ from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.conv_line_copies import LineAxis
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, to_neighbour
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
+from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 
 
 class Digit(NamedTuple):
@@ -196,3 +197,9 @@ def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: 
     held = register(f"{memory.arg.name}_next", memory.dtype, tuple([r for r in (rows, each, lane) if r.arg.size > 1]))
     body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]      # all are read before that
     return nested([*used, some, block], nested([rows, each], [For(lane, LANE, body)], TILE), TASK)
+
+
+def line_of(unit: MatrixUnit) -> int:
+    """Elements of one line of memory that the unit reads: the step of K."""
+    assert unit.lines is not None
+    return unit.lines.line_bytes // unit.left.itemsize

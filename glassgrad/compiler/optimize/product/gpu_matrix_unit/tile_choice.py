@@ -15,7 +15,7 @@ from glassgrad.compiler.graph.index_algebra import bounds, value_in
 from glassgrad.compiler.lower.loops import ranges_of
 from glassgrad.compiler.optimize.product.conv_line_copies import ShiftedFactor, line_rows, line_windows, shifted_rows
 from glassgrad.compiler.optimize.product.conv_window_copies import MOST_PADDED, BoxFactor, row_factors, window_factors
-from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, in_place
+from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, in_place, line_of
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.joined_channel_groups import joined_groups
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import (epilogue_operations, neighbours_stored,
                                                                             rounded_to)
@@ -97,7 +97,7 @@ class GroupUnitPlan:
 
     def with_images(self) -> GroupUnitPlan:
         """The same, with windows of an image read from the image, where a factor is that."""
-        p, line = self.product, self.line(self.units[0])
+        p, line = self.product, line_of(self.units[0])
         left, right = self.placed()
         above = None if left else self.with_windows(above=True)          # of results, channels innermost
         if above is not None:
@@ -132,7 +132,7 @@ class GroupUnitPlan:
         p, own, of = (self.product, self.left, self.product.m) if above else (self.product, self.right, self.product.n)
         other, axis = (self.right, self.n) if above else (self.left, self.m)
         plans = []
-        for found in window_factors("left" if above else "right", own, of, p.k, self.line(self.units[0])):
+        for found in window_factors("left" if above else "right", own, of, p.k, line_of(self.units[0])):
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*found.axis.parts, *axis.parts)]
             plan = replace(self, k=found.k, outer=outer, images=(found, None) if above else (None, found))
             plans.append(replace(plan, m=found.axis) if above else replace(plan, n=found.axis))
@@ -168,7 +168,7 @@ class GroupUnitPlan:
 
     def placed(self) -> list[Factor | ImageFactor | None]:
         """Both factors where copies can bring them as they lie; None where they are stored first."""
-        found = [in_place(*of, self.line(self.units[0])) for of in self.factors()]
+        found = [in_place(*of, line_of(self.units[0])) for of in self.factors()]
         unit = self.units[0]
         across = (unit.across or unit.left_words is not None, unit.across)
         readable = [f if f is not None and (f.along_k or may) else None for f, may in zip(found, across)]
@@ -202,7 +202,7 @@ class GroupUnitPlan:
         rows, columns = c.rows * unit.rows, unit.columns
         tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
                    and c.stages <= self.stages(c.rows, unit, n))
-        steps = -(-self.k.size // (self.line(unit) * c.k_parts))
+        steps = -(-self.k.size // (line_of(unit) * c.k_parts))
         tiles = self.tiles(c.rows, unit) * c.k_parts
         joined = gpu.unit_join_time(tiles * tile[0] * tile[1]) if c.k_parts > 1 else 0.0
         processors = self.target.few_tasks // 2
@@ -232,7 +232,7 @@ class GroupUnitPlan:
     def parts(self, groups: int, unit: MatrixUnit) -> int:
         """Parts of K, each of as many steps, where tiles alone would leave most processors idle. Steps past the end of
         K add zeros."""
-        steps, processors = -(-self.k.size // self.line(unit)), self.target.few_tasks // 2
+        steps, processors = -(-self.k.size // line_of(unit)), self.target.few_tasks // 2
         most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART, gpu.MOST_PARTS)
         if most < gpu.UNIT_PARTS or self.ends:
             return 1
@@ -241,7 +241,7 @@ class GroupUnitPlan:
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
         """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
-        line, limit = self.line(unit), gpu.SHARED_BYTES // at_once
+        line, limit = line_of(unit), gpu.SHARED_BYTES // at_once
         stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
         sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
         steps = -(-self.k.size // line)
@@ -261,7 +261,7 @@ class GroupUnitPlan:
         return self.target.few_tasks // 2 * (2 if bytes_ <= gpu.SHARED_BYTES // 2 else 1)
 
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
-        line, stages = self.line(unit), self.stages(groups, unit, at_once)
+        line, stages = line_of(unit), self.stages(groups, unit, at_once)
         left, right = ("shared" if factor else "packed" for factor in self.placed())
         return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line,
                       k_parts=self.parts(groups, unit), stages=stages)
@@ -272,12 +272,6 @@ class GroupUnitPlan:
     def unit(self, c: Tiling) -> MatrixUnit:
         return next(u for u in self.units if u.name == c.unit)
 
-    @staticmethod
-    def line(unit: MatrixUnit) -> int:
-        """Elements of one line of memory that the unit reads: the step of K."""
-        assert unit.lines is not None
-        return unit.lines.line_bytes // unit.left.itemsize
-
     def refuses(self, c: Tiling) -> str | None:
         """Why this product cannot be cut so."""
         if c.unit not in [u.name for u in self.units]:
@@ -286,7 +280,7 @@ class GroupUnitPlan:
         if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
             return "no tile has so many matrices of the unit's rows"
         most = gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)
-        if not min(2, -(-self.k.size // self.line(unit))) <= c.stages <= most:
+        if not min(2, -(-self.k.size // line_of(unit))) <= c.stages <= most:
             return "stages do not fit the memory of a group, or are more than the steps of K"
         if self.ends and (c.cluster > 1 or c.stay or c.k_parts > 1):
             return "tiles that end at values are a group each, alone"

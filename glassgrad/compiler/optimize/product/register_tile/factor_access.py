@@ -1,0 +1,108 @@
+"""Where register tiles read their factors. In: a product on flat axes, and a processor. Out: packed, near or in place.
+
+A factor is copied into panels before the product (packed), or each task copies the panels it uses (near), or tiles read
+it where it lies (in place). Chooses nothing: it says what can be done, and what a cache holds.
+
+    a @ b, 384 x 384, float32         left_must_be_packed: None (rows of `a` lie along k)
+                                      must_pack_together: None (24 panels of `b`, enough for a task each)
+    a.exp() @ b                       left_must_be_packed: it is computed, not read
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from glassgrad.compiler.lower.loops import ranges_of
+from glassgrad.compiler.optimize.product.recognize import FlatProduct, count, fit_sets, stride_along
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
+
+
+@dataclass
+class FactorAccess(FlatProduct):
+    """A product on flat axes: what its factors and their panels take, and where they can be read."""
+
+    @cached_property
+    def itemsize(self) -> int:
+        return self.product.total.dtype.itemsize
+
+    @cached_property
+    def lanes(self) -> int:
+        return self.target.lanes(self.itemsize)
+
+    def panels(self, rows: int, vectors: int, lanes: int = 0) -> tuple[int, int]:
+        """How many panels of M and N such tiles make."""
+        return -(-self.m.size // rows), -(-self.n.size // (vectors * (lanes or self.lanes)))
+
+    # -- sizes -----------------------------------------------------------------------------------------------
+    @cached_property
+    def left_bytes(self) -> int:
+        return self.m.size * self.depth * self.product.left.dtype.itemsize
+
+    @cached_property
+    def right_bytes(self) -> int:
+        copies = count(r for r in self.outer if r in ranges_of(self.product.right))
+        return copies * self.depth * self.n.size * self.product.right.dtype.itemsize
+
+    def panel_bytes(self, vectors: int) -> int:
+        return vectors * self.lanes * self.depth * self.product.right.dtype.itemsize
+
+    @cached_property
+    def right_pitch(self) -> int:
+        """Bytes from row to row of a right factor that can be read in place."""
+        right = self.product.right
+        return abs(stride_along(right.src[1], self.product.k[0]) or 0) * right.dtype.itemsize
+
+    # -- packed, or in place ---------------------------------------------------------------------------------
+    def left_must_be_packed(self, rows: int) -> str | None:
+        """Why the left factor must be packed; None where it can be read in place, along k or, where K is short, along
+        M."""
+        if self.product.left.dtype is not self.product.total.dtype or self.n.pitch:
+            return "the left factor is not read as it is"
+        return None if self.left_along_m else self.why_left_not_along_k(rows)
+
+    def must_pack_together(self, rows: int, vectors: int) -> str | None:
+        """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a
+        phase, and reading what another core has just written. The left factor, which every task reads, is fetched
+        ahead from wherever it is."""
+        if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
+            return "the right factor is packed for several tasks"
+        tasks = self.panels(rows, vectors)[1] * max(1, self.m.size // cpu.NEAR_ROWS) * self.around
+        if tasks < min(cpu.LEAST_TASKS, max(2, self.work / cpu.NEAR_WORK)):
+            return "there are too few panels and rows for a task each"
+        if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
+            return "a panel of the right factor does not stay in the second-level cache"
+        return None
+
+    def right_stays_near(self, vectors: int) -> bool:
+        """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M."""
+        if self.why_right_not_along_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
+            return False
+        return fit_sets(self.depth, self.right_pitch, 8)
+
+    @cached_property
+    def right_flows(self) -> bool:
+        """Whether the right factor, read in place, comes as fast as if it were packed: both factors lie in the
+        second-level cache, no vector crosses a line, and rows are short and few; more so where caches are large."""
+        pitch = self.right_pitch
+        in_cache = 2 * max(self.left_bytes, self.right_bytes) <= self.target.l2_bytes
+        longest = cpu.FLOW_PITCH * self.target.l1_bytes * self.target.l2_bytes // cpu.FLOW_CACHES
+        return in_cache and pitch <= longest and self.right_bytes <= cpu.FLOW_ROWS * longest and \
+            pitch % self.target.vector_bytes == 0
+
+    @cached_property
+    def stream_k(self) -> int:
+        """How many rows of the right factor a block has where it streams: lines that lie pages apart share sets, so
+        one line of each row of two blocks takes a quarter of those sets of the second-level cache."""
+        return self.target.l2_bytes // (8 * cpu.PAGE)
+
+    @cached_property
+    def right_streams(self) -> bool:
+        """Whether the right factor is read once, where it lies, in short blocks of K: while all rows are multiplied
+        with one, the next one comes from far away. The sums go to memory after each block, which costs less than
+        packing where rows are few. With the rows of one tile nothing is read twice, but lines that follow one another
+        come faster than those of a narrow panel."""
+        if self.why_right_not_along_n() is not None or self.product.stops or self.product.k_stop is not None:
+            return False
+        far = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
+        return far and self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k

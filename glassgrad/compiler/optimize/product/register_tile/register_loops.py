@@ -1,0 +1,227 @@
+"""The loops of a register tile. In: a `RegisterPlan` and the `Tiling` chosen of it. Out: the phases of the product.
+
+    phase 1   pack the left factor into panels  [panel of M][K][rows of the tile]     (any view, mask, cast or
+    phase 2   pack the right factor likewise    [panel of N][K][columns of the tile]   prologue is absorbed here)
+    phase 3   TASK blocks of M and N: for panels of N: for panels of M: a register tile:
+
+        TILE mi in rows: TILE ni in vectors: LANE l in lanes:
+          total[mi, ni, l] = 0
+          for k: total[mi, ni, l] += left[panel of M, k, mi] * right[panel of N, k, ni * lanes + l]
+          out[..] = epilogue(total[mi, ni, l])
+
+The first two are left out where a factor is read in place, and the second where each task packs the panels it uses
+(right=near), as in large products: tasks then share only the packed left factor.
+
+A register tile reads both panels from end to end, so every line and page that is touched is used whole. Edges are
+packed as zeros, or the last tile begins early; what is past an edge, or done twice, is dropped at the store.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.uop import UOp, const, identity
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
+                                            counter, load, local, register)
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.product.packing import PackedFactor
+from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
+from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
+
+ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
+STEPS_AHEAD = 48         # of K: how early the left factor is fetched where a task goes through all of it, packed
+SHORT_LOOP = 9           # taps of a window that are written out
+
+
+def positions(panel: UOp, width: int, inside: UOp, size: int, early: bool) -> tuple[UOp, UOp, UOp | None]:
+    """Where a panel of an axis begins, the position of each element in it, and whether that one is stored (None: all).
+
+    Where panels of `width` do not divide the axis, the last one may begin `early`, so that it ends with the axis: every
+    read is a whole vector then, and what the panel before it stores is not stored again. Else it goes past the end.
+    """
+    begin = multiply(panel, width)
+    if size % width == 0:
+        return begin, add(begin, inside), None
+    if not early:
+        return begin, add(begin, inside), moves.below(add(begin, inside), size)
+    sooner = begin.minimum(size - width)
+    return sooner, add(sooner, inside), less(begin, add(add(sooner, inside), index(1)))
+
+
+class RegisterTile(PanelBlocks):
+    """A product cut as chosen: a register tile of rows x (vectors x lanes), panels of tiles, blocks of panels."""
+
+    def __init__(self, plan: RegisterPlan, c: Tiling):
+        super().__init__(*plan.panels(c.rows, c.vectors, c.lanes), c.block_m, c.block_n)
+        self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
+        self.depth, self.work, self.left_along_m, self.choice = plan.depth, plan.work, plan.left_along_m, c
+        self.rows, self.vectors, self.lanes, self.columns = c.rows, c.vectors, c.lanes, c.vectors * c.lanes
+        self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
+        self.row, self.over, self.lane = counter("mi", c.rows), counter("ni", c.vectors), counter("l", c.lanes)
+        self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
+        wide = tuple(r for r in (self.row, self.over, self.lane) if r.arg.size > 1)
+        p, near = self.product, c.right == "near"
+        self.total = register(p.total.arg, p.total.dtype, wide)
+        self.cleared = Assign(self.total, identity(o.ADD, self.total.dtype))
+        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m)
+        self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
+                                  self.block_n if near else self.panels_n, self.task_n if near else None)
+        self.right_panel = one(self.in_n) if near else self.panel_n
+        early = self.right_in_place and self.n.size >= self.columns
+        _, self.at_m, self.gate_m = positions(self.panel_m, self.rows, one(self.row), self.m.size, self.left_in_place)
+        self.begin_n, self.at_n, self.gate_n = positions(self.panel_n, self.columns, self.column, self.n.size, early)
+        self.read_gate = None if early else self.gate_n
+
+    # -- phases ----------------------------------------------------------------------------------------------
+    def phases(self) -> list[list[Statement]]:
+        most = moves.PHASE_TASKS if not self.product.stops else self.work     # a loop with its own end stays one loop
+        packed = [] if self.left_in_place else [self.left.pack(self.lanes, most)]
+        if not self.n.pitch and self.choice.right == "packed":
+            packed.append(self.right.pack(self.lanes, most))
+        if self.n.pitch:
+            body = self.finished([self.cleared, *self.over_image()])
+        elif not self.choice.k_block:
+            k = counter("k", self.depth)
+            products = For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)
+            body = self.finished([self.cleared, products])
+        else:
+            body = self.in_blocks_of_k()
+        if self.choice.right == "near":
+            body = [*self.right.pack(self.lanes), *body]
+        return [*packed, self.as_tasks(self.outer, body, self.work >= cpu.LIMITS["contract"].task_work, most)]
+
+    def step(self, k: UOp) -> Statement:
+        """One step of K for the whole tile."""
+        if self.left_in_place:
+            a = self.left_at(self.at_m, k)
+        else:
+            a = load(self.left.memory, self.left.place(self.panel_m, k, one(self.row)))
+        if self.right_in_place:
+            b = moves.edge_gate(self.right_at(self.at_n, k), self.read_gate)
+        else:
+            b = load(self.right.memory, self.right.place(self.right_panel, k, self.column))
+        return Accumulate(self.total, o.ADD, a * b)
+
+    def right_at(self, n: UOp, k: UOp) -> UOp:
+        return substitute_index(self.product.right, {**self.n.apart(n), self.product.k[0]: k}, {})
+
+    def left_at(self, m: UOp, k: UOp) -> UOp:
+        return substitute_index(self.product.left, {**self.m.apart(m), self.product.k[0]: k}, {})
+
+    def ahead(self, k: UOp) -> list[Statement]:
+        """What is fetched early, at every step of K. The first case that applies:
+
+        case                                      what is prefetched                      how early
+        right near, left in place along k         a line of one of the left's next rows   a panel of M
+        right near, left packed                   a line of the left panel                STEPS_AHEAD steps of K
+        right in place                            this panel's row of the right factor    ROWS_AHEAD steps of K
+        """
+        if not self.choice.ahead:
+            return []
+        near = self.choice.right == "near"
+        if self.left_in_place and not self.left_along_m and near and self.block_m > 1:
+            spot = modulo(k, cpu.CACHE_LINE // self.product.left.dtype.itemsize)
+            soon = self.left_at(add(multiply(add(self.panel_m, index(1)), self.rows), spot), add(k, multiply(spot, -1)))
+            return [Prefetch(soon.src[0], soon.src[1])]
+        if near and not self.left_in_place:
+            return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
+        if self.right_in_place:
+            step = max(self.lanes, cpu.CACHE_LINE // self.product.right.dtype.itemsize)
+            reads = [self.right_at(add(self.begin_n, index(n)), add(k, index(ROWS_AHEAD)))
+                     for n in range(0, self.columns, step)]
+            return [Prefetch(read.src[0], read.src[1]) for read in reads]
+        return []
+
+    def next_block(self, passes: UOp, inner: UOp) -> list[Statement]:
+        """Lines of the next block of K of a right factor that is read in place; after the last one, of the first block
+        of the panels that come next. Each panel of M fetches another line of a row."""
+        if not self.choice.ahead:
+            return []
+        after = add(passes, index(1))
+        k = add(multiply(modulo(after, passes.arg.size), inner.arg.size * self.choice.k_blocks), inner)
+        first = add(self.begin_n, multiply(divide(after, passes.arg.size), self.columns * self.block_n))
+        together = min(self.block_m, self.vectors)
+        lines = [add(modulo(one(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
+        reads = [self.right_at(add(first, multiply(line, self.lanes)), k) for line in lines]
+        return [Prefetch(read.src[0], read.src[1]) for read in reads]
+
+    def over_image(self) -> list[Statement]:
+        """Windows of an image: every tap is a vector read from the image itself, at a constant distance."""
+        a = load(self.left.memory, self.left.place(self.panel_m, flat_index(self.product.k), one(self.row)))
+        b = moves.edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.gate_n)
+        body: list[Statement] = [Accumulate(self.total, o.ADD, a * b)]
+        count = 1
+        for r in reversed(self.product.k):
+            count *= r.arg.size
+            if count <= SHORT_LOOP and len(self.product.k) > 1:
+                body = [s for i in range(r.arg.size) for s in moves.rebuild(body, {r: index(i)})]
+            else:
+                body = [For(r, LOOP, body)]
+        return body
+
+    def in_blocks_of_k(self) -> list[Statement]:
+        """Long sums: no register adds more than `k_block` products before its tile is added to LOCAL memory.
+
+        Where K is so long that panels would not stay in a cache, all tiles of the task add up some blocks of K before
+        the next ones, and their sums stay in LOCAL memory in between.
+        """
+        size, at_once = self.choice.k_block, self.choice.k_blocks
+        count = -(-self.depth // size)
+        whole = at_once >= count
+        passes, block = counter("kp", -(-count // at_once)), counter("kb", min(at_once, count))
+        inner = counter("k", size)
+        number = add(multiply(one(passes), at_once), one(block))
+        k = add(multiply(number, size), inner)
+        tiles = 1 if whole else self.block_m * self.block_n
+        memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
+        at = self.in_tile(index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m)))
+        end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
+        stop = None if end is None else add(end, multiply(number, -size))
+        last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
+        clear: list[Statement] = [Store(memory, at, const(0, self.total.dtype))]
+        ahead = self.ahead(k) if whole or not self.right_in_place else self.next_block(passes, inner)
+        part: list[Statement] = [self.cleared, For(inner, LOOP, [*ahead, self.step(k)], stop),
+                                 Store(memory, at, self.total, o.ADD)]
+        if block.arg.size > 1:
+            part = [For(block, LOOP, part, last)]
+        clear, part = self.tile(clear), self.tile(part)
+        finish = self.tile(self.epilogue(load(memory, at)), LOOP if self.long_epilogue else TILE)
+        if whole:
+            return self.panels([*clear, *part, *finish])
+        return [*self.panels(clear), For(passes, LOOP, self.panels(part)), *self.panels(finish)]
+
+    def panels(self, body: list[Statement]) -> list[Statement]:
+        """For all tiles of a task: panels of N outside, so that one of them serves every panel of M."""
+        return self.over_n(self.over_m(body))
+
+    def tile(self, body: list[Statement], rows: str = TILE) -> list[Statement]:
+        """For all elements of a tile; its rows are written out, or a loop."""
+        return nested([self.row], nested([self.over], nested([self.lane], body, LANE), TILE), rows)
+
+    def in_tile(self, tile: UOp) -> UOp:
+        """Where an element lies in LOCAL memory that holds whole tiles."""
+        return add(multiply(add(multiply(tile, self.rows), one(self.row)), self.columns), self.column)
+
+    @cached_property
+    def long_epilogue(self) -> bool:
+        """Whether the epilogue computes so much that it is not written out for each row of a tile."""
+        stored = [s.value for s in self.product.epilogue if isinstance(s, Store)]
+        return self.rows > 1 and sum(n.op in o.ELEMENTWISE for n in toposort(stored)) >= cpu.LONG_EPILOGUE
+
+    def finished(self, sums: list[Statement]) -> list[Statement]:
+        """For all tiles of a task: the sums, then the epilogue. A long one takes them from LOCAL memory, row by row."""
+        if not self.long_epilogue:
+            return self.panels(self.tile([*sums, *self.epilogue(self.total)]))
+        memory = local("tile", self.total.dtype, self.rows * self.columns)
+        at = self.in_tile(index(0))
+        stored = self.tile([*sums, Store(memory, at, self.total)])
+        return self.panels([*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)])
+
+    def epilogue(self, result: UOp) -> list[Statement]:
+        """What is stored of a finished tile; nothing past the edges."""
+        gate = both(self.gate_m, both(self.gate_n, self.n.gate(self.at_n)))
+        return self.product.stores(result, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
