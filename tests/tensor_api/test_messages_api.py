@@ -87,9 +87,9 @@ interpolate cannot smooth here
   fix:      leave antialias out"""),
     'there is no such padding': (lambda: F.conv1d(Tensor.ones(1, 1, 5), Tensor.ones(1, 1, 3), padding="half"), """\
 there is no such padding
-  given:    padding='half' with stride=1
-  expected: "valid", or "same" with a stride of 1, or numbers
-  fix:      write padding=1, for example"""),
+  given:    padding='half'
+  expected: a number, "same" or "valid"
+  fix:      check the spelling"""),
     'Empty has nothing to call': (lambda: Empty()(X), """\
 Empty has nothing to call
   given:    a Module without a forward

@@ -10,7 +10,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import with_fixed
-from glassgrad.tensor.formulas.neural.convolution import Windows
+from glassgrad.tensor.formulas.neural.convolution import Windows, each
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
@@ -52,20 +52,23 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 # -- convolutions --------------------------------------------------------------------------------------------
-def _padding(padding: Any, weight: Tensor, stride: Any, dilation: Any) -> Any:
-    """PyTorch's words for paddings: "valid" is none, "same" keeps the size (its odd element goes to the end)."""
+def padding_in_numbers(padding: Any, kernel: Sequence[int], stride: Sizes, dilation: Sizes) -> Any:
+    """PyTorch's words for padding as numbers, from the last axis backward; numbers as they are.
+
+    >>> padding_in_numbers("same", (3, 4), 1, 1)
+    (1, 2, 1, 1)
+    """
     if not isinstance(padding, str):
         return padding
-    if padding == "valid":
-        return 0
-    if padding != "same" or any(n != 1 for n in (stride if isinstance(stride, (tuple, list)) else (stride,))):
-        raise InputError("there is no such padding", given=f"padding={padding!r} with stride={stride!r}",
-                         expected='"valid", or "same" with a stride of 1, or numbers',
-                         fix="write padding=1, for example")
-    space = weight.shape[2:]
-    apart = dilation if isinstance(dilation, (tuple, list)) else (dilation,) * len(space)
-    total = [d * (k - 1) for d, k in zip(apart, space)]
-    return [side for t in reversed(total) for side in (t // 2, t - t // 2)]
+    if padding not in ("same", "valid"):
+        raise InputError("there is no such padding", given=f"padding={padding!r}",
+                         expected='a number, "same" or "valid"', fix="check the spelling")
+    strides, apart = each(stride, len(kernel), "stride"), each(dilation, len(kernel), "dilation")
+    if padding == "same" and set(strides) != {1}:
+        raise InputError('padding="same" keeps the size only without strides', given=f"stride={strides}",
+                         expected="stride=1", fix="write the padding as a number")
+    totals = [d * (k - 1) if padding == "same" else 0 for d, k in zip(apart, kernel)]
+    return tuple(side for total in reversed(totals) for side in (total // 2, total - total // 2))
 
 
 def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
@@ -77,7 +80,8 @@ def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1,
     """
     single = input.ndim == weight.ndim - 1
     x = input.unsqueeze(0) if single else input
-    found = x.conv2d(weight, bias, groups, stride, dilation, _padding(padding, weight, stride, dilation))
+    pads = padding_in_numbers(padding, weight.shape[2:], stride, dilation)
+    found = x.conv2d(weight, bias, groups, stride, dilation, pads)
     return found.squeeze(0) if single else found
 
 
@@ -196,8 +200,8 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
                 antialias: bool = False) -> Tensor:
     """Space resized."""
     if recompute_scale_factor and scale_factor is not None:       # places are counted by the size, not the factor
-        each = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
-        size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], each)), None
+        factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
+        size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], factors)), None
     return input.interpolate(size, mode, bool(align_corners), scale_factor, antialias)
 
 

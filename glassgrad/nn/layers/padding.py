@@ -28,8 +28,8 @@ def _sizes(layer: Layer, padding: int | Sequence[int]) -> tuple[int, ...]:
 
 class _Pad(Layer):
     """Padding over the last `rank` axes, of zeros or of values of the input."""
-    shows = ("padding",)
-    mode = "constant"
+    shows: tuple[str, ...] = ("padding",)
+    mode, value = "constant", 0.0
 
     def __init__(self, padding: int | Sequence[int]):
         self.padding = _sizes(self, padding)
@@ -37,20 +37,16 @@ class _Pad(Layer):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < self.rank or self.mode != "constant":
             self._check_space(x)
-        return x.pad(self.padding, mode=self.mode)
+        return x.pad(self.padding, self.mode, self.value)
 
 
-class _ConstantPad(Layer):
+class _ConstantPad(_Pad):
     """Padding over the last `rank` axes with a value."""
     shows = ("padding", "value")
 
     def __init__(self, padding: int | Sequence[int], value: float):
-        self.padding, self.value = _sizes(self, padding), value
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < self.rank:
-            self._check_space(x)
-        return x.pad(self.padding, value=self.value)
+        super().__init__(padding)
+        self.value = value
 
 
 class ConstantPad1d(_ConstantPad, rank=1):
