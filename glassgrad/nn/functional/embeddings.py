@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 from glassgrad.base.errors import InputError
+from glassgrad.nn.functional.fixed_arguments import public_functions
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.tensor.autograd.function import custom_gradient
 from glassgrad.tensor.autograd.gradient_leaves import still_a_leaf
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["embedding", "embedding_bag"]
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
@@ -114,3 +113,5 @@ def _how_often(index: Tensor, weight: Tensor) -> Tensor:
 @custom_gradient(lambda g, y, rows, times: (g / times, None))
 def _shared_out(rows: Tensor, times: Tensor) -> Tensor:
     return rows
+
+__all__ = public_functions(globals())

@@ -9,16 +9,9 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
-from glassgrad.nn.functional.fixed_arguments import with_fixed
-from glassgrad.tensor.formulas.neural.convolution import Windows, each
+from glassgrad.nn.functional.fixed_arguments import public_functions, with_fixed
+from glassgrad.tensor.formulas.neural.convolution import Windows, padding_in_numbers
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
-           "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold",
-           "grid_sample", "group_norm", "instance_norm", "interpolate", "layer_norm", "linear", "local_response_norm",
-           "normalize", "one_hot", "pad", "pdist", "pixel_shuffle", "pixel_unshuffle", "rms_norm",
-           "scaled_dot_product_attention", "unfold", "upsample", "upsample_bilinear",
-           "upsample_nearest"]
 
 Sizes = int | Sequence[int]
 Maybe = Tensor | None
@@ -52,25 +45,6 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 # -- convolutions --------------------------------------------------------------------------------------------
-def padding_in_numbers(padding: Any, kernel: Sequence[int], stride: Sizes, dilation: Sizes) -> Any:
-    """PyTorch's words for padding as numbers, from the last axis backward; numbers as they are.
-
-    >>> padding_in_numbers("same", (3, 4), 1, 1)
-    (1, 2, 1, 1)
-    """
-    if not isinstance(padding, str):
-        return padding
-    if padding not in ("same", "valid"):
-        raise InputError("there is no such padding", given=f"padding={padding!r}",
-                         expected='a number, "same" or "valid"', fix="check the spelling")
-    strides, apart = each(stride, len(kernel), "stride"), each(dilation, len(kernel), "dilation")
-    if padding == "same" and set(strides) != {1}:
-        raise InputError('padding="same" keeps the size only without strides', given=f"stride={strides}",
-                         expected="stride=1", fix="write the padding as a number")
-    totals = [d * (k - 1) if padding == "same" else 0 for d, k in zip(apart, kernel)]
-    return tuple(side for total in reversed(totals) for side in (total // 2, total - total // 2))
-
-
 def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
            groups: int = 1) -> Tensor:
     """A convolution of (batch, channels, height, width), or without the batch, by (out, in / groups, ...).
@@ -262,3 +236,5 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distance of every pair of rows, each pair once."""
     first, second = Tensor.triu_indices(input.shape[0], input.shape[0], 1)
     return (input[first] - input[second]).norm(p, -1)
+
+__all__ = public_functions(globals())

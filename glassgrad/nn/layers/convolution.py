@@ -14,7 +14,7 @@ from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform
 from glassgrad.tensor import checks
-from glassgrad.tensor.formulas.neural.convolution import each
+from glassgrad.tensor.formulas.neural.convolution import each, padding_in_numbers
 from glassgrad.tensor.tensor import Tensor
 
 Sizes = int | tuple[int, ...]
@@ -71,7 +71,7 @@ class _Convolution(_ChannelWindows, Layer):
     def _pads(self, padding: Sizes | str) -> tuple[int, ...]:
         """Padding as (left, right, top, bottom, ...) from the last axis backward."""
         if isinstance(padding, str):
-            pads: tuple[int, ...] = F.padding_in_numbers(padding, self.kernel_size, self.stride, self.dilation)
+            pads: tuple[int, ...] = padding_in_numbers(padding, self.kernel_size, self.stride, self.dilation)
             return pads
         if not isinstance(padding, int) and len(padding) == 2 * self.rank and self.rank > 1:
             return tuple(padding)
