@@ -219,23 +219,25 @@ def scatter(base: UOp, target: UOp, value: UOp, mode: str) -> UOp:
     return UOp(o.SCATTER, base.dtype, src, Scatter(mode)).reshape(base.shape)
 
 
+_SCATTERS = {"set": "set", "sum": "add", "amax": "max"}      # what SCATTER itself does
+
+
 def scatter_reduce(x: UOp, axis: int, index: UOp, target: UOp, value: UOp, how: str, include_self: bool) -> UOp:
-    """The sum, prod, mean, amax or amin of everything written to an element, and of x itself (`include_self`)."""
+    """The sum, prod, mean, amax or amin of everything written to an element, and of x itself (`include_self`); "set"
+    is what was written last."""
     dtype, base = x.dtype, x
     if not include_self:
         touched = scatter(full(x.shape, False, dtypes.bool), target, full(target.shape, True, dtypes.bool), "set")
         start = {"sum": 0, "mean": 0, "prod": 1, "amax": dtype.min, "amin": dtype.max}[how]
         base = touched.where(const(start, dtype), base)
-    if how == "amax":
-        return scatter(base, target, value, "max")
+    if how in _SCATTERS:
+        return scatter(base, target, value, _SCATTERS[how])
     if how == "amin":
         opposite = UOp.__neg__ if dtype.kind == "f" else UOp.logical_not     # ~x: no overflow at the smallest
         return opposite(scatter(opposite(base), target, opposite(value), "max"))
     if how == "prod":
         return base * product_at(x.shape, axis, index, target, value)
     total = scatter(base, target, value, "add")
-    if how == "sum":
-        return total
     count = scatter(full(x.shape, int(include_self), dtype), target, full(target.shape, 1, dtype), "add")
     count = count.maximum(const(1, dtype))
     return total / count if dtype.kind == "f" else total // count

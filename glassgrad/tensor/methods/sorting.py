@@ -250,15 +250,8 @@ class SortingMixin(TensorBase):
         [[1, 3], [1, 2]]
         """
         of_kind("bool", "unique", sorted=sorted, return_inverse=return_inverse, return_counts=return_counts)
-        count = self.numel()
-        if not count:
-            nothing = full((0,), 0, dtypes.int32)
-            return self._wanted_of((self.uop.reshape((0,)), nothing, nothing), return_inverse, return_counts)
-        values, indices = map(self._stored, sort(flatten(self.uop), 0))
-        heads, group, counts = self._runs(values)
-        inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), indices, group), Scatter("permute"))
-        found = take(values, 0, heads), inverse.reshape(self.shape), counts
-        return self._wanted_of(found, return_inverse, return_counts)
+        values, order = map(self._stored, sort(flatten(self.uop), 0))
+        return self._runs(values, order, return_inverse, return_counts)
 
     def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
         """The values without those equal to the one before; with `return_inverse` also where each element went, with
@@ -268,24 +261,21 @@ class SortingMixin(TensorBase):
         [1, 2, 1]
         """
         of_kind("bool", "unique_consecutive", return_inverse=return_inverse, return_counts=return_counts)
-        x = flatten(self.uop)
-        if not self.numel():
-            nothing = x.cast(dtypes.int32)
-            return self._wanted_of((x, nothing.reshape(self.shape), nothing), return_inverse, return_counts)
-        heads, group, counts = self._runs(x)
-        return self._wanted_of((take(x, 0, heads), group.reshape(self.shape), counts), return_inverse, return_counts)
+        return self._runs(flatten(self.uop), None, return_inverse, return_counts)
 
-    def _runs(self, x: UOp) -> tuple[UOp, UOp, UOp]:
-        """Runs of equal values in a vector: where each begins, to which each element belongs, how long each is."""
+    def _runs(self, x: UOp, order: UOp | None, with_inverse: bool, with_counts: bool) -> Any:
+        """The value of each run of equal ones in a vector, which may be this tensor's elements in another order; to
+        which run each element belongs; how long each is."""
         count = x.shape[0]
-        first = full((1,), True, dtypes.bool)
+        first = full((min(count, 1),), True, dtypes.bool)
         changes = self._stored(cat([first, part(x, 0, 1, count).ne(part(x, 0, 0, count - 1))]) if count > 1 else first)
         heads = self._stored(self._true_indices(changes, None, "unique"))
-        ends = cat([part(heads, 0, 1, heads.shape[0]), full((1,), count, dtypes.int32)])
-        return heads, running_total(o.ADD, changes.cast(dtypes.int32), 0) - 1, ends - heads
-
-    def _wanted_of(self, found: tuple[UOp, UOp, UOp], inverse: bool, counts: bool) -> Any:
-        chosen = [self._with(node) for node, wanted in zip(found, (True, inverse, counts)) if wanted]
+        ends = cat([part(heads, 0, 1, heads.shape[0]), full((1,), count, dtypes.int32)]) if count else heads
+        group = running_total(o.ADD, changes.cast(dtypes.int32), 0) - 1
+        if order is not None:
+            group = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), order, group), Scatter("permute"))
+        found = take(x, 0, heads) if count else x, group.reshape(self.shape), ends - heads
+        chosen = [self._with(node) for node, wanted in zip(found, (True, with_inverse, with_counts)) if wanted]
         return chosen[0] if len(chosen) == 1 else tuple(chosen)
 
     def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
