@@ -208,13 +208,14 @@ def fit_together(what: str, nodes: Sequence[UOp], axis: int) -> None:
 # -- keywords of other libraries -----------------------------------------------------------------------------
 # our names of a parameter: what other libraries call it
 SPELLINGS: dict[str, frozenset[str]] = {name: frozenset(others.split()) for names, others in {
-    "axis dims": "axis dim dims axes", "dim": "axis dims dimension", "order": "dims axes axis", "start_dim": "start_axis",
-    "axis0 dim0": "axis0 dim0", "axis1 dim1": "axis1 dim1", "in_axes": "in_dims", "out_axes": "out_dims",
+    "axis dims": "axis dim dims axes", "dim": "axis dims dimension", "order": "dims axes axis",
+    "start_dim": "start_axis", "axis0 dim0": "axis0 dim0", "axis1 dim1": "axis1 dim1",
+    "in_axes": "in_dims", "out_axes": "out_dims", "keepdim": "keepdims",
     "other exponent value": "other exponent value x y w b input", "yes": "x input", "no": "y other",
     "fill_value src": "value", "weight": "w", "target": "targets Y", "op bounds": "arg", "layers": "ll",
     "shape": "size sizes args", "repeats": "reps args dims", "sizes": "split_size_or_sections split_size",
     "min_": "min a_min", "max_": "max a_max", "min_val": "min_value", "max_val": "max_value", "stop": "end",
-    "p ord": "p ord", "keepdim": "keepdims", "dtype": "acc_dtype", "num_samples": "n", "sorted_": "sorted",
+    "p ord": "p ord", "dtype": "acc_dtype", "num_samples": "n", "sorted_": "sorted",
 }.items() for name in names.split()}
 # PyTorch's words for how to do a thing that give the same values: copies never block, every order is stable
 _WITHOUT_EFFECT = frozenset(("non_blocking", "stable", "sparse_grad", "memory_format", "force"))
