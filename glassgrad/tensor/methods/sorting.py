@@ -207,7 +207,8 @@ class SortingMixin(TensorBase):
         """
         fill_value, as_tuple = arguments("nonzero", fill_value=fill_value, as_tuple=as_tuple)
         flat = self._true_indices(self.uop.ne(0), size, "nonzero")
-        columns, place = [], flat                        # a column for each axis
+        columns: list[UOp] = []                          # one for each axis
+        place = flat
         for n in reversed(self.shape):
             columns.insert(0, (flat < 0).where(fill_value, place % n))
             place = place // n

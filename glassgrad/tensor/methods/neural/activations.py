@@ -119,7 +119,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([4.0, 0.0]).glu().tolist()
         [2.0]
         """
-        a, b = self._halves(*spelled("glu", spelling, dim=dim), "glu")
+        dim, = spelled("glu", spelling, dim=dim)
+        a, b = self._halves(dim, "glu")
         return self._with(mul(a, in_accumulator(elementary.sigmoid, as_float(b))))
 
     def _halves(self, dim: int, what: str) -> tuple[UOp, UOp]:
