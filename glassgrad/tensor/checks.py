@@ -162,15 +162,6 @@ def share(what: str, problem: str, fix: str, **given: Any) -> float:
     return float(found)
 
 
-def readable(what: str, **given: Any) -> None:
-    """What a file is read from: a path, bytes, an open file or a tensor of bytes."""
-    (name, value), = given.items()
-    if not isinstance(value, (str, os.PathLike, bytes, bytearray, memoryview, TensorBase)) and \
-            (isinstance(value, type) or not hasattr(value, "read")):
-        raise cannot_take(what, name, value, "a path or bytes or an open file or a Tensor",
-                          f"see help(nn.state.{what})")
-
-
 def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
     """Shapes of matrices, or of stacks of them."""
     for shape in shapes:

@@ -50,7 +50,7 @@ class _ChannelWindows:
     def _check(self, x: Tensor) -> None:
         if x.ndim not in (self.rank + 1, self.rank + 2) or x.shape[-self.rank - 1] != self.in_channels:
             space = ", ".join(("length",) if self.rank == 1 else ("depth", "height", "width")[3 - self.rank:])
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.in_channels}, {space}), or without the batch",
+            self._refuse(x, f"(batch, {self.in_channels}, {space}), or without the batch",
                          "check in_channels, and that channels come before space: x.permute moves axes")
 
 

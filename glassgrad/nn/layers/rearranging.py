@@ -74,8 +74,7 @@ class Unfold(FunctionLayer, function=F.unfold, windows=2):
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]
         if x.ndim not in (3, 4) or any(n + 2 * p <= r for n, p, r in zip(x.shape[-2:], self.padding, reach)):
-            self._refuse(f"an input of shape {x.shape}",
-                         "(batch, channels, height, width), or without the batch, with room for a window",
+            self._refuse(x, "(batch, channels, height, width), or without the batch, with room for a window",
                          "check kernel_size, dilation and padding")
         out: Tensor = super().forward(x)
         return out
