@@ -136,23 +136,21 @@ class IndexingMixin(TensorBase):
                 shape.append(1)
                 continue
             n = x.shape[axis]
+            start, stop, step = 0, n, 1
             if isinstance(p, (int, Length)):
                 self._check_range(p, axis)
-                place = p + n if p < 0 else p
-                bounds.append((place, place + 1))
-                strides.append(1)
+                start = p + n if p < 0 else p
+                stop = start + 1
             elif isinstance(p, slice):
                 start, stop, step = self._slice(p, n)
-                bounds.append((start, stop))
-                strides.append(step)
                 shape.append(-(-(stop - start) // abs(step)))
             else:
                 if index_range_check.checking():
                     index_range_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape, from_end=True)
                 picks.append((len(shape), p.uop))
-                bounds.append((0, n))
-                strides.append(1)
                 shape.append(n)
+            bounds.append((start, stop))
+            strides.append(step)
             axis += 1
         x = x.shrink(bounds).flip([i for i, s in enumerate(strides) if s < 0])
         for i, s in enumerate(strides):
