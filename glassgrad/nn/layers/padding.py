@@ -28,8 +28,8 @@ def _sizes(layer: Layer, padding: int | Sequence[int]) -> tuple[int, ...]:
 
 class _Pad(Layer):
     """Padding over the last `rank` axes, of zeros or of values of the input."""
-    shows: tuple[str, ...] = ("padding",)
-    mode, value = "constant", 0.0
+    shows = ("padding",)
+    mode = "constant"
 
     def __init__(self, padding: int | Sequence[int]):
         self.padding = _sizes(self, padding)
@@ -37,16 +37,20 @@ class _Pad(Layer):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < self.rank or self.mode != "constant":
             self._check_space(x)
-        return x.pad(self.padding, self.mode, self.value)
+        return x.pad(self.padding, mode=self.mode)
 
 
-class _ConstantPad(_Pad):
+class _ConstantPad(Layer):
     """Padding over the last `rank` axes with a value."""
     shows = ("padding", "value")
 
     def __init__(self, padding: int | Sequence[int], value: float):
-        super().__init__(padding)
-        self.value = value
+        self.padding, self.value = _sizes(self, padding), value
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim < self.rank:
+            self._check_space(x)
+        return x.pad(self.padding, value=self.value)
 
 
 class ConstantPad1d(_ConstantPad, rank=1):
