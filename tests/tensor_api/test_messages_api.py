@@ -54,11 +54,11 @@ this node has no memory yet
   given:    ADD of shape (2,)
   expected: a computed tensor
   fix:      call realize() on the tensor first"""),
-    'the last axes do not have these sizes': (lambda: F.layer_norm(Tensor.ones(2, 3), (4,)), """\
-the last axes do not have these sizes
-  given:    shape (2, 3), normalized_shape=(4,)
-  expected: the sizes of the last axes
-  fix:      write normalized_shape=(3,)"""),
+    'the last axes have other sizes': (lambda: F.layer_norm(Tensor.ones(2, 3), (4,)), """\
+the last axes have other sizes
+  given:    an input of shape (2, 3)
+  expected: last axes of (4,) (normalized_shape)
+  fix:      check where the input comes from, or write normalized_shape=(3,)"""),
     'a mean cannot be divided by nothing': (lambda: F.avg_pool2d(Tensor.ones(1, 1, 2, 2), 2, divisor_override=0), """\
 a mean cannot be divided by nothing
   given:    divisor_override=0

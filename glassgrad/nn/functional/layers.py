@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from glassgrad.base.errors import InputError
+from glassgrad.base.errors import ShapeError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import public_functions, with_fixed
@@ -45,6 +45,11 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 # -- convolutions --------------------------------------------------------------------------------------------
+def _batched(input: Tensor, rank: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of a batch, of an input that may be one example without the axis for it."""
+    return function(input.unsqueeze(0)).squeeze(0) if input.ndim == rank - 1 else function(input)
+
+
 def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
            groups: int = 1) -> Tensor:
     """A convolution of (batch, channels, height, width), or without the batch, by (out, in / groups, ...).
@@ -52,20 +57,15 @@ def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1,
     >>> conv2d(Tensor.ones(1, 1, 3, 3), Tensor.ones(1, 1, 2, 2)).tolist()
     [[[[4.0, 4.0], [4.0, 4.0]]]]
     """
-    single = input.ndim == weight.ndim - 1
-    x = input.unsqueeze(0) if single else input
     pads = padding_in_numbers(padding, weight.shape[2:], stride, dilation)
-    found = x.conv2d(weight, bias, groups, stride, dilation, pads)
-    return found.squeeze(0) if single else found
+    return _batched(input, weight.ndim, lambda x: x.conv2d(weight, bias, groups, stride, dilation, pads))
 
 
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
                      output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
     """The gradient of a convolution as a layer; the weight is (in, out / groups, ...)."""
-    single = input.ndim == weight.ndim - 1
-    x = input.unsqueeze(0) if single else input
-    found = x.conv_transpose2d(weight, bias, groups, stride, dilation, padding, output_padding)
-    return found.squeeze(0) if single else found
+    return _batched(input, weight.ndim, lambda x: x.conv_transpose2d(
+        weight, bias, groups, stride, dilation, padding, output_padding))
 
 
 # the weight says how many axes of space there are
@@ -97,8 +97,9 @@ def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
     """The axes that a normalized_shape means, which must have its sizes."""
     sizes = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     if not sizes or tuple(input.shape[-len(sizes):]) != sizes:
-        raise InputError("the last axes do not have these sizes", given=f"shape {input.shape}, {normalized_shape=}",
-                         expected="the sizes of the last axes", fix=f"write normalized_shape={input.shape[-1:]}")
+        raise ShapeError("the last axes have other sizes", given=f"an input of shape {input.shape}",
+                         expected=f"last axes of {sizes} (normalized_shape)",
+                         fix=f"check where the input comes from, or write normalized_shape={input.shape[-1:]}")
     return tuple(range(-len(sizes), 0))
 
 

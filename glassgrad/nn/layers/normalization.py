@@ -115,12 +115,6 @@ class BatchNorm3d(BatchNorm):
 
 
 # -- by an example's own -------------------------------------------------------------------------------------
-def _check_last(layer: LayerNorm | RMSNorm, x: Tensor) -> None:
-    if x.shape[-len(layer.normalized_shape):] != layer.normalized_shape:
-        layer._refuse(x, f"last axes of {layer.normalized_shape} (normalized_shape)",
-                      "check the layer before it, or the shape this one was made with")
-
-
 class LayerNorm(Layer):
     """(x - mean) / sqrt(variance + eps) weight + bias over the last axes, whose sizes are `normalized_shape`.
 
@@ -137,7 +131,6 @@ class LayerNorm(Layer):
         self.weight, self.bias = scale_and_shift(elementwise_affine, bias, *shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        _check_last(self, x)
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -170,7 +163,6 @@ class RMSNorm(Layer):
         self.weight = ones(*shape) if elementwise_affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        _check_last(self, x)
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
