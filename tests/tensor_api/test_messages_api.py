@@ -54,6 +54,11 @@ this node has no memory yet
   given:    ADD of shape (2,)
   expected: a computed tensor
   fix:      call realize() on the tensor first"""),
+    'the windows do not fit the input': (lambda: F.unfold(Tensor.ones(1, 2, 3, 3), 4), """\
+the windows do not fit the input
+  given:    an input of shape (1, 2, 3, 3)
+  expected: (batch, channels, height, width), or without the batch, with room for a window
+  fix:      check kernel_size, dilation and padding"""),
     'the last axes have other sizes': (lambda: F.layer_norm(Tensor.ones(2, 3), (4,)), """\
 the last axes have other sizes
   given:    an input of shape (2, 3)

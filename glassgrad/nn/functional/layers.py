@@ -204,6 +204,11 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
     """
     kernel, apart, around, step = ((n, n) if isinstance(n, int) else tuple(n)
                                    for n in (kernel_size, dilation, padding, stride))
+    reach = [d * (k - 1) for d, k in zip(apart, kernel)]
+    if input.ndim not in (3, 4) or any(n + 2 * p <= r for n, p, r in zip(input.shape[-2:], around, reach)):
+        raise ShapeError("the windows do not fit the input", given=f"an input of shape {input.shape}",
+                         expected="(batch, channels, height, width), or without the batch, with room for a window",
+                         fix="check kernel_size, dilation and padding")
     single = input.ndim == 3
     x = (input.unsqueeze(0) if single else input).pad((around[1], around[1], around[0], around[0]))
     seen = x._with(Windows(kernel, step, apart).of(x.uop))              # (batch, channels, rows, columns, ...window)
