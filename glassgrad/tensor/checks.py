@@ -162,15 +162,6 @@ def share(what: str, problem: str, fix: str, **given: Any) -> float:
     return float(found)
 
 
-def readable(what: str, **given: Any) -> None:
-    """What a file is read from: a path, bytes, an open file or a tensor of bytes."""
-    (name, value), = given.items()
-    if not isinstance(value, (str, os.PathLike, bytes, bytearray, memoryview, TensorBase)) and \
-            (isinstance(value, type) or not hasattr(value, "read")):
-        raise cannot_take(what, name, value, "a path or bytes or an open file or a Tensor",
-                          f"see help(nn.state.{what})")
-
-
 def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
     """Shapes of matrices, or of stacks of them."""
     for shape in shapes:
@@ -206,46 +197,17 @@ def fit_together(what: str, nodes: Sequence[UOp], axis: int) -> None:
 
 
 # -- keywords of other libraries -----------------------------------------------------------------------------
-# our name of a parameter: what other libraries call it
-SPELLINGS: dict[str, frozenset[str]] = {name: frozenset(others.split()) for name, others in {
-    "axis": "dim dims axes",
-    "dim": "axis dims dimension",
-    "dims": "dim axis axes",
-    "order": "dims axes axis",
-    "keepdim": "keepdims",
-    "other": "x y w value exponent input",
-    "exponent": "x other",
-    "value": "x b other",
-    "weight": "w",
-    "target": "Y targets",
-    "dtype": "acc_dtype",
-    "op": "arg",
-    "bounds": "arg",
-    "shape": "size sizes args",
-    "repeats": "reps args dims",
-    "yes": "x input",
-    "no": "y other",
-    "min_": "min a_min",
-    "max_": "max a_max",
-    "layers": "ll",
-    "sizes": "split_size_or_sections split_size",
-    "start_dim": "start_axis",
-    "p": "ord",
-    "ord": "p",
-    "stop": "end",
-    "fill_value": "value",
-    "num_samples": "n",
-    "sorted_": "sorted",
-    "src": "value",
-    "axis0": "dim0",
-    "axis1": "dim1",
-    "dim0": "axis0",
-    "dim1": "axis1",
-    "in_axes": "in_dims",
-    "out_axes": "out_dims",
-    "min_val": "min_value",
-    "max_val": "max_value",
-}.items()}
+# our names of a parameter: what other libraries call it
+SPELLINGS: dict[str, frozenset[str]] = {name: frozenset(others.split()) for names, others in {
+    "axis dims": "axis dim dims axes", "dim": "axis dims dimension", "order": "dims axes axis",
+    "start_dim": "start_axis", "axis0 dim0": "axis0 dim0", "axis1 dim1": "axis1 dim1",
+    "in_axes": "in_dims", "out_axes": "out_dims", "keepdim": "keepdims",
+    "other exponent value": "other exponent value x y w b input", "yes": "x input", "no": "y other",
+    "fill_value src": "value", "weight": "w", "target": "targets Y", "op bounds": "arg", "layers": "ll",
+    "shape": "size sizes args", "repeats": "reps args dims", "sizes": "split_size_or_sections split_size",
+    "min_": "min a_min", "max_": "max a_max", "min_val": "min_value", "max_val": "max_value", "stop": "end",
+    "p ord": "p ord", "dtype": "acc_dtype", "num_samples": "n", "sorted_": "sorted",
+}.items() for name in names.split()}
 # PyTorch's words for how to do a thing that give the same values: copies never block, every order is stable
 _WITHOUT_EFFECT = frozenset(("non_blocking", "stable", "sparse_grad", "memory_format", "force"))
 

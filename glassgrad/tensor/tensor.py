@@ -256,9 +256,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         >>> x.grad.tolist()
         [2.0, 4.0]
         """
-        of_kind("Self | None", "backward", gradient=gradient)
-        seed = self._seed(gradient)
-        refuse_cut_off(self.uop)
+        seed = self._seed("backward", gradient)
         order = toposort([self.uop])
         refuse_replaced(self.uop, order)
         leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
@@ -289,9 +287,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         [[3.0, 12.0]]
         """
         of_kind("list[Tensor]", "gradient", targets=targets)
-        of_kind("Self | None", "gradient", gradient=gradient)
-        seed = self._seed(gradient)
-        refuse_cut_off(self.uop)
+        seed = self._seed("gradient", gradient)
         below = toposort([self.uop])
         derive = at_once if wants_whole_graphs() else deferred
         found = derive(self.uop, seed, [t.uop for t in targets], below)
@@ -311,8 +307,10 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             result.append(target._with(node))
         return result
 
-    def _seed(self, gradient: Tensor | None) -> UOp:
+    def _seed(self, what: str, gradient: Tensor | None) -> UOp:
         """What backward starts from: ones for a single value, else what the caller gave."""
+        of_kind("Self | None", what, gradient=gradient)
+        refuse_cut_off(self.uop)
         if self.dtype.kind != "f":
             raise GradientError("only float values have gradients", given=f"backward() of {self.dtype.name}",
                                 expected="a float value, such as a loss", fix="cast the inputs: x.float()")

@@ -11,6 +11,7 @@ import pytest
 
 from glassgrad import DTypeError, GradientError, InputError, ShapeError, Tensor, dtypes, nn
 from glassgrad.base.source_lines import library_folders
+from glassgrad.nn.modules.argument_checks import signature_of, wrong_argument
 from glassgrad.nn.modules.layer_path_in_errors import path_of
 
 
@@ -147,6 +148,13 @@ def test_states_and_masks_that_do_not_fit():
                  lambda: nn.Bilinear(2, 3, 4)(Tensor.ones(1, 3), Tensor.ones(1, 2))):
         with pytest.raises(ShapeError, match="cannot take this input"):
             call()
+
+
+def test_a_mask_is_a_tensor_or_none():
+    signature = signature_of(nn.TransformerEncoderLayer.forward)
+    x, mask = Tensor.ones(5, 2, 8), Tensor.ones(5, 5)
+    assert wrong_argument(signature, "layer", "nn", (x, mask, None), {}) is None
+    assert wrong_argument(signature, "layer", "nn", (x, "causal"), {}).expected == "a Tensor or None"
 
 
 def test_training_needs_more_than_one_value():

@@ -180,6 +180,14 @@ def test_unique(dtype, shape):
     same(Tensor(array).unique(), theirs[0])
 
 
+def test_unique_of_nothing_keeps_the_shape_of_its_inverse():
+    array = np.zeros((0, 3), np.int32)
+    for name in ("unique", "unique_consecutive"):
+        ours = getattr(Tensor(array), name)(return_inverse=True, return_counts=True)
+        theirs = getattr(torch, name)(torch.from_numpy(array), return_inverse=True, return_counts=True)
+        assert [t.shape for t in ours] == [tuple(t.shape) for t in theirs]
+
+
 def test_bincount_and_searchsorted():
     array = seeded("bins").integers(0, 9, 40).astype("int32")
     same(Tensor(array).bincount(), torch.from_numpy(array).bincount())

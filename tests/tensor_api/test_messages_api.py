@@ -54,11 +54,16 @@ this node has no memory yet
   given:    ADD of shape (2,)
   expected: a computed tensor
   fix:      call realize() on the tensor first"""),
-    'the last axes do not have these sizes': (lambda: F.layer_norm(Tensor.ones(2, 3), (4,)), """\
-the last axes do not have these sizes
-  given:    shape (2, 3), normalized_shape=(4,)
-  expected: the sizes of the last axes
-  fix:      write normalized_shape=(3,)"""),
+    'the windows do not fit the input': (lambda: F.unfold(Tensor.ones(1, 2, 3, 3), 4), """\
+the windows do not fit the input
+  given:    an input of shape (1, 2, 3, 3)
+  expected: (batch, channels, height, width), or without the batch, with room for a window
+  fix:      check kernel_size, dilation and padding"""),
+    'the last axes have other sizes': (lambda: F.layer_norm(Tensor.ones(2, 3), (4,)), """\
+the last axes have other sizes
+  given:    an input of shape (2, 3)
+  expected: last axes of (4,) (normalized_shape)
+  fix:      check where the input comes from, or write normalized_shape=(3,)"""),
     'a mean cannot be divided by nothing': (lambda: F.avg_pool2d(Tensor.ones(1, 1, 2, 2), 2, divisor_override=0), """\
 a mean cannot be divided by nothing
   given:    divisor_override=0
@@ -87,9 +92,9 @@ interpolate cannot smooth here
   fix:      leave antialias out"""),
     'there is no such padding': (lambda: F.conv1d(Tensor.ones(1, 1, 5), Tensor.ones(1, 1, 3), padding="half"), """\
 there is no such padding
-  given:    padding='half' with stride=1
-  expected: "valid", or "same" with a stride of 1, or numbers
-  fix:      write padding=1, for example"""),
+  given:    padding='half'
+  expected: a number, "same" or "valid"
+  fix:      check the spelling"""),
     'Empty has nothing to call': (lambda: Empty()(X), """\
 Empty has nothing to call
   given:    a Module without a forward

@@ -50,8 +50,8 @@ there is no such gelu
   fix:      write x.gelu() or x.gelu("tanh")"""),
     "swiglu": (lambda: x23().swiglu(), """
 swiglu needs an even axis
-  given:    shape (2, 3)
-  expected: a last axis of two equal halves
+  given:    axis 1 of shape (2, 3)
+  expected: two equal halves
   fix:      check the layer before"""),
     "softplus": (lambda: x23().softplus(0), """
 softplus needs a beta to divide by
@@ -254,10 +254,10 @@ label_smoothing is a share
   expected: a number from 0 to 1
   fix:      write label_smoothing=0.1, for example"""),
     "sparse targets": (lambda: x23().sparse_categorical_crossentropy(Tensor([0])), """
-the targets do not fit the predictions
+the targets of sparse_categorical_crossentropy do not fit the predictions
   given:    predictions (2, 3), targets (1,)
   expected: targets of shape (2,), one class each
-  fix:      check the batch sizes"""),
+  fix:      check the batch sizes; classes are axis 1 of the predictions"""),
     "probabilities": (lambda: x23().cross_entropy(Tensor([0.5])), """
 the target probabilities do not fit the predictions
   given:    predictions (2, 3), targets (1,)
@@ -430,7 +430,7 @@ input_lengths has one length per sequence
   fix:      check the batch size"""),
     "glu": (lambda: x23().glu(), """
 glu needs an even axis
-  given:    an axis of 3
+  given:    axis 1 of shape (2, 3)
   expected: two equal halves
   fix:      check the layer before"""),
     "flatten": (lambda: x23().flatten(1, 0), """

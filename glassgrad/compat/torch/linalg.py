@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from functools import wraps
 from typing import Any
 
 from glassgrad.compat.torch.functions import as_tensor
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["cholesky", "cross", "det", "inv", "lstsq", "matmul", "matrix_norm", "matrix_power", "matrix_rank",
-           "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "vecdot",
-           "vector_norm"]
-
-cholesky, cross, det, eigh, eigvalsh = Tensor.cholesky, Tensor.cross, Tensor.det, Tensor.eigh, Tensor.eigvalsh
-inv, matmul, matrix_norm, matrix_power = Tensor.inv, Tensor.matmul, Tensor.matrix_norm, Tensor.matrix_power
-multi_dot, pinv, solve, solve_triangular = Tensor.multi_dot, Tensor.pinv, Tensor.solve, Tensor.solve_triangular
-svdvals, vecdot, vector_norm = Tensor.svdvals, Tensor.vecdot, Tensor.vector_norm
+_METHODS = ["cholesky", "cross", "det", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power", "multi_dot",
+            "pinv", "solve", "solve_triangular", "svdvals", "vecdot", "vector_norm"]
+_OUR_NAMES = {"A": "self", "input": "self", "x": "self", "B": "other", "y": "other"}      # of PyTorch's parameters
+__all__ = [*_METHODS, "lstsq", "matrix_rank", "norm", "qr", "slogdet", "svd"]
 QR = namedtuple("QR", "Q R")
 SVD = namedtuple("SVD", "U S Vh")
 SlogDet = namedtuple("SlogDet", "sign logabsdet")
@@ -37,7 +34,7 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Ten
     x = as_tensor(A)
     if isinstance(dim, (list, tuple)) and len(dim) == 2 and ord not in (None, "fro", 2.0) \
             or dim is None and ord is not None and x.ndim == 2:
-        return matrix_norm(x, ord, (-2, -1) if dim is None else dim, keepdim)
+        return x.matrix_norm(ord, (-2, -1) if dim is None else dim, keepdim)
     return x.norm(2 if ord in (None, "fro") else ord, dim, keepdim)
 
 
@@ -47,4 +44,11 @@ def matrix_rank(A: Tensor, tol: float | None = None) -> Tensor:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"torch.linalg.{name} has no counterpart in glassgrad; docs/api.md lists what there is")
+    if name not in _METHODS:
+        raise AttributeError(f"torch.linalg.{name} has no counterpart in glassgrad; docs/api.md lists what there is")
+    method = getattr(Tensor, name)
+
+    @wraps(method)
+    def function(*args: Any, **named: Any) -> Any:
+        return method(*args, **{_OUR_NAMES.get(key, key): value for key, value in named.items()})
+    return function

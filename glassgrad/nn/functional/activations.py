@@ -9,14 +9,8 @@ from collections.abc import Sequence
 
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.nn.functional.fixed_arguments import for_each_rank, in_place
+from glassgrad.nn.functional.fixed_arguments import for_each_rank, in_place, public_functions
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["alpha_dropout", "celu", "celu_", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "elu_",
-           "feature_alpha_dropout", "gelu", "glu", "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish",
-           "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_", "log_softmax", "logsigmoid", "mish", "prelu", "relu",
-           "relu6", "relu_", "rrelu", "rrelu_", "selu", "selu_", "sigmoid", "silu", "softmax", "softmin", "softplus",
-           "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "threshold_"]
 
 LOWEST_SELU = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717      # selu at minus infinity
 
@@ -179,3 +173,5 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
 # -- in place, by names of their own -------------------------------------------------------------------------
 relu_, selu_, elu_, celu_, leaky_relu_, hardtanh_, threshold_, rrelu_ = map(
     in_place, (relu, selu, elu, celu, leaky_relu, hardtanh, threshold, rrelu))
+
+__all__ = public_functions(globals())

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 from glassgrad.base.errors import InputError
+from glassgrad.nn.functional.fixed_arguments import public_functions
 from glassgrad.nn.modules import pending_statistics as pending
 from glassgrad.tensor.autograd.function import custom_gradient
 from glassgrad.tensor.autograd.gradient_leaves import still_a_leaf
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["embedding", "embedding_bag"]
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
@@ -56,34 +55,20 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
     counts = (input == input) if padding_idx is None else input != padding_idx % weight.shape[0]
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
+    kept = counts.unsqueeze(-1).where(rows, -math.inf if mode == "max" else 0.0)
     if offsets is None:
-        found, members = _rows_together(rows, counts, mode), counts.sum(1, keepdim=True)
+        found, members = kept.amax(1) if mode == "max" else kept.sum(1), counts.sum(1, keepdim=True)
     else:
         starts = offsets[:-1] if include_last_offset else offsets
         bag = starts.searchsorted(Tensor.arange(input.shape[0], device=input.device), right=True) - 1
-        found = _bags_together(rows, counts, bag.unsqueeze(-1), starts.shape[0], mode)
+        nothing = Tensor.zeros(starts.shape[0], rows.shape[1], dtype=rows.dtype, device=rows.device)
+        place = bag.unsqueeze(-1).expand(rows.shape)
+        found = (nothing - math.inf).scatter_reduce(0, place, kept, "amax") if mode == "max" else \
+            nothing.scatter_add(0, place, kept)
         members = Tensor.zeros(starts.shape[0], device=input.device).scatter_add(0, bag, counts.float()).unsqueeze(-1)
     if mode == "mean":
         return found / members.maximum(1)
     return (members > 0).where(found, 0.0) if mode == "max" else found
-
-
-def _rows_together(rows: Tensor, counts: Tensor, mode: str) -> Tensor:
-    """The sum or maximum along axis 1 of (bags, in each, size), of what counts."""
-    kept = _neutral(rows, counts, mode)
-    return kept.amax(1) if mode == "max" else kept.sum(1)
-
-
-def _bags_together(rows: Tensor, counts: Tensor, bag: Tensor, bags: int, mode: str) -> Tensor:
-    """The same of (all, size), where each row is in a bag of that number."""
-    kept, place = _neutral(rows, counts, mode), bag.expand(rows.shape)
-    nothing = Tensor.zeros(bags, rows.shape[1], dtype=rows.dtype, device=rows.device)
-    return (nothing - math.inf).scatter_reduce(0, place, kept, "amax") if mode == "max" \
-        else nothing.scatter_add(0, place, kept)
-
-
-def _neutral(rows: Tensor, counts: Tensor, mode: str) -> Tensor:
-    return counts.unsqueeze(-1).where(rows, -math.inf if mode == "max" else 0.0)
 
 
 def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
@@ -106,11 +91,12 @@ def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -
 def _how_often(index: Tensor, weight: Tensor) -> Tensor:
     """For each number, how many equal ones there are, as a last axis of 1."""
     flat = index.flatten()
-    counts = Tensor.zeros(weight.shape[0], device=weight.device).scatter_reduce(
-        0, flat, Tensor.ones(flat.shape[0], device=weight.device), "sum")
+    counts = Tensor.zeros(weight.shape[0], device=weight.device).scatter_add(0, flat, 1)
     return counts[index].unsqueeze(-1)
 
 
 @custom_gradient(lambda g, y, rows, times: (g / times, None))
 def _shared_out(rows: Tensor, times: Tensor) -> Tensor:
     return rows
+
+__all__ = public_functions(globals())

@@ -1,4 +1,5 @@
-"""Functions under names of their own, with some arguments fixed. In: a function. Out: functions."""
+"""The functions of a module, and functions under names of their own, with some arguments fixed. In: a function, or a
+module's names. Out: functions, names."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from typing import Any
 
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["for_each_rank", "in_place", "with_fixed"]
+
+def public_functions(module: dict[str, Any]) -> list[str]:
+    """Names of the functions that a module has of its own, for its `__all__`: those without an underscore."""
+    return [name for name, value in module.items()
+            if not name.startswith("_") and inspect.isfunction(value) and value.__module__ == module["__name__"]]
 
 
 def with_fixed(function: Callable[..., Any], name: str, says: str, **fixed: Any) -> Callable[..., Any]:
@@ -21,7 +26,7 @@ def with_fixed(function: Callable[..., Any], name: str, says: str, **fixed: Any)
     def changed(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs, **fixed)
     changed.__name__ = changed.__qualname__ = name
-    changed.__doc__ = says
+    changed.__doc__, changed.__module__ = says, function.__module__
     signature = inspect.signature(function)
     changed.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[p for p in signature.parameters.values() if p.name not in fixed])

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from glassgrad.base.errors import InputError
+from glassgrad.base.errors import ShapeError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
-from glassgrad.nn.functional.fixed_arguments import with_fixed
-from glassgrad.tensor.formulas.neural.convolution import Windows
+from glassgrad.nn.functional.fixed_arguments import public_functions, with_fixed
+from glassgrad.tensor.formulas.neural.convolution import Windows, padding_in_numbers
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
-           "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold",
-           "grid_sample", "group_norm", "instance_norm", "interpolate", "layer_norm", "linear", "local_response_norm",
-           "normalize", "one_hot", "pad", "pdist", "pixel_shuffle", "pixel_unshuffle", "rms_norm",
-           "scaled_dot_product_attention", "unfold", "upsample", "upsample_bilinear",
-           "upsample_nearest"]
 
 Sizes = int | Sequence[int]
 Maybe = Tensor | None
@@ -52,20 +45,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 # -- convolutions --------------------------------------------------------------------------------------------
-def _padding(padding: Any, weight: Tensor, stride: Any, dilation: Any) -> Any:
-    """PyTorch's words for paddings: "valid" is none, "same" keeps the size (its odd element goes to the end)."""
-    if not isinstance(padding, str):
-        return padding
-    if padding == "valid":
-        return 0
-    if padding != "same" or any(n != 1 for n in (stride if isinstance(stride, (tuple, list)) else (stride,))):
-        raise InputError("there is no such padding", given=f"padding={padding!r} with stride={stride!r}",
-                         expected='"valid", or "same" with a stride of 1, or numbers',
-                         fix="write padding=1, for example")
-    space = weight.shape[2:]
-    apart = dilation if isinstance(dilation, (tuple, list)) else (dilation,) * len(space)
-    total = [d * (k - 1) for d, k in zip(apart, space)]
-    return [side for t in reversed(total) for side in (t // 2, t - t // 2)]
+def _batched(input: Tensor, rank: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of a batch, of an input that may be one example without the axis for it."""
+    return function(input.unsqueeze(0)).squeeze(0) if input.ndim == rank - 1 else function(input)
 
 
 def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
@@ -75,19 +57,15 @@ def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1,
     >>> conv2d(Tensor.ones(1, 1, 3, 3), Tensor.ones(1, 1, 2, 2)).tolist()
     [[[[4.0, 4.0], [4.0, 4.0]]]]
     """
-    single = input.ndim == weight.ndim - 1
-    x = input.unsqueeze(0) if single else input
-    found = x.conv2d(weight, bias, groups, stride, dilation, _padding(padding, weight, stride, dilation))
-    return found.squeeze(0) if single else found
+    pads = padding_in_numbers(padding, weight.shape[2:], stride, dilation)
+    return _batched(input, weight.ndim, lambda x: x.conv2d(weight, bias, groups, stride, dilation, pads))
 
 
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
                      output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
     """The gradient of a convolution as a layer; the weight is (in, out / groups, ...)."""
-    single = input.ndim == weight.ndim - 1
-    x = input.unsqueeze(0) if single else input
-    found = x.conv_transpose2d(weight, bias, groups, stride, dilation, padding, output_padding)
-    return found.squeeze(0) if single else found
+    return _batched(input, weight.ndim, lambda x: x.conv_transpose2d(
+        weight, bias, groups, stride, dilation, padding, output_padding))
 
 
 # the weight says how many axes of space there are
@@ -119,8 +97,9 @@ def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
     """The axes that a normalized_shape means, which must have its sizes."""
     sizes = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     if not sizes or tuple(input.shape[-len(sizes):]) != sizes:
-        raise InputError("the last axes do not have these sizes", given=f"shape {input.shape}, {normalized_shape=}",
-                         expected="the sizes of the last axes", fix=f"write normalized_shape={input.shape[-1:]}")
+        raise ShapeError("the last axes have other sizes", given=f"an input of shape {input.shape}",
+                         expected=f"last axes of {sizes} (normalized_shape)",
+                         fix=f"check where the input comes from, or write normalized_shape={input.shape[-1:]}")
     return tuple(range(-len(sizes), 0))
 
 
@@ -196,8 +175,8 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
                 antialias: bool = False) -> Tensor:
     """Space resized."""
     if recompute_scale_factor and scale_factor is not None:       # places are counted by the size, not the factor
-        each = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
-        size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], each)), None
+        factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
+        size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], factors)), None
     return input.interpolate(size, mode, bool(align_corners), scale_factor, antialias)
 
 
@@ -225,6 +204,11 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
     """
     kernel, apart, around, step = ((n, n) if isinstance(n, int) else tuple(n)
                                    for n in (kernel_size, dilation, padding, stride))
+    reach = [d * (k - 1) for d, k in zip(apart, kernel)]
+    if input.ndim not in (3, 4) or any(n + 2 * p <= r for n, p, r in zip(input.shape[-2:], around, reach)):
+        raise ShapeError("the windows do not fit the input", given=f"an input of shape {input.shape}",
+                         expected="(batch, channels, height, width), or without the batch, with room for a window",
+                         fix="check kernel_size, dilation and padding")
     single = input.ndim == 3
     x = (input.unsqueeze(0) if single else input).pad((around[1], around[1], around[0], around[0]))
     seen = x._with(Windows(kernel, step, apart).of(x.uop))              # (batch, channels, rows, columns, ...window)
@@ -258,3 +242,5 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distance of every pair of rows, each pair once."""
     first, second = Tensor.triu_indices(input.shape[0], input.shape[0], 1)
     return (input[first] - input[second]).norm(p, -1)
+
+__all__ = public_functions(globals())

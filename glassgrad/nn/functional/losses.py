@@ -11,15 +11,9 @@ from typing import Any
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.nn.functional.fixed_arguments import public_functions
 from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
-           "cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
-           "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
-           "multilabel_soft_margin_loss", "nll_loss", "pairwise_distance",
-           "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
-           "triplet_margin_with_distance_loss"]
 
 Old = bool | None
 
@@ -220,3 +214,5 @@ def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative
     if swap:
         far = far.minimum(distance(positive, negative))
     return _reduced((distance(anchor, positive) - far + margin).relu(), reduction)
+
+__all__ = public_functions(globals())

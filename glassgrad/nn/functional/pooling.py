@@ -7,15 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.nn.functional.fixed_arguments import for_each_rank, with_fixed
+from glassgrad.nn.functional.fixed_arguments import for_each_rank, public_functions, with_fixed
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-           "adaptive_max_pool1d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool2d_with_indices",
-           "adaptive_max_pool3d", "adaptive_max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-           "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool1d_with_indices", "max_pool2d",
-           "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "max_unpool1d", "max_unpool2d",
-           "max_unpool3d"]
 
 Sizes = int | Sequence[int]
 
@@ -102,3 +95,5 @@ max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = \
     map(_with_indices, (max_pool1d, max_pool2d, max_pool3d))
 adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = \
     map(_with_indices, (adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d))
+
+__all__ = public_functions(globals())

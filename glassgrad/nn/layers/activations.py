@@ -65,8 +65,7 @@ class PReLU(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.num_parameters > 1 and (x.ndim < 2 or x.shape[1] != self.num_parameters):
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_parameters}, ...)",
-                         "check num_parameters")
+            self._refuse(x, f"(batch, {self.num_parameters}, ...)", "check num_parameters")
         return x.prelu(self.weight)
 
 
@@ -260,6 +259,6 @@ class Softmax2d(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim not in (3, 4):
-            self._refuse(f"an input of shape {x.shape}", "(batch, channels, height, width), or without the batch",
+            self._refuse(x, "(batch, channels, height, width), or without the batch",
                          "use Softmax(dim) for other shapes")
         return x.softmax(-3)

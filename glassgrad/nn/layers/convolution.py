@@ -14,7 +14,7 @@ from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform
 from glassgrad.tensor import checks
-from glassgrad.tensor.formulas.neural.convolution import each
+from glassgrad.tensor.formulas.neural.convolution import each, padding_in_numbers
 from glassgrad.tensor.tensor import Tensor
 
 Sizes = int | tuple[int, ...]
@@ -50,7 +50,7 @@ class _ChannelWindows:
     def _check(self, x: Tensor) -> None:
         if x.ndim not in (self.rank + 1, self.rank + 2) or x.shape[-self.rank - 1] != self.in_channels:
             space = ", ".join(("length",) if self.rank == 1 else ("depth", "height", "width")[3 - self.rank:])
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.in_channels}, {space}), or without the batch",
+            self._refuse(x, f"(batch, {self.in_channels}, {space}), or without the batch",
                          "check in_channels, and that channels come before space: x.permute moves axes")
 
 
@@ -70,18 +70,9 @@ class _Convolution(_ChannelWindows, Layer):
 
     def _pads(self, padding: Sizes | str) -> tuple[int, ...]:
         """Padding as (left, right, top, bottom, ...) from the last axis backward."""
-        if padding == "valid":
-            return (0,) * (2 * self.rank)
-        if padding == "same":
-            if set(self.stride) != {1}:
-                raise InputError('padding="same" keeps the size only without strides', given=f"stride={self.stride}",
-                                 expected="stride=1", fix="write the padding as a number")
-            totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]
-            return tuple(n for total in reversed(totals) for n in (total // 2, total - total // 2))
         if isinstance(padding, str):
-            raise InputError("there is no such padding", given=f"padding={padding!r}",
-                             expected='a number, "same" or "valid"',
-                             fix="check the spelling")
+            pads: tuple[int, ...] = padding_in_numbers(padding, self.kernel_size, self.stride, self.dilation)
+            return pads
         if not isinstance(padding, int) and len(padding) == 2 * self.rank and self.rank > 1:
             return tuple(padding)
         return tuple(n for p in reversed(each(padding, self.rank, "padding", 0)) for n in (p, p))

@@ -26,8 +26,7 @@ class _Dropout(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < self.least_axes:
-            self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)",
-                         f"use {self.instead} for single values")
+            self._refuse(x, "(batch, channels, ...space)", f"use {self.instead} for single values")
         out: Tensor = self.drop(x, self.p, bool(settings.TRAINING))
         return out
 

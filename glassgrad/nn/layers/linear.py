@@ -30,7 +30,7 @@ class Linear(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.shape or x.shape[-1] != self.in_features:
-            self._refuse(f"an input of shape {x.shape}", f"a last axis of {self.in_features} (in_features)",
+            self._refuse(x, f"a last axis of {self.in_features} (in_features)",
                          "flatten or transpose the input, or make the layer with in_features="
                          f"{x.shape[-1] if x.shape else 1}")
         weight, bias = self.weight, self.bias

@@ -72,8 +72,7 @@ class BatchNorm(Layer):
 
     def _check(self, x: Tensor) -> None:
         if x.ndim < 2 or x.shape[1] != self.num_features:
-            self._refuse(f"an input of shape {x.shape}",
-                         f"2 or more axes, the second of size {self.num_features} (num_features)",
+            self._refuse(x, f"2 or more axes, the second of size {self.num_features} (num_features)",
                          "check the layer before it, and that channels are axis 1")
         if settings.TRAINING and x.numel() == x.shape[1] and x.numel():
             self._refuse(f"an input of shape {x.shape}, while training",
@@ -132,10 +131,6 @@ class LayerNorm(Layer):
         self.weight, self.bias = scale_and_shift(elementwise_affine, bias, *shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        rank = len(self.normalized_shape)
-        if x.shape[-rank:] != self.normalized_shape:
-            self._refuse(f"an input of shape {x.shape}", f"last axes of {self.normalized_shape} (normalized_shape)",
-                         "check the layer before it, or the shape this one was made with")
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -148,7 +143,7 @@ class LayerNorm2d(LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1:2] != self.normalized_shape:
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.normalized_shape[0]}, height, width)",
+            self._refuse(x, f"(batch, {self.normalized_shape[0]}, height, width)",
                          "check the layer before it, and that channels are axis 1")
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
@@ -168,10 +163,6 @@ class RMSNorm(Layer):
         self.weight = ones(*shape) if elementwise_affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        rank = len(self.normalized_shape)
-        if x.shape[-rank:] != self.normalized_shape:
-            self._refuse(f"an input of shape {x.shape}", f"last axes of {self.normalized_shape}",
-                         "check the layer before it, or the shape this one was made with")
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
@@ -193,7 +184,7 @@ class GroupNorm(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[1] != self.num_channels:
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_channels}, ...)",
+            self._refuse(x, f"(batch, {self.num_channels}, ...)",
                          "check the layer before it, and that channels are axis 1")
         return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
@@ -215,7 +206,7 @@ class _TrackedInstanceNorm(Layer):
         if self.rank and x.ndim == self.rank + 1 and x.shape[0] == self.num_features:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         if x.ndim < 3 or x.shape[1] != self.num_features:
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_features}, ...space)",
+            self._refuse(x, f"(batch, {self.num_features}, ...space)",
                          "check the layer before it; channels are axis 1, and space follows")
         own = bool(settings.TRAINING) or not self.track_running_stats       # by the example's own statistics
         out = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, own, self.momentum,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from glassgrad.nn.functional import layers as F
 from glassgrad.nn.modules.layer import FunctionLayer, Layer
@@ -68,17 +67,6 @@ class Unfold(FunctionLayer, function=F.unfold, windows=2):
     >>> Unfold(2)(Tensor.arange(6).reshape(1, 1, 2, 3)).tolist()
     [[[0, 1], [1, 2], [3, 4], [4, 5]]]
     """
-    dilation: Any
-    padding: Any
-
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]
-        if x.ndim not in (3, 4) or any(n + 2 * p <= r for n, p, r in zip(x.shape[-2:], self.padding, reach)):
-            self._refuse(f"an input of shape {x.shape}",
-                         "(batch, channels, height, width), or without the batch, with room for a window",
-                         "check kernel_size, dilation and padding")
-        out: Tensor = super().forward(x)
-        return out
 
 
 class Fold(FunctionLayer, function=F.fold, windows=2):

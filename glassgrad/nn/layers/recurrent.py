@@ -87,7 +87,7 @@ class _Cell(Layer):
     def _halves(self, x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """W_ih x + b_ih, W_hh h + b_hh, and the state h (zeros if there is none)."""
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.input_size}) or ({self.input_size},)",
+            self._refuse(x, f"(batch, {self.input_size}) or ({self.input_size},)",
                          "check input_size; for whole sequences use the layer without Cell")
         h = self._state(x, h)
         return (x.linear(self.weight_ih.transpose(), self.bias_ih),
@@ -205,8 +205,7 @@ class _Recurrent(Layer):
         axis = 0 if not self.batch_first or x.ndim == 2 else 1
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size or x.shape[axis] == 0:
             order = "batch, time" if self.batch_first else "time, batch"
-            self._refuse(f"an input of shape {x.shape}",
-                         f"({order}, {self.input_size}) or (time, {self.input_size}), "
+            self._refuse(x, f"({order}, {self.input_size}) or (time, {self.input_size}), "
                          "with at least one step", "check input_size and batch_first")
         seq = x.unsqueeze(1) if x.ndim == 2 else x.transpose(0, 1) if self.batch_first else x
         states = self._start(seq, start, x.ndim == 2)

@@ -20,10 +20,6 @@ from glassgrad.tensor.checks import KINDS, cannot_take
 from glassgrad.tensor.tensor_base import TensorBase
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) or isinstance(value, TensorBase)
-
-
 def _reads_as(kind: str) -> tuple[Callable[[Any], bool], str]:
     """A kind of arguments that methods of tensors know."""
     words, read = KINDS[kind]
@@ -32,27 +28,19 @@ def _reads_as(kind: str) -> tuple[Callable[[Any], bool], str]:
 
 # what an annotation admits, and how to say so
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **{kind: _reads_as(kind) for kind in ("Self", "int", "bool", "str", "Callable", "Mapping", "PathLike")},
+    **{kind: _reads_as(kind) for kind in ("int", "bool", "str", "Callable")},
     "Tensor": _reads_as("Self"),
-    "MutableMapping": _reads_as("Mapping"),
-    "float": (_is_number, "a number"),
+    "float": (lambda v: isinstance(v, (numbers.Real, TensorBase)), "a number"),
     "None": (lambda v: v is None, "None"),
     "DType": (lambda v: isinstance(v, DType), "a dtype"),
-    "type": (lambda v: isinstance(v, type), "a type"),
-    "slice": (lambda v: isinstance(v, slice), "a slice"),
     "dict": (lambda v: isinstance(v, dict), "a dict"),
-    "bytes": (lambda v: isinstance(v, (bytes, bytearray, memoryview)), "bytes"),
-    "IO": (lambda v: hasattr(v, "read"), "an open file"),
     "Sequence": (lambda v: isinstance(v, (list, tuple, range)), "a list"),
     "Iterable": (lambda v: hasattr(v, "__iter__") and not isinstance(v, type), "a list"),
-    "list": (lambda v: isinstance(v, (list, tuple)), "a list"),
     "tuple": (lambda v: isinstance(v, (list, tuple)), "a tuple"),
 }
-_ALIASES = {"Axis": "int | Sequence[int] | None", "Sizes": "int | Sequence[int]",
-            "Wish": "int | Sequence[int | None] | None",
-            "Padding": "Sequence[int | Sequence[int] | None]", "Parameters": "Iterable[Tensor] | Tensor",
-            "Readable": "PathLike | bytes | IO | Tensor", "Betas": "Sequence[float]", "Coefficients": "Sequence[float]",
-            "Activation": "str | Callable"}
+_ALIASES = {"Sizes": "int | Sequence[int]", "Parameters": "Iterable[Tensor] | Tensor", "Betas": "Sequence[float]",
+            "Coefficients": "Sequence[float]", "Activation": "str | Callable", "Mask": "Tensor | None",
+            "Maybe": "Tensor | None", "Old": "bool | None"}
 
 
 # keywords of tinygrad's layers: its adapter takes them, here they are named in the error
@@ -142,24 +130,13 @@ def _fits(value: Any, parameter: inspect.Parameter) -> bool:
 
 def _matches(value: Any, annotation: str) -> bool:
     for name, inside in _alternatives(annotation):
-        if name not in _KINDS and name != "Any":
+        if name not in _KINDS:
             if any(kind.__name__ == name for kind in type(value).__mro__):
                 return True
-        elif name == "Any":            # numbers, tensors, rows of them: what a method may be meant for at all
-            if _is_number(value) or value is None or isinstance(value, (str, slice, DType, dict)) or _is_row(value) \
-                    or hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__") \
-                    or callable(value) and not isinstance(value, type):
-                return True
         elif _KINDS[name][0](value) and (
-                not inside or name not in ("Sequence", "list", "tuple") or all(_matches(v, inside) for v in value)):
+                not inside or name not in ("Sequence", "tuple") or all(_matches(v, inside) for v in value)):
             return True
     return False
-
-
-def _is_row(value: Any) -> bool:
-    """Numbers, tensors, or rows of them, in a list or tuple."""
-    return isinstance(value, (list, tuple, range)) and all(
-        _is_number(v) or v is None or isinstance(v, str) or _is_row(v) for v in value)
 
 
 def _words(annotation: str) -> str:
@@ -170,13 +147,10 @@ def _words(annotation: str) -> str:
     """
     said = []
     for name, inside in _alternatives(annotation):
-        if name == "Any":
-            return "a number, a Tensor or a list of numbers"
         if name not in _KINDS:
             said.append(f"of type {name}")
             continue
         word, what = _KINDS[name][1], _alternatives(inside)[0][0] if inside else ""
-        many = {"int": " of integers", "float": " of numbers", "Self": " of Tensors", "Tensor": " of Tensors",
-                "str": " of strings"}
-        said.append(word + (many.get(what, "") if name in ("Sequence", "list", "tuple", "Iterable") else ""))
+        many = {"int": " of integers", "float": " of numbers", "Tensor": " of Tensors"}
+        said.append(word + (many.get(what, "") if name in ("Sequence", "tuple", "Iterable") else ""))
     return " or ".join(dict.fromkeys(said))

@@ -89,12 +89,12 @@ class Layer(Module, metaclass=LayerType):
     def _check_space(self, x: Any) -> None:
         """Refuse an input that is not (batch, channels, ...space), or without the batch, for this layer's rank."""
         if x.ndim not in (self.rank + 1, self.rank + 2):
-            self._refuse(f"an input of shape {x.shape}", f"(batch, channels, ...space) with {self.rank} space axes",
-                         "reshape the input")
+            self._refuse(x, f"(batch, channels, ...space) with {self.rank} space axes", "reshape the input")
 
-    def _refuse(self, given: str, expected: str, fix: str) -> NoReturn:
+    def _refuse(self, given: Any, expected: str, fix: str) -> NoReturn:
         """Say that an input does not fit this layer."""
-        raise _named(self, "", given, expected, fix, "")
+        words = given if isinstance(given, str) else f"an input of shape {given.shape}"
+        raise _named(self, "", words, expected, fix, "")
 
 
 def _is_ours(layer: Layer) -> bool:

@@ -15,9 +15,10 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 
-def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [p for p in given if p.grad is not None]
+def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Parameters that have a gradient, with it."""
+    given = [parameters] if isinstance(parameters, Tensor) else parameters
+    return [(p, grad) for p in given if (grad := p.grad) is not None]
 
 
 def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
@@ -28,10 +29,9 @@ def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) ->
     >>> total_norm([x, y]).item()
     10.0
     """
-    held = _with_gradients(parameters)
-    if not held:
+    sizes = [grad.detach().cast(grad.dtype.accumulator).abs() for _, grad in _gradients(parameters)]
+    if not sizes:
         return Tensor(0.0)
-    sizes = [p.grad.detach().cast(p.grad.dtype.accumulator).abs() for p in held if p.grad is not None]
     device = sizes[0].device
     if norm_type == math.inf:
         return Tensor.stack(*[g.max().to(device) for g in sizes]).max()
@@ -53,16 +53,15 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     max_norm = checks.of_kind("float", "clip_grad_norm_", max_norm=max_norm)
     norm_type = checks.of_kind("float", "clip_grad_norm_", norm_type=norm_type)
     checks.of_kind("bool", "clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
-    held = _with_gradients(parameters)
-    length = total_norm(held, norm_type)
+    held = _gradients(parameters)
+    length = total_norm([p for p, _ in held], norm_type)
     if error_if_nonfinite and not math.isfinite(length.item()):
         raise GradientError("the gradients are not finite", given=f"a common length of {length.item()}",
                             expected="a finite length",
                             fix="lower the learning rate, or look for a division by 0")
     factor = (max_norm / (length + 1e-6)).minimum(1.0)
-    for p in held:
-        assert p.grad is not None
-        p.grad = (p.grad * factor.to(p.device)).cast(p.grad.dtype)
+    for p, grad in held:
+        p.grad = (grad * factor.to(p.device)).cast(grad.dtype)
     return length
 
 
@@ -75,6 +74,5 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     [6.0, -7.0]
     """
     clip_value = checks.of_kind("float", "clip_grad_value_", clip_value=clip_value)
-    for p in _with_gradients(parameters):
-        assert p.grad is not None
-        p.grad = p.grad.clamp(-float(clip_value), float(clip_value))
+    for p, grad in _gradients(parameters):
+        p.grad = grad.clamp(-float(clip_value), float(clip_value))

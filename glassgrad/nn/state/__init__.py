@@ -51,8 +51,7 @@ def safe_load(path: Readable, device: str | None = None) -> dict[str, Tensor]:
     >>> safe_load(len(header).to_bytes(8, "little") + header + bytes([1, 0, 0, 0, 2, 0, 0, 0]))["weight"].tolist()
     [[1, 2]]
     """
-    checks.readable("safe_load", path=path)
-    source = Source(path)
+    source = Source(path, "safe_load")
     return {name: source.tensor(*entry, device) for name, entry in read_header(source).entries.items()}
 
 
@@ -79,8 +78,7 @@ def safe_load_metadata(path: Readable) -> SafeHeader:
     >>> header.metadata, header.fields["weight"]
     ({'made': 'today'}, {'dtype': 'F32', 'shape': [1], 'data_offsets': [0, 4]})
     """
-    checks.readable("safe_load_metadata", path=path)
-    source = Source(path)
+    source = Source(path, "safe_load_metadata")
     header = read_header(source)
     return SafeHeader(source.tensor(0, (source.size,), dtypes.uint8), header.start, header.fields)
 
@@ -96,8 +94,7 @@ def torch_load(path: Readable, device: str | None = None) -> Any:
     >>> torch_load(b"".join(pickle.dumps(part) for part in parts))
     {'step': 3}
     """
-    checks.readable("torch_load", path=path)
-    source = Source(path)
+    source = Source(path, "torch_load")
     if is_torch_zip(source):
         return read_torch_zip(source, device)
     if is_torch_legacy(source):
@@ -118,5 +115,4 @@ def gguf_load(path: Readable, device: str | None = None) -> tuple[dict[str, Any]
     >>> gguf_load(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))        # a file of version 3 with nothing in it
     ({}, {})
     """
-    checks.readable("gguf_load", path=path)
-    return read_gguf(Source(path), device)
+    return read_gguf(Source(path, "gguf_load"), device)

@@ -77,8 +77,7 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
     ...     load_checkpoint(folder + "/run.safetensors", [Tensor([0.0])]).step
     2
     """
-    checks.readable("load_checkpoint", path=path)
-    source = Source(path)
+    source = Source(path, "load_checkpoint")
     header = read_header(source)
     training = _training(source, header.fields.get(METADATA, {}))
     saved = {name: source.tensor(*entry) for name, entry in header.entries.items()}

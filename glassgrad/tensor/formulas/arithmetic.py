@@ -183,10 +183,8 @@ def where(condition: UOp, yes: Any, no: Any) -> UOp:
     """`yes` where a condition holds, else `no`, in the type that holds both."""
     if condition.dtype is not _bool:
         condition = condition.ne(0)
-    if not isinstance(yes, UOp):
-        yes = number(yes, no.dtype, o.WHERE) if isinstance(no, UOp) else const(yes)
-    if not isinstance(no, UOp):
-        no = number(no, yes.dtype, o.WHERE)
+    yes = as_node(yes, no, o.WHERE)
+    no = as_node(no, yes, o.WHERE)
     dtype = promote(yes.dtype, no.dtype)
     condition, yes, no = broadcast_all([condition, yes.cast(dtype), no.cast(dtype)], o.WHERE)
     return UOp(o.WHERE, dtype, (condition, yes, no))

@@ -162,9 +162,9 @@ def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp) -> UOp:
             shown = applied(steps[:at], x, cuts=False)
             bits = replace_part(reread(shown, arg[1]), steps[at + 1:], value)
             return replace_part(x, steps[:at], reread(bits, arg[0]))
-    view = applied(steps, x, cuts=False)
-    if is_plain_part(x, view):
-        return replace_view(x, view, value)
+    replaced = replace_view(x, applied(steps, x, cuts=False), value)
+    if replaced is not None:
+        return replaced
     numbers = applied(steps, counting(math.prod(x.shape), dtypes.int64).reshape(x.shape), cuts=False)
     refuse_repeated(steps, numbers)
     return put(x, numbers, value)
@@ -175,19 +175,15 @@ def put(x: UOp, linear: UOp, value: UOp, mode: str = "set") -> UOp:
     return scatter(x, linear.reshape((math.prod(linear.shape),)), value, mode)
 
 
-def is_plain_part(x: UOp, view: UOp) -> bool:
-    """Whether a view is a plain part of x, perhaps with axes of size 1 dropped or added."""
-    while view.op is o.RESHAPE:
-        view = view.src[0]
-    return view is x or view.op is o.SHRINK and view.src[0] is x
-
-
-def replace_view(x: UOp, view: UOp, value: UOp) -> UOp:
-    """x with the plain part that `view` shows replaced by `value`."""
+def replace_view(x: UOp, view: UOp, value: UOp) -> UOp | None:
+    """x with the part that `view` shows replaced by `value`; None where that is no plain part of x (axes of size 1 may
+    have been dropped or added)."""
     while view.op is o.RESHAPE:
         view = view.src[0]
     if view is x:
         return value.reshape(x.shape)
+    if view.op is not o.SHRINK or view.src[0] is not x:
+        return None
     around = [(start, n - stop) for n, (start, stop) in zip(x.shape, view.arg.bounds)]
     inside = full(view.shape, True, dtypes.bool).pad(around)
     return UOp(o.WHERE, x.dtype, (inside, value.reshape(view.shape).pad(around), x))
@@ -219,23 +215,25 @@ def scatter(base: UOp, target: UOp, value: UOp, mode: str) -> UOp:
     return UOp(o.SCATTER, base.dtype, src, Scatter(mode)).reshape(base.shape)
 
 
+_SCATTERS = {"set": "set", "sum": "add", "amax": "max"}      # what SCATTER itself does
+
+
 def scatter_reduce(x: UOp, axis: int, index: UOp, target: UOp, value: UOp, how: str, include_self: bool) -> UOp:
-    """The sum, prod, mean, amax or amin of everything written to an element, and of x itself (`include_self`)."""
+    """The sum, prod, mean, amax or amin of everything written to an element, and of x itself (`include_self`); "set"
+    is what was written last."""
     dtype, base = x.dtype, x
     if not include_self:
         touched = scatter(full(x.shape, False, dtypes.bool), target, full(target.shape, True, dtypes.bool), "set")
         start = {"sum": 0, "mean": 0, "prod": 1, "amax": dtype.min, "amin": dtype.max}[how]
         base = touched.where(const(start, dtype), base)
-    if how == "amax":
-        return scatter(base, target, value, "max")
+    if how in _SCATTERS:
+        return scatter(base, target, value, _SCATTERS[how])
     if how == "amin":
         opposite = UOp.__neg__ if dtype.kind == "f" else UOp.logical_not     # ~x: no overflow at the smallest
         return opposite(scatter(opposite(base), target, opposite(value), "max"))
     if how == "prod":
         return base * product_at(x.shape, axis, index, target, value)
     total = scatter(base, target, value, "add")
-    if how == "sum":
-        return total
     count = scatter(full(x.shape, int(include_self), dtype), target, full(target.shape, 1, dtype), "add")
     count = count.maximum(const(1, dtype))
     return total / count if dtype.kind == "f" else total // count

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import DType, UOp, dtypes, full, ops as o
+from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, norm, reductions,
-                                       running as running_total, smallest, squeeze, statistics, sum_dtype, total,
-                                       unsqueeze)
+                                       running as running_total, smallest, statistics, sum_dtype, total, unsqueeze)
 from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, two_axes,
                                       working_axis)
 
@@ -255,22 +254,6 @@ class ReductionsMixin(TensorBase):
         return Found(*map(self._with, reductions.running_extreme(op, self.uop, axis)))
 
     # -- what a set of numbers is like -----------------------------------------------------------------------
-    def mode(self, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
-        """The most frequent value along an axis (of equally frequent ones the smallest), and its last index.
-
-        >>> [t.tolist() for t in Tensor([1, 3, 3, 2]).mode()]
-        [3, 2]
-        """
-        dim, keepdim = arguments("mode", spelling, dim=dim, keepdim=keepdim)
-        if not self.ndim:
-            return Found(self, self._with(full((), 0, dtypes.int32)))
-        axis = working_axis(dim, self.ndim, "mode")
-        if not self.shape[axis]:
-            raise ShapeError("there is no most frequent of nothing", given=f"shape {self.shape}",
-                             expected="at least one element along the axis", fix="check where the elements went")
-        found = statistics.mode(self.uop, axis)
-        return Found(*(self._with(node if keepdim else squeeze(node, axis)) for node in found))
-
     def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
         """How many values fall into each of so many equal parts from min to max (both 0: the least to the greatest).
 

@@ -6,6 +6,7 @@ As in PyTorch, NaN counts as greater than every number and equal values keep the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -14,7 +15,7 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten, gather_known, largest, maximum,
                                        minimum, part, running as running_total, smallest, sort, sorting, squeeze, stack,
                                        take, topk, total, true_indices, where)
-from glassgrad.tensor.formulas.statistics import median, quantile, search_sorted
+from glassgrad.tensor.formulas.statistics import median, mode, quantile, search_sorted
 from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, of_kind,
                                       plain_number, resolve_axis, share)
 
@@ -23,8 +24,14 @@ class SortingMixin(TensorBase):
     """Order and choice."""
     __slots__ = ()
 
-    def _found(self, values: UOp, indices: UOp) -> Found:
-        return Found(self._with(values), self._with(indices))
+    def _row(self, dim: int, what: str) -> tuple[UOp, int]:
+        """This tensor, and an axis of it; a single number is a row of one."""
+        axis = resolve_axis(dim, self.ndim, what)
+        return (self.uop, axis) if self.ndim else (self.uop.reshape((1,)), 0)
+
+    def _found(self, nodes: Iterable[UOp], axis: int, keepdim: bool) -> Found:
+        """Values and their indices, without the axis that they are one of; of a single number always without it."""
+        return Found(*(self._with(node if keepdim and self.ndim else squeeze(node, axis)) for node in nodes))
 
     # -- order -----------------------------------------------------------------------------------------------
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True, **spelling: Any) -> Self:
@@ -43,7 +50,7 @@ class SortingMixin(TensorBase):
         [[1, 2, 3], [1, 2, 0]]
         """
         dim, descending = arguments("sort", spelling, dim=dim, descending=descending)
-        return self._found(*sort(self.uop, resolve_axis(dim, self.ndim, "sort"), descending))
+        return Found(*map(self._with, sort(self.uop, resolve_axis(dim, self.ndim, "sort"), descending)))
 
     def msort(self) -> Self:
         """The first axis in order.
@@ -60,16 +67,12 @@ class SortingMixin(TensorBase):
         [[3, 2], [0, 2]]
         """
         k, dim, largest, _ = arguments("topk", spelling, k=k, dim=dim, largest=largest, sorted_=sorted_)
-        axis = resolve_axis(dim, self.ndim, "topk")
-        n = self.shape[axis] if self.ndim else 1
+        x, axis = self._row(dim, "topk")
+        n = x.shape[axis]
         if not 0 <= k <= n:
             raise InputError("topk cannot choose this many", given=f"k={k} of an axis of {n}",
                              expected=f"k from 0 to {n}", fix="choose a smaller k")
-        x = self.uop
-        if not self.ndim:
-            shape = () if k else (0,)
-            return self._found(x if k else x.reshape((1,)).shrink(((0, 0),)), full(shape, 0, dtypes.int32))
-        return self._found(*topk(x, k, axis, largest, sorting.SHORT))
+        return self._found(topk(x, k, axis, largest, sorting.SHORT), axis, keepdim=True)
 
     def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
         """The k-th smallest value along an axis (1 is the smallest), and its index.
@@ -78,15 +81,12 @@ class SortingMixin(TensorBase):
         [2, 2]
         """
         k, dim, keepdim = arguments("kthvalue", spelling, k=k, dim=dim, keepdim=keepdim)
-        axis = resolve_axis(dim, self.ndim, "kthvalue")
-        n = self.shape[axis] if self.ndim else 1
+        x, axis = self._row(dim, "kthvalue")
+        n = x.shape[axis]
         if not 1 <= k <= n:
             raise InputError("there is no such value", given=f"k={k} of an axis of {n}", expected=f"k from 1 to {n}",
                              fix="count from 1: k=1 is the smallest")
-        found = sort(self.uop, axis)
-        if self.ndim:
-            found = tuple(part(node, axis, k - 1, k) for node in found)  # type: ignore[assignment]
-        return self._found(*(found if keepdim else (squeeze(node, axis) for node in found)))
+        return self._found((part(node, axis, k - 1, k) for node in sort(x, axis)), axis, keepdim)
 
     # -- extremes --------------------------------------------------------------------------------------------
     def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
@@ -111,16 +111,13 @@ class SortingMixin(TensorBase):
 
     def _extreme(self, what: str, op: o.Op, axis: Any, keepdim: bool, dim: int | None, spelling: dict[str, Any]) -> Any:
         axis, keepdim = arguments(what, spelling, axis=axis, keepdim=keepdim)
-        x = self.uop
         if isinstance(axis, TensorBase):
-            return self._with((maximum if op is o.AMAX else minimum)(x, axis.uop), axis)
+            return self._with((maximum if op is o.AMAX else minimum)(self.uop, axis.uop), axis)
         if dim is None:
-            return self._with((largest if op is o.AMAX else smallest)(x, axis, keepdim))
-        at = arg_extreme(x, op, dim, True, "argmax" if op is o.AMAX else "argmin")
-        if not self.ndim:
-            return self._found(x, at)
-        found = gather_known(x, dim, at), at              # the gradient goes to this index, and to no equal value
-        return self._found(*(found if keepdim else (squeeze(node, dim) for node in found)))
+            return self._with((largest if op is o.AMAX else smallest)(self.uop, axis, keepdim))
+        x, at = self._row(dim, f"arg{what}")
+        index = arg_extreme(x, op, at, True, f"arg{what}")     # the gradient goes to it, and to no equal value
+        return self._found((gather_known(x, at, index), index), at, keepdim)
 
     # -- middles ---------------------------------------------------------------------------------------------
     def median(self, dim: int | None = None, keepdim: bool = False, **spelling: Any) -> Any:
@@ -141,16 +138,25 @@ class SortingMixin(TensorBase):
 
     def _median(self, what: str, dim: int | None, keepdim: bool, skip_nan: bool, spelling: dict[str, Any]) -> Any:
         dim, keepdim = arguments(what, spelling, dim=dim, keepdim=keepdim)
-        axis = resolve_axis(0 if dim is None else dim, self.ndim, what)
-        if not (self.numel() if dim is None or not self.ndim else self.shape[axis]):
+        x, axis = self._row(dim, what) if dim is not None else (flatten(self.uop), 0)
+        if not x.shape[axis]:
             raise ShapeError("there is no median of nothing", given=f"shape {self.shape}",
                              expected="at least one element", fix="check where the elements went")
-        if dim is None:
-            return self._with(squeeze(median(flatten(self.uop), 0, skip_nan)[0], 0))
-        if not self.ndim:
-            return self._found(self.uop, full((), 0, dtypes.int32))
-        found = median(self.uop, axis, skip_nan)
-        return self._found(*(found if keepdim else (squeeze(node, axis) for node in found)))
+        found = self._found(median(x, axis, skip_nan), axis, keepdim and dim is not None)
+        return found.values if dim is None else found
+
+    def mode(self, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
+        """The most frequent value along an axis (of equally frequent ones the smallest), and its last index.
+
+        >>> [t.tolist() for t in Tensor([1, 3, 3, 2]).mode()]
+        [3, 2]
+        """
+        dim, keepdim = arguments("mode", spelling, dim=dim, keepdim=keepdim)
+        x, axis = self._row(dim, "mode")
+        if not x.shape[axis]:
+            raise ShapeError("there is no most frequent of nothing", given=f"shape {self.shape}",
+                             expected="at least one element along the axis", fix="check where the elements went")
+        return self._found(mode(x, axis), axis, keepdim)
 
     def quantile(self, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear",
                  **spelling: Any) -> Self:
@@ -200,19 +206,16 @@ class SortingMixin(TensorBase):
         [[0, 1], [1, 0]]
         """
         fill_value, as_tuple = arguments("nonzero", fill_value=fill_value, as_tuple=as_tuple)
-        columns = self._index_columns(size, fill_value)
+        flat = self._true_indices(self.uop.ne(0), size, "nonzero")
+        columns: list[UOp] = []                          # one for each axis
+        place = flat
+        for n in reversed(self.shape):
+            columns.insert(0, (flat < 0).where(fill_value, place % n))
+            place = place // n
+        columns = columns or [full((flat.shape[0], 0), 0, dtypes.int32)]
         if as_tuple:
             return tuple(self._with(column) for column in columns)
         return self._with(stack(columns, 1) if self.ndim else columns[0])
-
-    def _index_columns(self, size: int | None, fill_value: int = 0) -> list[UOp]:
-        """For each axis, the indices of the values that are not 0; for no axes, one column of nothing."""
-        flat = self._true_indices(self.uop.ne(0), size, "nonzero")
-        columns, place = [], flat
-        for n in reversed(self.shape):
-            columns.append((flat < 0).where(fill_value, place % n))
-            place = place // n
-        return columns[::-1] or [full((flat.shape[0], 0), 0, dtypes.int32)]
 
     def argwhere(self) -> Self:
         """The indices of all values that are not zero, one row each.
@@ -250,15 +253,8 @@ class SortingMixin(TensorBase):
         [[1, 3], [1, 2]]
         """
         of_kind("bool", "unique", sorted=sorted, return_inverse=return_inverse, return_counts=return_counts)
-        count = self.numel()
-        if not count:
-            nothing = full((0,), 0, dtypes.int32)
-            return self._wanted_of((self.uop.reshape((0,)), nothing, nothing), return_inverse, return_counts)
-        values, indices = map(self._stored, sort(flatten(self.uop), 0))
-        heads, group, counts = self._runs(values)
-        inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), indices, group), Scatter("permute"))
-        found = take(values, 0, heads), inverse.reshape(self.shape), counts
-        return self._wanted_of(found, return_inverse, return_counts)
+        values, order = map(self._stored, sort(flatten(self.uop), 0))
+        return self._runs(values, order, return_inverse, return_counts)
 
     def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
         """The values without those equal to the one before; with `return_inverse` also where each element went, with
@@ -268,24 +264,21 @@ class SortingMixin(TensorBase):
         [1, 2, 1]
         """
         of_kind("bool", "unique_consecutive", return_inverse=return_inverse, return_counts=return_counts)
-        x = flatten(self.uop)
-        if not self.numel():
-            nothing = x.cast(dtypes.int32)
-            return self._wanted_of((x, nothing.reshape(self.shape), nothing), return_inverse, return_counts)
-        heads, group, counts = self._runs(x)
-        return self._wanted_of((take(x, 0, heads), group.reshape(self.shape), counts), return_inverse, return_counts)
+        return self._runs(flatten(self.uop), None, return_inverse, return_counts)
 
-    def _runs(self, x: UOp) -> tuple[UOp, UOp, UOp]:
-        """Runs of equal values in a vector: where each begins, to which each element belongs, how long each is."""
+    def _runs(self, x: UOp, order: UOp | None, with_inverse: bool, with_counts: bool) -> Any:
+        """The value of each run of equal ones in a vector, which may be this tensor's elements in another order; to
+        which run each element belongs; how long each is."""
         count = x.shape[0]
-        first = full((1,), True, dtypes.bool)
+        first = full((min(count, 1),), True, dtypes.bool)
         changes = self._stored(cat([first, part(x, 0, 1, count).ne(part(x, 0, 0, count - 1))]) if count > 1 else first)
         heads = self._stored(self._true_indices(changes, None, "unique"))
-        ends = cat([part(heads, 0, 1, heads.shape[0]), full((1,), count, dtypes.int32)])
-        return heads, running_total(o.ADD, changes.cast(dtypes.int32), 0) - 1, ends - heads
-
-    def _wanted_of(self, found: tuple[UOp, UOp, UOp], inverse: bool, counts: bool) -> Any:
-        chosen = [self._with(node) for node, wanted in zip(found, (True, inverse, counts)) if wanted]
+        ends = cat([part(heads, 0, 1, heads.shape[0]), full((1,), count, dtypes.int32)]) if count else heads
+        group = running_total(o.ADD, changes.cast(dtypes.int32), 0) - 1
+        if order is not None:
+            group = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), order, group), Scatter("permute"))
+        found = take(x, 0, heads) if count else x, group.reshape(self.shape), ends - heads
+        chosen = [self._with(node) for node, wanted in zip(found, (True, with_inverse, with_counts)) if wanted]
         return chosen[0] if len(chosen) == 1 else tuple(chosen)
 
     def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:

@@ -32,30 +32,33 @@ class SGD(Optimizer):
 
     def check(self, group: Group) -> None:
         super().check(group)
-        if group["nesterov"] and (not group["momentum"] or group["dampening"]):
+        if group["nesterov"] and (not group["momentum"] or group.get("dampening")):
             raise InputError("Nesterov's momentum needs a momentum and no dampening",
-                             given=f"momentum={group['momentum']}, dampening={group['dampening']}",
+                             given=f"momentum={group['momentum']}, dampening={group.get('dampening', 0.0)}",
                              expected="momentum above 0, dampening=0", fix="write momentum=0.9, nesterov=True")
 
     def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
         return bool(group["momentum"]) and (attribute != "t" or bool(group["dampening"]))
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
-        lr = group.number("lr")
         value, gradient = self.decayed(value, gradient, group)
+        return value - self.momentum_step(i, gradient, group.number("lr"), group)
+
+    def momentum_step(self, i: int, gradient: Tensor, rate: Any, group: Group) -> Tensor:
+        """What a parameter loses: the rate times its gradient with momentum."""
         if group["classic"]:
-            gradient = gradient * lr
+            gradient = gradient * rate
         if group["momentum"]:
             momentum, b = group.number("momentum"), self.kept("b", i, group)
             fresh = gradient
-            if group["dampening"]:
+            if group.get("dampening"):
                 fresh = (self.counted(i, group) == 1).where(gradient, gradient * (1 - group["dampening"]))
             b.assign((b * momentum + fresh).cast(b.dtype))
             gradient = gradient + b * momentum if group["nesterov"] else b
-        return value - (gradient if group["classic"] else gradient * lr)
+        return gradient if group["classic"] else gradient * rate
 
 
-class LARS(Optimizer):
+class LARS(SGD):
     """SGD where each parameter's rate is lr tcoef |p| / (|g| + weight_decay |p|) (You et al., 2017; 1 where a
     length is 0).
 
@@ -71,30 +74,20 @@ class LARS(Optimizer):
                  weight_decay: float = 1e-4, *, nesterov: bool = False, classic: bool = True, pre_wd: bool = True,
                  tcoef: float = 0.001, maximize: bool = False,
                  foreach: Any = None, fused: Any = None, master_weights: bool = True):
-        super().__init__(params, locals())
-
-    def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
-        return bool(group["momentum"])
+        Optimizer.__init__(self, params, locals())
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         lr, decay = group.number("lr"), group.number("weight_decay")
+        rate = lr
         if group["tcoef"]:
             size, slope = value.square().sum().sqrt(), gradient.square().sum().sqrt()
-            trust = ((size > 0) & (slope > 0)).where(size * group["tcoef"] / (slope + size * decay), 1.0)
-        else:
-            trust = 1.0  # type: ignore[assignment]
+            rate = lr * ((size > 0) & (slope > 0)).where(size * group["tcoef"] / (slope + size * decay), 1.0)
         if group["weight_decay"] and group["pre_wd"]:
             gradient = gradient + value * decay
-        rate = lr * trust
-        if group["classic"]:
-            gradient = gradient * rate
-        if group["momentum"]:
-            momentum, b = group.number("momentum"), self.kept("b", i, group)
-            b.assign((b * momentum + gradient).cast(b.dtype))
-            gradient = gradient + b * momentum if group["nesterov"] else b
+        step = self.momentum_step(i, gradient, rate, group)
         if group["weight_decay"] and not group["pre_wd"]:       # outside the momentum, by the plain rate
             value = value * (1.0 - lr * decay)
-        return value - (gradient if group["classic"] else gradient * rate)
+        return value - step
 
 
 class ASGD(Optimizer):

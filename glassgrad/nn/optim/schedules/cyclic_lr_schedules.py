@@ -10,7 +10,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.optimizer import Optimizer
-from glassgrad.nn.optim.schedules.lr_schedules import LRScheduler
+from glassgrad.nn.optim.schedules.lr_schedules import LRScheduler, rates_of_groups
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -86,9 +86,7 @@ class OneCycleLR(LRScheduler):
                              given=f"total_steps={total_steps}, anneal_strategy={anneal_strategy!r}",
                              expected='total_steps (or epochs and steps_per_epoch), and "cos" or "linear"',
                              fix="write total_steps=epochs * len(batches)")
-        groups = optimizer.param_groups
-        tops = [max_lr] * len(groups) if isinstance(max_lr, (int, float)) else list(max_lr)
-        self.max_lrs = [float(top) for top in tops]
+        self.max_lrs = rates_of_groups(optimizer, max_lr)
         self.total_steps, self.linear, self.cycle_momentum = total_steps, anneal_strategy == "linear", cycle_momentum
         start, low = [m / div_factor for m in self.max_lrs], [m / div_factor / final_div_factor for m in self.max_lrs]
         # (last step, rates at its start and end, momentum at its start and end)
@@ -101,9 +99,7 @@ class OneCycleLR(LRScheduler):
             self.phases = [rise, (total_steps - 1, self.max_lrs, low, base_momentum, max_momentum)]
         if cycle_momentum:
             _need_momentum(optimizer)
-        for group, rate in zip(groups, start if last_epoch == -1 else ()):
-            group["initial_lr"] = rate
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer, last_epoch, start)
 
     def _begin(self, now: Sequence[float], epoch: float) -> None:
         if epoch > self.total_steps:
@@ -146,17 +142,13 @@ class CyclicLR(LRScheduler):
                              given=f"mode={mode!r}, scale_mode={scale_mode!r}, step_size_up={step_size_up}",
                              expected='"triangular", "triangular2" or "exp_range"; "cycle" or "iterations"; 1 or more',
                              fix="leave them at their defaults")
-        groups = optimizer.param_groups
-        several = lambda rate: [float(rate)] * len(groups) if isinstance(rate, (int, float)) else list(rate)
-        self.max_lrs: list[float] = several(max_lr)
+        self.max_lrs = rates_of_groups(optimizer, max_lr)
         self.up, self.length = step_size_up, step_size_up + (step_size_down or step_size_up)
         self.mode, self.gamma, self.functions, self.by_cycle = mode, gamma, scale_fn, scale_mode == "cycle"
         self.cycle_momentum, self.base_momentum, self.max_momentum = cycle_momentum, base_momentum, max_momentum
         if cycle_momentum:
             _need_momentum(optimizer)
-        for group, rate in zip(groups, several(base_lr) if last_epoch == -1 else ()):
-            group["initial_lr"] = rate
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer, last_epoch, rates_of_groups(optimizer, base_lr))
 
     def _scale(self, cycle: float, epoch: float) -> Any:
         if self.functions is not None:
@@ -204,8 +196,7 @@ class ReduceLROnPlateau(LRScheduler):
                              expected='"min" or "max", "rel" or "abs", a factor below 1', fix="check the settings")
         self.factor, self.patience, self.cooldown, self.eps = factor, patience, cooldown, eps
         self.mode, self.threshold, self.threshold_mode = mode, threshold, threshold_mode
-        groups = len(optimizer.param_groups)
-        self.min_lrs = [float(min_lr)] * groups if isinstance(min_lr, (int, float)) else list(min_lr)
+        self.min_lrs = rates_of_groups(optimizer, min_lr)
         self.best, self.bad_epochs, self.cooling = (math.inf if mode == "min" else -math.inf), 0, 0
         super().__init__(optimizer)
 
@@ -233,8 +224,7 @@ class ReduceLROnPlateau(LRScheduler):
                     group["lr"] = new
 
     def _is_better(self, value: float) -> bool:
-        if self.threshold_mode == "abs":
-            return value < self.best - self.threshold if self.mode == "min" else value > self.best + self.threshold
-        if self.mode == "min":
-            return value < self.best * (1 - self.threshold)
-        return value > self.best * (1 + self.threshold)
+        way = 1 if self.mode == "max" else -1
+        least = self.best + way * self.threshold if self.threshold_mode == "abs" else \
+            self.best * (1 + way * self.threshold)
+        return value * way > least * way

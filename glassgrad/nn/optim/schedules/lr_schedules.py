@@ -17,6 +17,11 @@ from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.optimizer import Optimizer
 
 
+def rates_of_groups(optimizer: Optimizer, rate: float | Sequence[float]) -> list[float]:
+    """A rate for each group of parameters: one for all of them, or one each."""
+    return [float(rate)] * len(optimizer.param_groups) if isinstance(rate, (int, float)) else list(map(float, rate))
+
+
 class LRScheduler:
     """The base of schedules: a subclass gives `rate(now, base, epoch)`, the rate that follows `now` when `epoch`
     begins.
@@ -39,10 +44,12 @@ class LRScheduler:
             check_call(cls, signature_of(cls.__init__), "nn.optim.lr_scheduler", args, kwargs)
         return super().__new__(cls)
 
-    def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1, start: Sequence[float] | None = None):
         self.optimizer, self.last_epoch = optimizer, last_epoch + 1
-        for group in optimizer.param_groups:
-            if last_epoch == -1:
+        for i, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1 and start is not None:
+                group["initial_lr"] = start[i]
+            elif last_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
             elif "initial_lr" not in group:
                 raise InputError("a schedule that goes on needs the rate it once began with",

@@ -17,6 +17,7 @@ from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import realize_and_read as running
+from glassgrad.tensor.checks import cannot_take
 from glassgrad.tensor.memory.file_mapping import exported, mapped
 from glassgrad.tensor.memory.python_values import HostValue
 from glassgrad.tensor.tensor import Tensor
@@ -32,7 +33,7 @@ def is_size(n: Any, bits: int = 60) -> bool:
 
 
 class Source:
-    """Bytes with a name.
+    """Bytes with a name. `reader` is the function of nn.state that was given them, where they may be anything.
 
     >>> source = Source(b"\\x01\\x02\\x03\\x04")
     >>> source.size, bytes(source.part(1, 2)), source.tensor(0, (2,), dtypes.int16).tolist()
@@ -41,7 +42,11 @@ class Source:
     __slots__ = ("name", "size", "data", "_memory", "_address")
     _memory: Any
 
-    def __init__(self, given: Readable):
+    def __init__(self, given: Readable, reader: str = ""):
+        kinds = (str, os.PathLike, bytes, bytearray, memoryview, Tensor)
+        if reader and not isinstance(given, kinds) and (isinstance(given, type) or not hasattr(given, "read")):
+            raise cannot_take(reader, "path", given, "a path or bytes or an open file or a Tensor",
+                              f"see help(nn.state.{reader})")
         self.name, memory = _memory_of(given)
         self.size = len(memory)
         self._memory, self._address = exported(memory)

@@ -118,6 +118,25 @@ def space_padding(padding: Any, rank: int) -> list[tuple[int, int]]:
     return pairs
 
 
+def padding_in_numbers(padding: Any, kernel: Sequence[int], stride: Any, dilation: Any) -> Any:
+    """PyTorch's words for padding as numbers, from the last axis backward; numbers as they are.
+
+    >>> padding_in_numbers("same", (3, 4), 1, 1)
+    (1, 2, 1, 1)
+    """
+    if not isinstance(padding, str):
+        return padding
+    if padding not in ("same", "valid"):
+        raise InputError("there is no such padding", given=f"padding={padding!r}",
+                         expected='a number, "same" or "valid"', fix="check the spelling")
+    strides, apart = each(stride, len(kernel), "stride"), each(dilation, len(kernel), "dilation")
+    if padding == "same" and set(strides) != {1}:
+        raise InputError('padding="same" keeps the size only without strides', given=f"stride={strides}",
+                         expected="stride=1", fix="write the padding as a number")
+    totals = [d * (k - 1) if padding == "same" else 0 for d, k in zip(apart, kernel)]
+    return tuple(side for total in reversed(totals) for side in (total // 2, total - total // 2))
+
+
 def refuse_large_windows(what: str, space: Sequence[Any], pairs: list[tuple[int, int]], size: Sequence[int],
                          dilation: Sequence[int]) -> None:
     """A window must fit into the padded input."""

@@ -91,8 +91,6 @@ def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: floa
     """One axis of bytes, linearly, in the integers of PyTorch: weights of at most 15 bits, halves up. `table` stores a
     list of integers."""
     n = x.shape[axis]
-    if align_corners:
-        step = (n - 1) / (count - 1) if count > 1 else 0.0
     sources = [max(i * step if align_corners else (i + 0.5) * step - 0.5, 0.0) for i in range(count)]
     lows = [min(int(source), n - 1) for source in sources]
     shares = [(1 - source + low, source - low) for source, low in zip(sources, lows)]
@@ -132,10 +130,7 @@ def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: 
     x = as_float(x)
     wide = x.dtype.accumulator
     x = x.cast(wide)
-    if align_corners:
-        source = number.cast(wide) * ((n - 1) / (count - 1) if count > 1 else 0.0)
-    else:
-        source = (number.cast(wide) + 0.5) * step - 0.5
+    source = number.cast(wide) * step if align_corners else (number.cast(wide) + 0.5) * step - 0.5
     column = (count, *(1,) * (len(x.shape) - axis - 1))
     if mode == "bicubic":
         first = floor(source)
@@ -148,17 +143,14 @@ def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: 
     return take(x, axis, low) * (1 - weight) + take(x, axis, high) * weight
 
 
-def resize_smoothly(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: float) -> UOp:
+def resize_smoothly(x: UOp, axis: int, count: int, mode: str, step: float) -> UOp:
     """`resize` with a filter as wide as the step (antialias): an element of the result is a weighted mean of all that
     it covers."""
-    n = x.shape[axis]
-    if align_corners:
-        step = (n - 1) / (count - 1) if count > 1 else 0.0
     width, radius = max(step, 1.0), 2.0 if mode == "bicubic" else 1.0
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
     centre = ((counting(count).cast(wide.dtype) + 0.5) * step).reshape((count, 1))
-    element = counting(n).cast(wide.dtype)
+    element = counting(x.shape[axis]).cast(wide.dtype)
     distance = (element + 0.5 - centre) / width
     covered = element.ge((centre - radius * width + 0.5).trunc()) & (element < (centre + radius * width + 0.5).trunc())
     weights = covered.where(_cubic(distance, -0.5) if mode == "bicubic" else maximum(1 - distance.abs(), 0), 0)

@@ -10,9 +10,9 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.formulas import (absolute, along, as_float, choose, divide, elementary, equal, in_accumulator,
-                                       maximum, mean, minimum, mul, norm, not_equal, power, square, sub, total,
-                                       unsqueeze, where)
+from glassgrad.tensor.formulas import (absolute, along, as_float, choose, divide, elementary, equal, flatten,
+                                       in_accumulator, maximum, mean, minimum, mul, norm, not_equal, power, square, sub,
+                                       total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softmax, relu
 from glassgrad.tensor.formulas.special_functions import xlogy
 
@@ -59,14 +59,14 @@ def binary_cross_entropy_logits(x: UOp, target: UOp, pos_weight: UOp | None = No
 
 
 # -- many classes --------------------------------------------------------------------------------------------
-def class_axis(x: UOp, target: UOp, what: str) -> int:
-    """The axis of the classes: 1, or the only one."""
-    axis = 0 if len(x.shape) == 1 else 1
+def class_axis(x: UOp, target: UOp, what: str, last: bool = False) -> int:
+    """The axis of the classes: 1, or the only one; or the last one."""
+    axis = len(x.shape) - 1 if last or len(x.shape) == 1 else 1
     if not x.shape or target.shape != x.shape[:axis] + x.shape[axis + 1:]:
         raise ShapeError(f"the targets of {what} do not fit the predictions",
                          given=f"predictions {x.shape}, targets {target.shape}",
                          expected=f"targets of shape {x.shape[:axis] + x.shape[axis + 1:]}, one class each",
-                         fix="check the batch sizes; classes are axis 1 of the predictions")
+                         fix=f"check the batch sizes; classes are axis {max(axis, 0)} of the predictions")
     return axis
 
 
@@ -117,6 +117,12 @@ def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: i
     return of_classes(x, logs, target, axis, weight, ignored, smooth, reduction)
 
 
+def sparse_cross_entropy(x: UOp, target: UOp, ignored: int, smooth: float, reduction: str) -> UOp:
+    """Minus the log-probability of target classes, of predictions whose last axis are the classes."""
+    axis = class_axis(x, target, "sparse_categorical_crossentropy", last=True)
+    return of_classes(x, log_softmax(x, axis), target, axis, None, ignored, smooth, reduction)
+
+
 # -- distances and margins -----------------------------------------------------------------------------------
 def cosine_similarity(x: UOp, y: UOp, axis: int, eps: float) -> UOp:
     """x . y / (|x| |y|) along an axis; each length counts as at least eps."""
@@ -143,13 +149,19 @@ def cosine_embedding(x: UOp, y: UOp, target: UOp, margin: float) -> UOp:
 
 
 def multi_margin(x: UOp, target: UOp, p: int, margin: float, weight: UOp | None) -> UOp:
-    """The mean over the other classes of max(0, margin - x[target] + x[class])^p, for x (batch, classes)."""
-    chosen = unsqueeze(choose(x, target, 1), 1)
-    losses = power(relu(margin - chosen + x), p)
+    """The mean over the other classes of max(0, margin - x[target] + x[class])^p, of (batch, classes) or one row."""
+    rows = x if len(x.shape) != 1 else unsqueeze(x, 0)
+    if len(rows.shape) != 2 or target.elements != rows.shape[0]:
+        raise ShapeError("the targets of multi_margin_loss do not fit",
+                         given=f"predictions {x.shape}, targets {target.shape}",
+                         expected="(batch, classes) and one class each", fix="check the batch sizes")
+    target = flatten(target)
+    losses = power(relu(margin - unsqueeze(choose(rows, target, 1), 1) + rows), p)
     if weight is not None:
-        losses = losses * unsqueeze(choose(by_class(x, weight, 1), target, 1), 1)
-    is_target = along(x.shape[1], 1, x.shape).eq(unsqueeze(target, 1))
-    return divide(total(is_target.where(0, losses), 1), x.shape[1])
+        losses = losses * unsqueeze(choose(by_class(rows, weight, 1), target, 1), 1)
+    is_target = along(rows.shape[1], 1, rows.shape).eq(unsqueeze(target, 1))
+    found = divide(total(is_target.where(0, losses), 1), rows.shape[1])
+    return found.reshape(x.shape[:-1])
 
 
 # -- distributions -------------------------------------------------------------------------------------------

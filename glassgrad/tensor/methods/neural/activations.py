@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph import DType, UOp
 from glassgrad.tensor.formulas import (absolute, add, as_float, divide, elementary, halves, in_accumulator, less, mean,
                                        mul, pad_axis, power, repeat_interleave, square, sub, where)
 from glassgrad.tensor.formulas.neural import activations
@@ -110,11 +110,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0, 5.0]).swiglu().tolist()
         [0.0]
         """
-        axis = working_axis(-1, self.ndim, "swiglu")
-        if self.shape[axis] % 2:
-            raise ShapeError("swiglu needs an even axis", given=f"shape {self.shape}",
-                             expected="a last axis of two equal halves", fix="check the layer before")
-        a, b = halves(self.uop, axis)
+        a, b = self._halves(-1, "swiglu")
         return self._with(mul(activations.silu(a), b))
 
     def glu(self, dim: int = -1, **spelling: Any) -> Self:
@@ -124,12 +120,15 @@ class ActivationsMixin(TensorBase):
         [2.0]
         """
         dim, = spelled("glu", spelling, dim=dim)
-        axis = working_axis(dim, self.ndim, "glu")
-        if self.shape[axis] % 2:
-            raise InputError("glu needs an even axis", given=f"an axis of {self.shape[axis]}",
-                             expected="two equal halves", fix="check the layer before")
-        a, b = halves(self.uop, axis)
+        a, b = self._halves(dim, "glu")
         return self._with(mul(a, in_accumulator(elementary.sigmoid, as_float(b))))
+
+    def _halves(self, dim: int, what: str) -> tuple[UOp, UOp]:
+        axis = working_axis(dim, self.ndim, what)
+        if self.shape[axis] % 2:
+            raise ShapeError(f"{what} needs an even axis", given=f"axis {axis} of shape {self.shape}",
+                             expected="two equal halves", fix="check the layer before")
+        return halves(self.uop, axis)
 
     def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
         """ln(1 + e^(beta x)) / beta, without overflow, and x itself where beta x is above a threshold.

@@ -23,8 +23,8 @@ class ImagesMixin(TensorBase):
     __slots__ = ()
 
     # -- moved -----------------------------------------------------------------------------------------------
-    def _refuse_uneven(self, parts: int, by: int, what: str, even: bool) -> None:
-        if self.ndim < 3 or by < 1 or not even:
+    def _refuse_uneven(self, what: str, by: int, parts: int, *axes: int) -> None:
+        if self.ndim < 3 or by < 1 or any(self.shape[axis] % parts for axis in axes):
             raise ShapeError(f"{what} does not come out even", given=f"shape {self.shape}, a factor of {by}",
                              expected=f"(.., channels, height, width) that can be divided by {parts}",
                              fix="check the number of channels and the size of the image")
@@ -36,7 +36,7 @@ class ImagesMixin(TensorBase):
         [[[1, 2], [3, 4]]]
         """
         r, = arguments("pixel_shuffle", upscale_factor=upscale_factor)
-        self._refuse_uneven(r * r, r, "pixel_shuffle", self.ndim > 2 and r > 0 and self.shape[-3] % (r * r) == 0)
+        self._refuse_uneven("pixel_shuffle", r, r * r, -3)
         *lead, channels, height, width = self.shape
         split = (math.prod(lead), channels // (r * r), r, r, height, width)
         return self._with(images.shuffle(self.uop, split, (0, 1, 4, 2, 5, 3),
@@ -49,8 +49,7 @@ class ImagesMixin(TensorBase):
         [[[1]], [[2]], [[3]], [[4]]]
         """
         r = of_kind("int", "pixel_unshuffle", downscale_factor=downscale_factor)
-        self._refuse_uneven(r, r, "pixel_unshuffle",
-                            self.ndim > 2 and r > 0 and self.shape[-1] % r == 0 and self.shape[-2] % r == 0)
+        self._refuse_uneven("pixel_unshuffle", r, r, -2, -1)
         *lead, channels, height, width = self.shape
         split = (math.prod(lead), channels, height // r, r, width // r, r)
         return self._with(images.shuffle(self.uop, split, (0, 1, 3, 5, 2, 4),
@@ -63,8 +62,7 @@ class ImagesMixin(TensorBase):
         [1, 3, 2, 4]
         """
         groups = of_kind("int", "channel_shuffle", groups=groups)
-        self._refuse_uneven(groups, groups, "channel_shuffle",
-                            self.ndim > 2 and groups > 0 and self.shape[1] % groups == 0)
+        self._refuse_uneven("channel_shuffle", groups, groups, 1)
         batch, channels, *space = self.shape
         split = (batch, groups, channels // groups, *space)
         return self._with(images.shuffle(self.uop, split, (0, 2, 1, *range(3, len(split))), self.shape))
@@ -141,8 +139,10 @@ class ImagesMixin(TensorBase):
         for i, count in reversed(list(enumerate(sizes))) if pixels else enumerate(sizes):
             axis = self.ndim - len(sizes) + i
             step = steps[i] if steps else x.shape[axis] / count
+            if align_corners and not mode.startswith("nearest"):
+                step = (x.shape[axis] - 1) / (count - 1) if count > 1 else 0.0
             if antialias:
-                x = images.resize_smoothly(x, axis, count, mode, align_corners, step)
+                x = images.resize_smoothly(x, axis, count, mode, step)
             elif pixels and mode != "bicubic":
                 x = images.resize_pixels(x, axis, count, align_corners, step, self._table)
             else:

@@ -8,16 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (absolute, add, as_node, divide, equal, maximum, mean, mul, norm, square, sub,
                                        take, total, unsqueeze, where)
 from glassgrad.tensor.formulas.neural import ctc, losses
-from glassgrad.tensor.formulas.neural.activations import log_softmax, relu, softplus
+from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.formulas.neural.losses import reduced
-from glassgrad.tensor.methods import (REQUIRED, Operand, Self, TensorBase, arguments, computed, resolve_axis, share,
-                                      two_axes)
+from glassgrad.tensor.methods import REQUIRED, Operand, Self, TensorBase, arguments, computed, share, two_axes
 
 _SMOOTHING = "label_smoothing is a share", "write label_smoothing=0.1, for example"
 
@@ -136,18 +134,9 @@ class LossesMixin(TensorBase):
         2.0
         """
         what = "sparse_categorical_crossentropy"
-        target, ignored = arguments(what, spelling, target=target, ignore_index=ignore_index)
-        resolve_axis(-1, self.ndim, what)
-        if not self.ndim or target.shape != self.shape[:-1]:
-            raise ShapeError("the targets do not fit the predictions",
-                             given=f"predictions {self.shape}, targets {target.shape}",
-                             expected=f"targets of shape {self.shape[:-1]}, one class each",
-                             fix="check the batch sizes")
         smooth = share(what, *_SMOOTHING, label_smoothing=label_smoothing)
-        with one_place():
-            logs, axis = log_softmax(self.uop, -1), self.ndim - 1
-            node = losses.of_classes(self.uop, logs, target.uop, axis, None, ignored, smooth, reduction)
-        return self._with(node, target)
+        return computed(self, losses.sparse_cross_entropy, what, spelling, target=target, ignore_index=ignore_index,
+                        label_smoothing=smooth, reduction=reduction)
 
     # -- distances -------------------------------------------------------------------------------------------
     def cosine_similarity(self, other: Self = REQUIRED, dim: int = 1, eps: float = 1e-8, **spelling: Any) -> Self:
@@ -237,15 +226,8 @@ class LossesMixin(TensorBase):
         >>> Tensor([[0.0, 2.0]]).multi_margin_loss(Tensor([1])).item()
         0.0
         """
-        target, p, margin, weight = arguments("multi_margin_loss", target=target, p=p, margin=margin, weight=weight)
-        x = self.uop.reshape((1, self.numel())) if self.ndim == 1 else self.uop
-        if len(x.shape) != 2 or target.numel() != x.shape[0]:
-            raise ShapeError("the targets of multi_margin_loss do not fit",
-                             given=f"predictions {self.shape}, targets {target.shape}",
-                             expected="(batch, classes) and one class each", fix="check the batch sizes")
-        weights = None if weight is None else weight.uop
-        found = losses.multi_margin(x, target.uop.reshape((target.numel(),)), p, margin, weights)
-        return self._with(reduced(found if self.ndim == 2 else found.reshape(()), reduction), target, weight)
+        return self._loss(losses.multi_margin, "multi_margin_loss", reduction, target=target, p=p, margin=margin,
+                          weight=weight)
 
     def multilabel_soft_margin_loss(self, target: Self, weight: Self | None = None, reduction: str = "mean") -> Self:
         """The mean over classes of `binary_cross_entropy_with_logits`.

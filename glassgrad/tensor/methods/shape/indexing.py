@@ -13,8 +13,8 @@ from typing import Any
 from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
 from glassgrad.compiler.graph import DType, Length, UOp, dtypes
 from glassgrad.tensor import index_range_check, realize_and_read as running
-from glassgrad.tensor.formulas import (counting, every, flatten, gather, is_plain_part, lookup, put, repeat_interleave,
-                                       replace_view, where)
+from glassgrad.tensor.formulas import (counting, every, flatten, gather, lookup, put, repeat_interleave, replace_view,
+                                       where)
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
 from glassgrad.tensor.memory.python_values import true_places
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, index_fits, of_kind,
@@ -46,11 +46,11 @@ class IndexingMixin(TensorBase):
             self._rebind(self._with(where(mask, new.uop.cast(self.dtype).reshape(()), x)))
             return
         view, picks = self._basic(parts)
-        if not picks and is_plain_part(x, view):
-            self._rebind(self._with(replace_view(x, view, _fitted(new.uop, view.shape, self.dtype))))
-            return
-        indices = self._element_numbers(key)
-        self._rebind(self._with(put(x, indices, _fitted(new.uop, indices.shape, self.dtype))))
+        replaced = None if picks else replace_view(x, view, _fitted(new.uop, view.shape, self.dtype))
+        if replaced is None:
+            indices = self._element_numbers(key)
+            replaced = put(x, indices, _fitted(new.uop, indices.shape, self.dtype))
+        self._rebind(self._with(replaced))
 
     def _element_numbers(self, key: Any) -> UOp:
         """Which elements a key chooses, counted row by row."""
@@ -136,23 +136,22 @@ class IndexingMixin(TensorBase):
                 shape.append(1)
                 continue
             n = x.shape[axis]
+            start: Any = 0
+            stop, step = n, 1
             if isinstance(p, (int, Length)):
                 self._check_range(p, axis)
-                place = p + n if p < 0 else p
-                bounds.append((place, place + 1))
-                strides.append(1)
+                start = p + n if p < 0 else p
+                stop = start + 1
             elif isinstance(p, slice):
                 start, stop, step = self._slice(p, n)
-                bounds.append((start, stop))
-                strides.append(step)
                 shape.append(-(-(stop - start) // abs(step)))
             else:
                 if index_range_check.checking():
                     index_range_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape, from_end=True)
                 picks.append((len(shape), p.uop))
-                bounds.append((0, n))
-                strides.append(1)
                 shape.append(n)
+            bounds.append((start, stop))
+            strides.append(step)
             axis += 1
         x = x.shrink(bounds).flip([i for i, s in enumerate(strides) if s < 0])
         for i, s in enumerate(strides):

@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full
 from glassgrad.tensor import index_range_check
-from glassgrad.tensor.formulas import as_node, mul, product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
+from glassgrad.tensor.formulas import as_node, mul, scatter, scatter_reduce, scatter_slices, scatter_targets
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, choice, index_fits, integer_index,
                                       plain_number, resolve_axis, working_axis)
 
@@ -22,13 +22,6 @@ _REDUCES = ("sum", "prod", "mean", "amax", "amin")
 class ScatterMixin(TensorBase):
     """Writing by index."""
     __slots__ = ()
-
-    def _targets(self, dim: int, index: Self, what: str) -> tuple[int, UOp]:
-        """The axis, and for each index element, row by row, the element of this tensor, flattened, that it names."""
-        axis = resolve_axis(dim, self.ndim, what)
-        integer_index(what, index)
-        index_fits(self, index, axis, dim)
-        return axis, scatter_targets(self.shape, axis, index.uop)
 
     def _source(self, src: Any, index: TensorBase, what: str) -> UOp:
         """What is written: one value per index element."""
@@ -52,17 +45,17 @@ class ScatterMixin(TensorBase):
         """
         choice("there is no such way to combine", "for others use scatter_reduce", reduce=reduce,
                among=(None, "add", "multiply"))
-        return self._scattered("scatter", reduce, spelling, dim=dim, index=index, src=src)
+        how = {None: "set", "add": "sum", "multiply": "prod"}[reduce]
+        return self._scattered("scatter", how, True, *arguments("scatter", spelling, dim=dim, index=index, src=src))
 
-    def _scattered(self, what: str, reduce: str | None, spelling: dict[str, Any], **own: Any) -> Self:
-        dim, index, src = arguments(what, spelling, **own)
-        axis, place = self._targets(dim, index, what)
-        value = self._source(src, index, what)
+    def _scattered(self, what: str, how: str, include_self: bool, dim: int, index: Self, src: Any) -> Self:
+        axis = resolve_axis(dim, self.ndim, what)
+        integer_index(what, index)
+        index_fits(self, index, axis, dim)
+        target, value = scatter_targets(self.shape, axis, index.uop), self._source(src, index, what)
         if not index.numel():
             return self
-        if reduce == "multiply":
-            return self._with(self.uop * product_at(self.shape, axis, index.uop, place, value), index, src)
-        return self._with(scatter(self.uop, place, value, "add" if reduce == "add" else "set"), index, src)
+        return self._with(scatter_reduce(self.uop, axis, index.uop, target, value, how, include_self), index, src)
 
     def scatter_add(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Any = REQUIRED, **spelling: Any) -> Self:
         """This tensor with src[i, j] added to [index[i, j], j] for dim 0, and so on.
@@ -70,7 +63,8 @@ class ScatterMixin(TensorBase):
         >>> Tensor([1, 2]).scatter_add(0, Tensor([0, 0]), Tensor([10, 20])).tolist()
         [31, 2]
         """
-        return self._scattered("scatter_add", "add", spelling, dim=dim, index=index, src=src)
+        return self._scattered("scatter_add", "sum", True,
+                               *arguments("scatter_add", spelling, dim=dim, index=index, src=src))
 
     def scatter_reduce(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Any = REQUIRED, reduce: Any = REQUIRED,
                        include_self: bool = True, **spelling: Any) -> Self:
@@ -79,14 +73,10 @@ class ScatterMixin(TensorBase):
         >>> Tensor([1, 2]).scatter_reduce(0, Tensor([0, 0]), Tensor([5, 9]), "amax").tolist()
         [9, 2]
         """
-        dim, index, src, reduce = arguments("scatter_reduce", spelling, dim=dim, index=index, src=src, reduce=reduce)
+        *own, reduce = arguments("scatter_reduce", spelling, dim=dim, index=index, src=src, reduce=reduce)
         include_self, = arguments("scatter_reduce", include_self=include_self)
         choice("there is no such way to combine", 'write reduce="sum", for example', reduce=reduce, among=_REDUCES)
-        axis, place = self._targets(dim, index, "scatter_reduce")
-        value = self._source(src, index, "scatter_reduce")
-        if not index.numel():
-            return self
-        return self._with(scatter_reduce(self.uop, axis, index.uop, place, value, reduce, include_self), index, src)
+        return self._scattered("scatter_reduce", reduce, include_self, *own)
 
     # -- rows and elements -----------------------------------------------------------------------------------
     def index_add(self, dim: int = REQUIRED, index: Self = REQUIRED, source: Self = REQUIRED, alpha: float = 1,
