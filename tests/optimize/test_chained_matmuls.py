@@ -25,9 +25,10 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import Refused, optimize
 from glassgrad.compiler.optimize.targets.matrix_units import MMA_SYNC, MatrixUnit, units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
-from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.pipeline import make_schedule, make_source
 from glassgrad.compiler.render.gpu.fragment_layout import FragmentLayout
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
+from glassgrad.engine.schedule_key import normalize, with_params
 
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 CLOSE = {BF16: 9e-3, F16: 1.2e-3}                  # relative to the norm: scores are rounded twice, weights once
@@ -149,6 +150,43 @@ def test_rows_and_keys_may_end_at_a_value(name: str, chip: str, is_causal: bool)
     run_kernel(kernel, [out, *[_stored(x, BF16) for x in values], np.array(n, np.int64)])
     got = _widened(out, BF16).reshape(2, -1, 24)
     assert distance(got[:, :rows], wanted) < CLOSE[BF16] and not got[:, rows:].any()
+
+
+FEW_ROWS = {"one row": (2, 1, 700, 32, 24), "few rows": (1, 5, 1100, 32, 32), "one head": (1, 1, 1000, 40, 16)}
+
+
+@pytest.mark.parametrize("ends", ["all", "causal", "mask", "value", "value and causal"])
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_keys_of_few_rows_are_cut_into_parts(name: str, chip: str, ends: str) -> None:
+    """Parts of keys are tasks of their own, and are joined in order. A part may have nothing to look at."""
+    batch, rows, keys, size, width = FEW_ROWS[name]
+    shapes = (batch, rows, size), (batch, keys, size), (batch, keys, width)
+    values, is_causal = numbers(*shapes), "causal" in ends
+    q, k, v = (Tensor(x).cast(BF16).contiguous().realize() for x in values)
+    if "value" in ends:
+        keys = 300
+        length = Variable("n", 1, shapes[1][1]).bind(keys)
+        k, v = k[:, :length], v[:, :length]
+    seen = np.random.default_rng(1).random((rows, keys)) < 0.1
+    mask = np.where(seen, 0.0, -np.inf) if ends == "mask" else causal(rows, keys) if is_causal else 0.0
+    wanted = exactly(values[0], values[1][:, :keys], values[2][:, :keys], mask)
+    made = q.scaled_dot_product_attention(k, v, Tensor(seen).realize() if ends == "mask" else None, is_causal=is_causal)
+    item = make_schedule(*with_params(normalize([made.uop]), ()), "CPU", limits=GPU.fusion).items[-1]
+    target = replace(CPU_UNIT, units=CHIPS[chip].units)
+    kernel = optimize(lower(item.ast, blocks=target.score_blocks), target)
+    assert len(kernel.phases) >= 2 and kernel.moves[0].startswith("held(")
+    assert ("stages=4" in kernel.moves[0]) == (chip == "sm_90a"), "where copies run ahead they do so here too"
+    given = [_stored(np.where(np.arange(x.shape[1])[:, None] < keys, x, np.nan).astype("float32"), BF16)
+             for x in values[1:]]
+    inputs = [_stored(values[0], BF16), *given, *([np.array(keys, np.int64)] if "value" in ends else [])]
+    if ends == "mask":                      # whether a row sees anything comes first
+        inputs = [seen.any(-1), seen.ravel(), *inputs]
+    out = [np.zeros(batch * rows * width, np.uint16) for _ in range(2)]
+    for result in out:
+        run_kernel(kernel, [result, *inputs])
+    assert distance(_widened(out[0], BF16).reshape(wanted.shape), wanted) < CLOSE[BF16]
+    np.testing.assert_array_equal(*out)
 
 
 def _stored(x: np.ndarray, dtype: DType) -> np.ndarray:
