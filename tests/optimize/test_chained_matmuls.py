@@ -258,6 +258,20 @@ def test_sources_are_right_and_free_of_races(form: str, shim: str) -> None:
 
 
 @needs_cxx
+@pytest.mark.parametrize("n", [700, 5])
+def test_sources_of_parts_are_right_and_free_of_races(n: int, shim: str) -> None:
+    """A cache of keys as long as a value says, and heads that share it: they are rows of one, so that it is read once."""
+    q, k, v = numbers((1, 6, 2, 24), (1, 2, 800, 24), (1, 2, 800, 24))
+    length = Variable("n", 1, 800).bind(n)
+    query, keys, values = (Tensor(x).cast(BF16).to(shim).contiguous().realize() for x in (q, k, v))
+    out = query.scaled_dot_product_attention(keys[:, :, :length], values[:, :, :length], enable_gqa=True)
+    [item] = out.schedule()
+    assert len(lower(item.ast, blocks=CPU_UNIT.score_blocks).phases) == 2
+    wanted = exactly(q.reshape(1, 2, 6, 24), k[:, :, :n], v[:, :, :n]).reshape(q.shape)
+    assert distance(out.cast("float32").numpy(), wanted) < CLOSE[BF16]
+
+
+@needs_cxx
 def test_one_source_serves_lengths_that_change(shim: str) -> None:
     """Memory is as long as the value: strides are numbers that a kernel is given."""
     made = 0
@@ -305,6 +319,15 @@ def _run_on_cpu(source: str, kernel: Kernel, arrays: list[np.ndarray], shim: str
 
 
 # -- sources, for the chips ------------------------------------------------------------------------------------------
+@needs_nvrtc
+@pytest.mark.parametrize("chip", CHIPS)
+def test_sources_of_parts_compile(chip: str) -> None:
+    """Batches of heads have more indices than a copy has axes: of two that follow upon each other one is made."""
+    kernel = tree(((2, 4, 3, 128), *((2, 4, 4096, 128),) * 2), BF16, CHIPS[chip])
+    source = make_source(kernel, CHIPS[chip], "cuda")
+    assert len(kernel.phases) == 2 and "packed" not in kernel.moves[0] and sum(spilled_bytes(source, chip)) == 0
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("size, is_causal, spilled", [(64, False, 40), (64, True, 64), (128, False, 0), (128, True, 0)])
 def test_sources_compile_and_spill_next_to_nothing(size: int, is_causal: bool, spilled: int) -> None:
