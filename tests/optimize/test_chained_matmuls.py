@@ -260,7 +260,7 @@ def test_sources_are_right_and_free_of_races(form: str, shim: str) -> None:
 @needs_cxx
 @pytest.mark.parametrize("n", [700, 5])
 def test_sources_of_parts_are_right_and_free_of_races(n: int, shim: str) -> None:
-    """A cache of keys as long as a value says, and heads that share it: they are rows of one, so that it is read once."""
+    """A cache of keys as long as a value says, and heads that share it: they are rows of one head."""
     q, k, v = numbers((1, 6, 2, 24), (1, 2, 800, 24), (1, 2, 800, 24))
     length = Variable("n", 1, 800).bind(n)
     query, keys, values = (Tensor(x).cast(BF16).to(shim).contiguous().realize() for x in (q, k, v))

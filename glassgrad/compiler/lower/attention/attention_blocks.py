@@ -185,11 +185,10 @@ class BlockLoops(Values):
             last, kept = self.over_keys(index(size - rest), rest)
             seen = kept_below(kept, self.inner(rest))
             body += last if seen is None else [If(seen, last)]
-        done: list[Statement] = [*self.begin(), *body, *(self.finish() if parts == 1 else self.kept_parts())]
+        done: list[Statement] = [*self.begin(), *body, *self.finish()]
         self.put_indices(done)
         tasks = [c for c in (*self.counters, self.block, self.part) if c.arg.size > 1]
-        phases = [Phase(self.closed([Block(c) for c in tasks], TASK, done))]
-        phases += [Phase(self.joined_parts())] if parts > 1 else []
+        phases = [Phase(self.closed([Block(c) for c in tasks], TASK, done)), *self.joined_parts()]
         stores = [s for s in self.sink.src if s.op is o.STORE]
         sizes = "_".join([str(most(n)) for a, n in enumerate(self.shape) if n != 1 and a != self.chain.axis])
         lengths = "".join(f"_r{left.length}" for left in self.lefts)
@@ -204,13 +203,9 @@ class BlockLoops(Values):
         """The result."""
         raise NotImplementedError
 
-    def kept_parts(self) -> list[Statement]:
-        """What a part of the keys comes to, for all tasks to see."""
-        raise NotImplementedError
-
-    def joined_parts(self) -> list[Statement]:
-        """The result of all parts."""
-        raise NotImplementedError
+    def joined_parts(self) -> list[Phase]:
+        """The result of all parts, where a task has stored that of one."""
+        return []
 
     def put_indices(self, body: list[Statement]) -> None:
         """The indices that counters stand for, in their place."""

@@ -11,8 +11,10 @@
         out[d][q] = out[d][q] * shrink[q] + sum over k of values[k][d] * tile[k][q]
       result = out / sums
 
-Where the gradient is in the same graph, its passes compute the scores again: for them, the maximum and the sum of each
-row are stored too. For groups of threads, scores of keys past the end are -inf.
+Where heads and rows are few, parts of the keys are tasks too: block b belongs to part b % parts. Each stores its top,
+sums and out, and a second phase joins them in order. Where the gradient is in the same graph, its passes compute the
+scores again: for them, the maximum and the sum of each row are stored too. For groups of threads, scores of keys past
+the end are -inf.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, s
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, without_factor
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
-                                            ranges_of, register)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Phase, Statement, Store, counter, load,
+                                            local, ranges_of, register)
 from glassgrad.compiler.lower.movement import Index, flatten, source_index
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
@@ -158,8 +160,10 @@ class OnlineSoftmax(BlockLoops):
             substitute_index(found[-1], self.stands_for, {})
 
     def finish(self) -> list[Statement]:
-        """What all keys share, then the result, and the numbers of each row that are wanted."""
+        """What all keys share, then the result, and the numbers of rows that are wanted; or what a part comes to."""
         chain = self.chain
+        if self.part.arg.size > 1:
+            return self.kept_parts()
         self.known = {n: lambda at: load(self.sums, self.row).cast(chain.row_sums[0].dtype) for n in chain.row_sums}
         out: list[Statement] = []
         scaled = load(self.out, self.out_at())
@@ -197,6 +201,7 @@ class OnlineSoftmax(BlockLoops):
         return load(local(name, self.dtype, math.prod(shape), "shared"), flatten((*outer, row, *wide), shape))
 
     def kept_parts(self) -> list[Statement]:
+        """What a part comes to, for all tasks to see."""
         def kept(name: str, memory: UOp, at: UOp, wide: list[UOp]) -> Store:
             to = self.part_memory(name, self.row, wide)
             return Store(to.src[0], to.src[1], load(memory, at), None, self.gate)
@@ -205,9 +210,11 @@ class OnlineSoftmax(BlockLoops):
                                                 kept("part_sums", self.sums, self.row, [])]),
                 *self.nest([self.row, *self.wide], lambda: [kept("part_out", self.out, self.out_at(), self.wide)])]
 
-    def joined_parts(self) -> list[Statement]:
+    def joined_parts(self) -> list[Phase]:
         """for all results: the highest maximum; sums and totals of all parts, in order; the result"""
         chain, axis = self.chain, self.chain.row_axis
+        if self.part.arg.size == 1:
+            return []
         row = counter("q", self.shape[axis]) if self.shape[axis] > 1 else index(0)
         here = {self.place[axis]: row}
         self.place[axis], self.gate, self.row_gate = row, None, None
@@ -232,7 +239,7 @@ class OnlineSoftmax(BlockLoops):
                     *self.stored(store, self.result_at(store.src[1]))]
 
         rows = [row] if row.op is o.RANGE else []
-        return self.nest([c for c in (*self.counters, *rows, *self.wide) if c.arg.size > 1], joined)
+        return [Phase(self.nest([c for c in (*self.counters, *rows, *self.wide) if c.arg.size > 1], joined))]
 
 
 def fused(value: UOp) -> UOp:
