@@ -186,6 +186,8 @@ CASES: dict[str, Case] = {
     "product of few rows": ("bfloat16", product_of, product_of, ((3, 512), (512, 1000))),
     "product of few columns": ("bfloat16", product_of, product_of, ((512, 1024), (1024, 10))),
     "attention": ("bfloat16", lambda q, k, v: q.scaled_dot_product_attention(k, v), attention, HEADS),
+    "attention of few rows": ("bfloat16", lambda q, k, v: q.scaled_dot_product_attention(k, v), attention,
+                              ((1, 2, 3, 64), *((1, 2, 2000, 64),) * 2)),
     "attention causal": ("bfloat16", causal_attention, lambda q, k, v: attention(q, k, v, causal=True), HEADS),
     "attention, gradients": ("bfloat16", attention_gradients, numpy_attention_gradients, ((1, 2, 200, 64),) * 3),
     "attention masked": ("bfloat16", masked_attention, lambda q, k, v, m: softmax(

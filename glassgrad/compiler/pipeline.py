@@ -202,7 +202,7 @@ def fewer_products(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/attention_backward.py")
 def row_numbers(work: GraphWork) -> None:
     """Have the gradient of a softmax read one number of each row: exp2(x) / sum is exp2(x - log2(sum))."""
-    work.sinks = with_one_number(work.sinks, work.device, work.stores_scores, work.limits.masked_keys)
+    work.sinks = with_one_number(work.sinks, work.device, work.stores_scores, work.limits)
 
 
 @compiler_pass(SCHEDULE, "schedule/fusion.py")

@@ -214,7 +214,7 @@ def without(body: list[Statement], left_out: Statement) -> list[Statement]:
 
 
 def test_none_of_the_waits_can_be_left_out() -> None:
-    shapes = shapes_of(1, 64, 600, 16, 16)
+    shapes = shapes_of(1, 130, 600, 16, 16)
     kernel, values = made(plain, shapes), numbers(shapes, BF16)
     body = kernel.phases[0].body
     waits = [s for s in walk(body) if isinstance(s, (AwaitCopies, AwaitSteps, Barrier))]
@@ -222,20 +222,20 @@ def test_none_of_the_waits_can_be_left_out() -> None:
     assert (kinds.count("AwaitCopies"), kinds.count("AwaitSteps"), kinds.count("Barrier")) == (4, 4, 1)
     for wait in waits[:-1]:                       # the last is for threads: results go where factors were
         with pytest.raises(Bug, match="a wait for|which was not waited for"):
-            run(replace(kernel, phases=[Phase(without(body, wait))]), values, 64 * 16)
+            run(replace(kernel, phases=[Phase(without(body, wait))]), values, 130 * 16)
 
 
 def test_copies_start_when_the_last_thread_is_done_with_the_stage() -> None:
-    shapes = shapes_of(1, 64, 600, 16, 16)
+    shapes = shapes_of(1, 130, 600, 16, 16)
     kernel = made(plain, shapes)
     copies = [s for s in walk(kernel.phases[0].body) if isinstance(s, CopyBoxes)]
     assert [s.by_last for s in copies] == [False] * 4 + [True] * 3
     for copy in copies[4:]:
         copy.by_last = False
         with pytest.raises(Bug, match="a barrier is missing between them"):
-            run(kernel, numbers(shapes, BF16), 64 * 16)
+            run(kernel, numbers(shapes, BF16), 130 * 16)
         copy.by_last = True
-    run(kernel, numbers(shapes, BF16), 64 * 16)
+    run(kernel, numbers(shapes, BF16), 130 * 16)
 
 
 def test_weights_are_not_overwritten_while_a_step_reads_them() -> None:

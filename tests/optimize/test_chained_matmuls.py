@@ -25,9 +25,10 @@ from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import Refused, optimize
 from glassgrad.compiler.optimize.targets.matrix_units import MMA_SYNC, MatrixUnit, units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
-from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.pipeline import make_schedule, make_source
 from glassgrad.compiler.render.gpu.fragment_layout import FragmentLayout
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
+from glassgrad.engine.schedule_key import normalize, with_params
 
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 CLOSE = {BF16: 9e-3, F16: 1.2e-3}                  # relative to the norm: scores are rounded twice, weights once
@@ -151,6 +152,43 @@ def test_rows_and_keys_may_end_at_a_value(name: str, chip: str, is_causal: bool)
     assert distance(got[:, :rows], wanted) < CLOSE[BF16] and not got[:, rows:].any()
 
 
+FEW_ROWS = {"one row": (2, 1, 700, 32, 24), "few rows": (1, 5, 1100, 32, 32), "one head": (1, 1, 1000, 40, 16)}
+
+
+@pytest.mark.parametrize("ends", ["all", "causal", "mask", "value", "value and causal"])
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_keys_of_few_rows_are_cut_into_parts(name: str, chip: str, ends: str) -> None:
+    """Parts of keys are tasks of their own, and are joined in order. A part may have nothing to look at."""
+    batch, rows, keys, size, width = FEW_ROWS[name]
+    shapes = (batch, rows, size), (batch, keys, size), (batch, keys, width)
+    values, is_causal = numbers(*shapes), "causal" in ends
+    q, k, v = (Tensor(x).cast(BF16).contiguous().realize() for x in values)
+    if "value" in ends:
+        keys = 300
+        length = Variable("n", 1, shapes[1][1]).bind(keys)
+        k, v = k[:, :length], v[:, :length]
+    seen = np.random.default_rng(1).random((rows, keys)) < 0.1
+    mask = np.where(seen, 0.0, -np.inf) if ends == "mask" else causal(rows, keys) if is_causal else 0.0
+    wanted = exactly(values[0], values[1][:, :keys], values[2][:, :keys], mask)
+    made = q.scaled_dot_product_attention(k, v, Tensor(seen).realize() if ends == "mask" else None, is_causal=is_causal)
+    item = make_schedule(*with_params(normalize([made.uop]), ()), "CPU", limits=GPU.fusion).items[-1]
+    target = replace(CPU_UNIT, units=CHIPS[chip].units)
+    kernel = optimize(lower(item.ast, blocks=target.score_blocks), target)
+    assert len(kernel.phases) >= 2 and kernel.moves[0].startswith("held(")
+    assert ("stages=4" in kernel.moves[0]) == (chip == "sm_90a"), "where copies run ahead they do so here too"
+    given = [_stored(np.where(np.arange(x.shape[1])[:, None] < keys, x, np.nan).astype("float32"), BF16)
+             for x in values[1:]]
+    inputs = [_stored(values[0], BF16), *given, *([np.array(keys, np.int64)] if "value" in ends else [])]
+    if ends == "mask":                      # whether a row sees anything comes first
+        inputs = [seen.any(-1), seen.ravel(), *inputs]
+    out = [np.zeros(batch * rows * width, np.uint16) for _ in range(2)]
+    for result in out:
+        run_kernel(kernel, [result, *inputs])
+    assert distance(_widened(out[0], BF16).reshape(wanted.shape), wanted) < CLOSE[BF16]
+    np.testing.assert_array_equal(*out)
+
+
 def _stored(x: np.ndarray, dtype: DType) -> np.ndarray:
     return x.astype(np.float16).ravel() if dtype is F16 else (x.view(np.uint32) >> 16).astype(np.uint16).ravel()
 
@@ -220,6 +258,20 @@ def test_sources_are_right_and_free_of_races(form: str, shim: str) -> None:
 
 
 @needs_cxx
+@pytest.mark.parametrize("n", [700, 5])
+def test_sources_of_parts_are_right_and_free_of_races(n: int, shim: str) -> None:
+    """A cache of keys as long as a value says, and heads that share it: they are rows of one head."""
+    q, k, v = numbers((1, 6, 2, 24), (1, 2, 800, 24), (1, 2, 800, 24))
+    length = Variable("n", 1, 800).bind(n)
+    query, keys, values = (Tensor(x).cast(BF16).to(shim).contiguous().realize() for x in (q, k, v))
+    out = query.scaled_dot_product_attention(keys[:, :, :length], values[:, :, :length], enable_gqa=True)
+    [item] = out.schedule()
+    assert len(lower(item.ast, blocks=CPU_UNIT.score_blocks).phases) == 2
+    wanted = exactly(q.reshape(1, 2, 6, 24), k[:, :, :n], v[:, :, :n]).reshape(q.shape)
+    assert distance(out.cast("float32").numpy(), wanted) < CLOSE[BF16]
+
+
+@needs_cxx
 def test_one_source_serves_lengths_that_change(shim: str) -> None:
     """Memory is as long as the value: strides are numbers that a kernel is given."""
     made = 0
@@ -267,6 +319,15 @@ def _run_on_cpu(source: str, kernel: Kernel, arrays: list[np.ndarray], shim: str
 
 
 # -- sources, for the chips ------------------------------------------------------------------------------------------
+@needs_nvrtc
+@pytest.mark.parametrize("chip", CHIPS)
+def test_sources_of_parts_compile(chip: str) -> None:
+    """Batches of heads have more indices than a copy has axes: of two that follow upon each other one is made."""
+    kernel = tree(((2, 4, 3, 128), *((2, 4, 4096, 128),) * 2), BF16, CHIPS[chip])
+    source = make_source(kernel, CHIPS[chip], "cuda")
+    assert len(kernel.phases) == 2 and "packed" not in kernel.moves[0] and sum(spilled_bytes(source, chip)) == 0
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("size, is_causal, spilled", [(64, False, 40), (64, True, 64), (128, False, 0), (128, True, 0)])
 def test_sources_compile_and_spill_next_to_nothing(size: int, is_causal: bool, spilled: int) -> None:

@@ -90,6 +90,18 @@ def test_attention():
           factor=4)
 
 
+@pytest.mark.parametrize("shape", [None, (5, 7), (1, 7), (2, 1, 1, 7), (2, 6, 5, 7)], ids=str)
+@pytest.mark.parametrize("rows", [1, 5, 17])
+def test_attention_of_heads_that_share_keys(rows, shape):
+    """Few rows of such heads are rows of one head."""
+    whole = None if shape is None else (*shape[:-2], min(rows, shape[-2]) if shape[-2] == 1 else rows, 7)
+    mask = None if whole is None else np.random.default_rng(3).random(whole) < 0.7
+    check(lambda q, k, v: q.scaled_dot_product_attention(k, v, None if mask is None else Tensor(mask), enable_gqa=True),
+          lambda q, k, v: F.scaled_dot_product_attention(q, k, v, None if mask is None else torch.tensor(mask),
+                                                         enable_gqa=True),
+          (2, 6, rows, 4), (2, 3, 7, 4), (2, 3, 7, 4), factor=4)
+
+
 @pytest.mark.parametrize("kind", [bool, float])
 def test_attention_of_a_query_that_may_look_at_nothing(kind):
     allowed = np.array([[True, False, True], [False, False, False], [False, True, True]])

@@ -68,10 +68,10 @@ class BoxedTile:
             ends[found[0]] = found[1]
         along_k = terms.get(step) == 1
         inner, other = (step, position) if along_k else (position, step)
-        joined = {extent.number for extent in ends.values()}
-        outer = [(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}]
+        joined = {atom for extent in ends.values() if extent.number is not None for atom in linear(extent.number)[1]}
+        outer = _few([(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}])
         whole = gpu.COPY_BYTES // value.dtype.itemsize
-        pitch = terms.get(other, 0)
+        pitch = terms.get(other, 0) or (whole if ends[other].whole == 1 else 0)       # from one line there is no other
         strides = [pitch, *[stride for _, stride in outer]]
         if terms.get(inner) != 1 or offset % whole or any(s <= 0 or s % whole for s in strides) or \
                 len(outer) > gpu.COPY_AXES - 2 or any(bounds(atom)[0] < 0 for atom, _ in outer):
@@ -129,6 +129,18 @@ class PlacedTile:
         return load(self.memory, add(self.begin, self.tile.place(position, k)))
 
 
+def _few(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:
+    """Indices with their strides, two of them as one where a copy has too few axes and one goes on where the other
+    ends."""
+    for a, (atom, stride) in enumerate(outer if len(outer) > gpu.COPY_AXES - 2 else ()):
+        for b, (inner, step) in enumerate(outer):
+            size = bounds(inner)[1] + 1
+            if a != b and stride == step * size and bounds(inner)[0] == 0:
+                others = [pair for i, pair in enumerate(outer) if i not in (a, b)]
+                return _few([*others, (add(multiply(atom, size), inner), step)])
+    return outer
+
+
 def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, Extent] | None:
     """What a gate says about where an axis ends; None where it says something else."""
     found = below_limit(gate)
@@ -144,12 +156,9 @@ def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UO
     if len(axes) != 1:
         return None
     [axis] = axes
-    others = [atom for atom in inside if atom is not axis]
-    if inside[axis] != 1 or len(others) > 1:
+    others, size = {atom: k for atom, k in inside.items() if atom is not axis}, axis.arg.size
+    if inside[axis] != 1 or any(k < 0 or k % size or terms.get(atom) != terms.get(axis, 0) * k
+                                for atom, k in others.items()):
         return None
-    size = axis.arg.size
-    if not others:
-        return axis, Extent(size, None, *end)
-    [block] = others
-    even = inside[block] == size and terms.get(block) == terms.get(axis, 0) * size
-    return (axis, Extent(size, block, *end)) if even else None
+    block = build(0, {atom: k // size for atom, k in others.items()}) if others else None
+    return axis, Extent(size, block, *end)

@@ -83,7 +83,7 @@ class HeldPlan:
         matrices = {s.memory: FlatAxis.of(p.n) for s, p in zip(stores, products.values())}
         used = [(n.src[0], n.src[1]) for s in walk(body) for e in expressions(s) for n in toposort([e])
                 if n.op is o.LOAD] + [(s.memory, s.index) for s in walk(body) if isinstance(s, Store)]
-        locals_ = {memory for memory, _ in used if memory.op is o.LOCAL}
+        locals_ = {memory for memory, _ in used if is_private(memory)}
         vectors = {m for m in locals_ if m.arg.size == row.arg.size and m not in matrices}
         filled = {m: [s for s in walk(body) if isinstance(s, Store) and s.memory is m] for m in locals_}
         copied = {m: filled[m][0] for m in locals_ if m not in matrices and m not in vectors}
@@ -94,7 +94,7 @@ class HeldPlan:
         plan = HeldPlan(unit, row, products, matrices, vectors, copied, alike)
         if any(matrices[m].size != matrices[first].size for m, first in alike.items()):
             return None
-        even = all(plan.columns(m, at) is not None for m, at in used if m.op is o.LOCAL)
+        even = all(plan.columns(m, at) is not None for m, at in used if is_private(m))
         once = all(len(filled[m]) == 1 and narrowed(s.value, unit.left) is not None for m, s in copied.items())
         return plan if even and once and all(plan.takes(p, filled) for p in products.values()) else None
 
@@ -246,7 +246,7 @@ class HeldNests:
                 out += self.over(wide, Assign(replace[s.register], value))
             elif isinstance(s, Accumulate):
                 out += self.over(wide, Accumulate(replace[s.register], s.combine, self.new(s.value, replace)))
-            elif isinstance(s, Store) and s.memory.op is o.LOCAL:
+            elif isinstance(s, Store) and is_private(s.memory):
                 out += self.over(wide, self.held(s, replace))
             else:
                 assert isinstance(s, Store)
@@ -381,6 +381,11 @@ def matrices_in(body: list[Statement], known: Iterable[UOp]) -> list[UOp]:
     used = {s.memory for s in walk(body) if isinstance(s, Store)}
     used.update(n for s in walk(body) for e in expressions(s) for n in toposort([e]) if n.op is o.LOCAL)
     return [m for m in known if m in used]
+
+
+def is_private(memory: UOp) -> bool:
+    """Whether memory is a task's own."""
+    return memory.op is o.LOCAL and memory.arg.scope == "worker"
 
 
 def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies as varies_of
+from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, below_casts,
                                                         down_to_reductions, is_contraction, result_of, softmax_product,
                                                         stored_type, why_apart)
@@ -111,7 +112,8 @@ def _lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
 
 
 # -- one number of each row ------------------------------------------------------------------------------------------
-def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores | None, least_masked: int) -> list[UOp]:
+def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores | None,
+                    limits: FusionLimits) -> list[UOp]:
     """The same results, where passes over factors of 16 bits read one number of each row instead of two:
 
         exp2((s - m) * rate) / l  ->  exp2(s * rate - (m * rate + log2(l)))
@@ -123,7 +125,7 @@ def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores |
     for node in order:
         for s in node.src:
             readers.setdefault(s, []).append(node)
-    passes = find(order, varies_of(order), readers, set(sinks), device, stores_scores, least_masked)
+    passes = find(order, varies_of(order), readers, set(sinks), device, stores_scores, limits)
     factors = {chain.total: chain for chain in passes.factors if stored_type(chain.keys[0]).itemsize == 2}
     new: dict[UOp, UOp] = {}
     for node in order:
@@ -164,9 +166,10 @@ def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: Mapping[UOp, UOp])
 
 # -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
 def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
-         stores_scores: StoresScores | None, least_masked: int = 0) -> Passes:
-    """Those of a graph that are worth one pass, and why others are not. Where `least_masked` is given, a gradient's
-    scores are computed again only where a mask of positions leaves some out, and there are at least so many keys."""
+         stores_scores: StoresScores | None, limits: FusionLimits) -> Passes:
+    """Those of a graph that are worth one pass, and why others are not. Where there is a limit of `masked_keys`, a
+    gradient's scores are computed again only where a mask of positions leaves some out of at least so many."""
+    least_masked = limits.masked_keys
     if not any(n.op is o.EXP2 for n in order):
         return Passes()
     results = {n: result_of(n, readers, sinks) for n in order if n.op is o.SUM}
@@ -176,7 +179,8 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
         shared = isinstance(each, SoftmaxProduct) and any(
             other is not each and isinstance(other, SoftmaxProduct) and other.products == each.products
             for other in candidates)
-        why = READ_BY_OTHERS if shared else why_apart(each, device, stores_scores)
+        least_rows = (limits if isinstance(each, SoftmaxProduct) else OF_A_CPU).softmax_rows
+        why = READ_BY_OTHERS if shared else why_apart(each, device, stores_scores, least_rows)
         if why is None and least_masked and settings.ONLINE_SOFTMAX == 1 and isinstance(each, FactorProduct):
             why = None if each.weights.shape[each.axis] >= least_masked and _masked(each) else READING_IS_FASTER
         if why is not None:

@@ -78,7 +78,7 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     """
     order = toposort(sinks)
     plan = _Plan(order, limits)
-    plan.one_pass(find(order, plan.varies, plan.readers, set(sinks), device, stores_scores, limits.masked_keys))
+    plan.one_pass(find(order, plan.varies, plan.readers, set(sinks), device, stores_scores, limits))
     plan.walk(order, set(sinks))
     if plan.few:
         plan.again()

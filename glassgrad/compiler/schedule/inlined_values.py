@@ -32,6 +32,7 @@ class FusionLimits(NamedTuple):
     side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
     products_per_byte: int = 0     # of float32 that are done while a byte is stored: fewer products may be worth bytes
     unit_products: int = 0         # the same of 16 bits, by a matrix unit; 0: there is none
+    softmax_rows: int = 32         # that share keys, from which on a softmax's scores are not stored
     masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
 
     def products_of(self, dtype: DType) -> int:

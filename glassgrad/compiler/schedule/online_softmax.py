@@ -26,7 +26,6 @@ from glassgrad.compiler.graph.symbolic import least
 # device, type of the factors, numbers of a key or value: why scores are stored
 StoresScores = Callable[[str, DType, int], "str | None"]
 LEAST_KEYS = 128       # two blocks: what would be stored of fewer scores stays in a cache
-LEAST_ROWS = 32        # that a block shares its keys among
 ONE_PASS = "softmax(scores) times values, in one pass: the scores are not stored"
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.DETACH)
 _ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # a result is stored above these
@@ -74,7 +73,7 @@ def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None =
 
 def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet], result: UOp) -> SoftmaxProduct | None:
     [axis] = total.arg.axes
-    if not is_contraction(total, varies):
+    if not is_contraction(total, varies, of_a_row=True):
         return None
     factors = _Factors(weights)
     found = [n for n, op in factors.leaves if n.op is o.EXP2 and op is o.MUL and n.dtype.itemsize >= 4]
@@ -82,7 +81,7 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     if shift is None or factors.lifted(found[0], frozenset(shift.maximum.arg.axes)) != {axis}:
         return None
     exps, scores = found[0], shift.scores
-    sums = [n for n in down_to_reductions(scores) if is_contraction(n, varies)]
+    sums = [n for n in down_to_reductions(scores) if is_contraction(n, varies, of_a_row=True)]
     if len(sums) != 1:
         return None
     [products] = sums
@@ -96,12 +95,16 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     if values in inside or any(not readers[n] <= readers_allowed for n, readers_allowed in allowed.items()):
         return None
     shared = [(n, op) for n, op in factors.leaves if n in inside and n is not exps]
-    if any(axis in (factors.lifted(n, varies[n]) or {axis}) for n, _ in shared):
+    lifted = [factors.lifted(n, varies[n]) for n, _ in shared]
+    if any(axes is None or axis in axes for axes in lifted):
         return None
     if {n for n in inside if n.op in o.REDUCE} != {products, shift.maximum, *row_sums}:
         return None
     own, others = varies[weights] - varies[values], varies[values] - varies[weights]
-    row_axis = max(own, key=lambda a: (most(weights.shape[a]), a))
+    single = [a for a, n in enumerate(weights.shape) if n == 1]           # a row axis of a single row
+    if not others or not own and not single:
+        return None
+    row_axis = max(own or single, key=lambda a: (most(weights.shape[a]), a))
     return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), [products], [rows], [keys], inside,
                           above, result, exps, scores, shift.maximum, shift.rate, row_sums, shared)
 
@@ -179,13 +182,15 @@ def below_casts(node: UOp) -> UOp:
     return node
 
 
-def is_contraction(node: UOp, varies: dict[UOp, AxisSet]) -> bool:
-    """A sum over one axis of products, whose factors each have an axis that the other has not."""
+def is_contraction(node: UOp, varies: dict[UOp, AxisSet], of_a_row: bool = False) -> bool:
+    """A sum over one axis of products, whose factors each have an axis that the other has not; one of them does, where
+    the other may be `of_a_row` alone."""
     source = below_casts(node.src[0]) if node.op is o.SUM else node
     if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
         return False
     left, right = varies[source.src[0]], varies[source.src[1]]
-    return len(node.arg.axes) == 1 and node.arg.axes[0] in left & right and bool(left - right and right - left)
+    own = bool(left - right) + bool(right - left)
+    return len(node.arg.axes) == 1 and node.arg.axes[0] in left & right and own >= 2 - of_a_row
 
 
 def down_to_reductions(node: UOp) -> list[UOp]:
@@ -247,7 +252,7 @@ def result_of(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp
     return divided
 
 
-def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | None) -> str | None:
+def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | None, least_rows: int) -> str | None:
     """Why the scores are stored for kernels that follow, as far as this sum alone says; None: one pass."""
     if settings.ONLINE_SOFTMAX == 0:
         return "ONLINE_SOFTMAX=0"
@@ -258,11 +263,10 @@ def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | Non
     keys, rows = most(chain.weights.shape[chain.axis]), most(chain.weights.shape[chain.row_axis])
     if least(chain.weights.shape[chain.axis]) == 0:
         return "there may be no keys"
-    if settings.ONLINE_SOFTMAX == 1:
-        if keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
-            return f"{keys} keys of {terms} and {columns} numbers are few"
-        if rows < LEAST_ROWS:
-            return f"{rows} rows are few"
+    if settings.ONLINE_SOFTMAX == 1 and keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
+        return f"{keys} keys of {terms} and {columns} numbers are few"
+    if rows < least_rows and (settings.ONLINE_SOFTMAX == 1 or rows == 1):
+        return f"{rows} rows are few"
     if stores_scores is None:
         return None
     return stores_scores(chain.total.device or device, stored_type(chain.keys[0]), max(terms, columns))

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, Length, Size, UOp, const, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, bounds, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, bounds, divide, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.attention.attention_scores import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.element_expressions import Block, Computation, Values
@@ -80,7 +80,24 @@ class ScoreBlocks(NamedTuple):
             return self.symbolic
         return self.keys if self.even else -(-size // max(1, round(size / self.keys)))
 
+    def parts_of(self, keys: Size, times: int) -> int:
+        """Into how many parts keys are cut, each a task of its own, where `times` tasks leave processors idle. Counted
+        in blocks: a processor does its tasks in turn, each has a beginning and an end, and parts have to be joined.
 
+        >>> [BOX_BLOCKS._replace(processors=132).parts_of(4096, times) for times in (1, 8, 32, 256)]
+        [32, 16, 4, 1]
+        """
+        blocks = -(-most(keys) // self.keys_of(keys))
+
+        def cost(parts: int) -> int:
+            return -(-times * parts // self.processors) * (-(-blocks // parts) + TASK_ENDS) + JOINING * (parts > 1)
+
+        best = min(range(1, min(blocks, self.processors) + 1), key=cost)
+        return best if 5 * cost(best) < 4 * cost(1) else 1
+
+
+TASK_ENDS = 1        # what the beginning and the end of a task cost, in blocks of keys
+JOINING = 2          # and what joining parts costs
 SCORE_BLOCKS = ScoreBlocks()
 GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic=64)
 BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic=64)
@@ -96,8 +113,10 @@ class BlockLoops(Values):
     """The loops of one kernel."""
     any_order = False              # whether a mask may have blocks of keys done from the last to the first
 
-    def __init__(self, sink: UOp, chain: WeightedSum, dtype: DType, blocks: ScoreBlocks, rows: int, keys: int):
+    def __init__(self, sink: UOp, chain: WeightedSum, dtype: DType, blocks: ScoreBlocks, rows: int, keys: int,
+                 parts: int = 1):
         super().__init__(sink, {})
+        self.part = counter("kp", parts)                  # block b of keys belongs to part b % parts
         self.chain, self.even, self.dtype = chain, blocks.even, dtype
         self.rows, self.keys = rows, keys
         self.stands_for: dict[UOp, UOp] = {}              # counters in place of indices that gates keep inside
@@ -145,17 +164,22 @@ class BlockLoops(Values):
     def kernel(self) -> Kernel:
         size = self.shape[self.chain.axis]
         whole, rest = ((size + self.keys - 1) // self.keys, 0) if self.past_end(size) else divmod(size, self.keys)
-        block = self.counter("kb", whole)
-        body, kept = self.over_keys(multiply(block, self.keys) if most(whole) > 1 else index(0), self.keys)
-        if most(whole) > 1:
+        parts = self.part.arg.size
+        each = (whole + parts - 1) // parts
+        block = self.counter("kb", each)
+        number = add(multiply(block, parts) if most(each) > 1 else index(0), self.part if parts > 1 else index(0))
+        body, kept = self.over_keys(multiply(number, self.keys), self.keys)
+        if most(each) > 1:
             stop = blocks_in_sight(kept, block, self.inner(self.keys))
             if stop is None and self.any_order:
                 last_first = add(index(whole - 1), multiply(block, -1))
                 stop = blocks_in_sight(substitute_index(kept, {block: last_first}, {}), block, self.inner(self.keys))
                 if stop is not None:
                     body, kept = self.over_keys(multiply(last_first, self.keys), self.keys)
-            if isinstance(whole, Length):
-                stop = self.size(whole) if stop is None else stop.minimum(self.size(whole))
+            if isinstance(whole, Length) or whole % parts:
+                past = add(self.size(whole + parts - 1), multiply(self.part, -1) if parts > 1 else index(0))
+                own = divide(past, parts)
+                stop = own if stop is None else stop.minimum(own)
             body = [For(block, LOOP, body, stop)]
         if rest:
             last, kept = self.over_keys(index(size - rest), rest)
@@ -163,11 +187,12 @@ class BlockLoops(Values):
             body += last if seen is None else [If(seen, last)]
         done: list[Statement] = [*self.begin(), *body, *self.finish()]
         self.put_indices(done)
-        done = self.closed([Block(c) for c in (*self.counters, self.block) if c.arg.size > 1], TASK, done)
+        tasks = [c for c in (*self.counters, self.block, self.part) if c.arg.size > 1]
+        phases = [Phase(self.closed([Block(c) for c in tasks], TASK, done)), *self.joined_parts()]
         stores = [s for s in self.sink.src if s.op is o.STORE]
         sizes = "_".join([str(most(n)) for a, n in enumerate(self.shape) if n != 1 and a != self.chain.axis])
         lengths = "".join(f"_r{left.length}" for left in self.lefts)
-        return Kernel(f"online_{sizes}{lengths}_r{most(size)}", self.params, [Phase(done)],
+        return Kernel(f"online_{sizes}{lengths}_r{most(size)}", self.params, phases,
                       tuple(s.src[0].base.arg.slot for s in stores))
 
     def over_keys(self, first: UOp, size: int) -> tuple[list[Statement], UOp]:
@@ -177,6 +202,10 @@ class BlockLoops(Values):
     def finish(self) -> list[Statement]:
         """The result."""
         raise NotImplementedError
+
+    def joined_parts(self) -> list[Phase]:
+        """The result of all parts, where a task has stored that of one."""
+        return []
 
     def put_indices(self, body: list[Statement]) -> None:
         """The indices that counters stand for, in their place."""

@@ -15,7 +15,8 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, build, divide, index, less, linear, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, build, divide, index, less, linear, multiply
+from glassgrad.compiler.lower.loops import ranges_of
 
 
 def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
@@ -110,8 +111,9 @@ def _as_index(value: UOp) -> UOp | None:
 def _least(expression: UOp, inner: list[UOp]) -> UOp:
     """The least value of an index expression for all values of the inner counters."""
     constant, terms = linear(expression)
-    low = sum(min(0, terms.get(r, 0) * (r.arg.size - 1)) for r in inner)
-    return build(constant + low, {atom: k for atom, k in terms.items() if atom not in inner})
+    free = {atom: k for atom, k in terms.items() if not ranges_of(atom).isdisjoint(inner)}
+    low = sum(min(k * end for end in bounds(atom)) for atom, k in free.items())
+    return build(constant + low, {atom: k for atom, k in terms.items() if atom not in free})
 
 
 # -- what a sum begins with -------------------------------------------------------------------------------------------

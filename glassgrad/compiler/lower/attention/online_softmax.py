@@ -11,8 +11,10 @@
         out[d][q] = out[d][q] * shrink[q] + sum over k of values[k][d] * tile[k][q]
       result = out / sums
 
-Where the gradient is in the same graph, its passes compute the scores again: for them, the maximum and the sum of each
-row are stored too. For groups of threads, scores of keys past the end are -inf.
+Where heads and rows are few, parts of the keys are tasks too: block b belongs to part b % parts. Each stores its top,
+sums and out, and a second phase joins them in order. Where the gradient is in the same graph, its passes compute the
+scores again: for them, the maximum and the sum of each row are stored too. For groups of threads, scores of keys past
+the end are -inf.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import Length, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, without_factor
-from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
-                                            ranges_of, register)
-from glassgrad.compiler.lower.movement import Index, source_index
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Phase, Statement, Store, counter, load,
+                                            local, ranges_of, register)
+from glassgrad.compiler.lower.movement import Index, flatten, source_index
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
@@ -43,7 +45,10 @@ class OnlineSoftmax(BlockLoops):
         width = math.prod(chain.weights.shape[a] for a in chain.columns)
         rows = blocks.rows_of(chain.weights.shape[chain.row_axis], width, self.scores_read_memory(chain),
                               times_of(chain))
-        super().__init__(sink, chain, chain.exps.dtype, blocks, rows, blocks.keys_of(chain.weights.shape[chain.axis]))
+        size, keys = (chain.weights.shape[a] for a in (chain.row_axis, chain.axis))
+        one_block = not isinstance(size, Length) and size <= rows and sum(s.op is o.STORE for s in sink.src) == 1
+        super().__init__(sink, chain, chain.exps.dtype, blocks, rows, blocks.keys_of(keys),
+                         blocks.parts_of(keys, times_of(chain)) if one_block else 1)
         rate = self.factor * (1 if chain.rate is None else chain.rate.arg)
         self.rate = None if rate == 1 else const(rate, self.dtype)
         for n in toposort([self.scores]):
@@ -155,19 +160,15 @@ class OnlineSoftmax(BlockLoops):
             substitute_index(found[-1], self.stands_for, {})
 
     def finish(self) -> list[Statement]:
-        """What all keys share, then the result, and the numbers of each row that are wanted."""
+        """What all keys share, then the result, and the numbers of rows that are wanted; or what a part comes to."""
         chain = self.chain
+        if self.part.arg.size > 1:
+            return self.kept_parts()
         self.known = {n: lambda at: load(self.sums, self.row).cast(chain.row_sums[0].dtype) for n in chain.row_sums}
         out: list[Statement] = []
         scaled = load(self.out, self.out_at())
         if chain.shared:
-            def scale() -> list[Statement]:
-                factor = const(1, self.dtype)
-                for node, op in chain.shared:
-                    value = self.value_at(node, self.asked[node], self.row_gate).cast(self.dtype)
-                    factor = factor * value if op is o.MUL else factor / value
-                return [Store(self.scale, self.row, factor)]
-            out += self.nest([self.row], scale)
+            out += self.nest([self.row], lambda: [Store(self.scale, self.row, self.shared_factor())])
             scaled = scaled * load(self.scale, self.row)
         top = load(self.top, self.row)
         self.known[chain.maximum] = lambda at: top if self.factor == 1 else top * self.factor
@@ -175,9 +176,70 @@ class OnlineSoftmax(BlockLoops):
         for store in self.of_rows():
             out += self.nest([self.row], partial(self.stored, store, along))
         self.nest([self.row], list)
+        return out + self.result(self.masked(scaled))
+
+    def shared_factor(self) -> UOp:
+        """What the weights of all keys of a row have in common."""
+        factor = const(1, self.dtype)
+        for node, op in self.chain.shared:
+            value = self.value_at(node, self.asked[node], self.row_gate).cast(self.dtype)
+            factor = factor * value if op is o.MUL else factor / value
+        return factor
+
+    def masked(self, total: UOp) -> UOp:
+        """A total, and 0 in rows of which all weights are 0."""
         for condition, at in self.row_masks.items():
-            scaled = self.value_at(condition, at, self.row_gate).where(scaled, const(0, self.dtype))
-        return out + self.result(scaled)
+            total = self.value_at(condition, at, self.row_gate).where(total, const(0, self.dtype))
+        return total
+
+    # -- parts of keys, each of which is a task ----------------------------------------------------------------
+    def part_memory(self, name: str, row: UOp, wide: list[UOp]) -> UOp:
+        """An element of what all tasks see: the numbers of each part, of each row."""
+        sizes = [self.shape[self.chain.row_axis], *[c.arg.size for c in wide]]
+        outer = [self.part, *[c for c in self.counters if c.arg.size > 1]]
+        shape = (*[c.arg.size for c in outer], *sizes)
+        return load(local(name, self.dtype, math.prod(shape), "shared"), flatten((*outer, row, *wide), shape))
+
+    def kept_parts(self) -> list[Statement]:
+        """What a part comes to, for all tasks to see."""
+        def kept(name: str, memory: UOp, at: UOp, wide: list[UOp]) -> Store:
+            to = self.part_memory(name, self.row, wide)
+            return Store(to.src[0], to.src[1], load(memory, at), None, self.gate)
+
+        return [*self.nest([self.row], lambda: [kept("part_top", self.top, self.row, []),
+                                                kept("part_sums", self.sums, self.row, [])]),
+                *self.nest([self.row, *self.wide], lambda: [kept("part_out", self.out, self.out_at(), self.wide)])]
+
+    def joined_parts(self) -> list[Phase]:
+        """for all results: the highest maximum; sums and totals of all parts, in order; the result"""
+        chain, axis = self.chain, self.chain.row_axis
+        if self.part.arg.size == 1:
+            return []
+        row = counter("q", self.shape[axis]) if self.shape[axis] > 1 else index(0)
+        here = {self.place[axis]: row}
+        self.place[axis], self.gate, self.row_gate = row, None, None
+        self.asked, self.row_masks = ({node: tuple([substitute_index(i, here, {}) for i in at])
+                                       for node, at in known.items()} for known in (self.asked, self.row_masks))
+        top, sums, total, shrink = (register(name, self.dtype) for name in ("top", "sums", "total", "shrink"))
+        part_top, part_sums = (self.part_memory(name, row, []) for name in ("part_top", "part_sums"))
+        part_out = self.part_memory("part_out", row, self.wide)
+        zero = const(0, self.dtype)
+        self.known = {chain.maximum: lambda at: top if self.factor == 1 else top * self.factor,
+                      **{n: lambda at: sums.cast(chain.row_sums[0].dtype) for n in chain.row_sums}}
+        [store] = [s for s in self.sink.src if s.op is o.STORE]
+
+        def joined() -> list[Statement]:
+            whole = self.masked(total * self.shared_factor() if chain.shared else total)
+            self.known[chain.total] = lambda at: whole.cast(chain.total.dtype)
+            return [Assign(top, identity(o.MAX, self.dtype)), For(self.part, LOOP, [Accumulate(top, o.MAX, part_top)]),
+                    Assign(sums, zero), Assign(total, zero),
+                    For(self.part, LOOP, [Assign(shrink, self.exponential(part_top, top)),
+                                          Accumulate(sums, o.ADD, part_sums * shrink),
+                                          Accumulate(total, o.ADD, part_out * shrink)]),
+                    *self.stored(store, self.result_at(store.src[1]))]
+
+        rows = [row] if row.op is o.RANGE else []
+        return [Phase(self.nest([c for c in (*self.counters, *rows, *self.wide) if c.arg.size > 1], joined))]
 
 
 def fused(value: UOp) -> UOp:

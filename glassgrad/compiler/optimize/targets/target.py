@@ -64,7 +64,8 @@ class Target:
             return SCORE_BLOCKS
         if any(unit.text is not None and unit.text.held for unit in self.units):
             return BOX_BLOCKS._replace(processors=self.few_tasks // 2)
-        return GROUP_BLOCKS if any(unit.loads is not None for unit in self.units) else SCORE_BLOCKS
+        loads = any(unit.loads is not None for unit in self.units)
+        return GROUP_BLOCKS._replace(processors=self.few_tasks // 2) if loads else SCORE_BLOCKS
 
     def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:
         """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
@@ -112,7 +113,7 @@ GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps
              few_tasks=264, least_chunk=128, groups=True,
              fusion=FusionLimits(costly=64, costly_with_rows=64, stores_factors=True, small=256, few_rows=264,
                                  long_rows=16 << 10, pads_as_read=True, side_by_side=64,
-                                 products_per_byte=6, masked_keys=0))
+                                 products_per_byte=6, softmax_rows=1, masked_keys=0))
 
 # Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.
 APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, fusion=GPU.fusion._replace(buffers=31))

@@ -9,15 +9,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
+from glassgrad.compiler.graph import DType, Length, UOp, const, dtypes, ops as o
 from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import (above_diagonal, add, any_true, as_float, binary, count, divide, elementary,
-                                       in_accumulator, largest, matrix_transpose, maximum, mean, mul, norm, total,
-                                       where)
+                                       in_accumulator, largest, matrix_transpose, maximum, mean, mul, norm,
+                                       repeat_interleave, total, where)
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.random_numbers import uniform
+
+FEW_ROWS = 16      # of a query, as where a language model makes the next word
 
 
 # -- element by element --------------------------------------------------------------------------------------
@@ -197,3 +199,20 @@ def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, 
     some = any_true(allowed, -1, keepdim=True)
     shares = some.where(softmax(some.where(scores, 0)), 0)
     return matmul(dropout(shares, dropped), value)
+
+
+def grouped_attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float,
+                      dropped: float) -> UOp:
+    """Attention in which neighbouring heads of the query share a head of keys and values. Few rows of such heads are
+    rows of one head, so that its keys and values are read once."""
+    (heads, rows), shared = query.shape[-3:-1], key.shape[-3]
+    if causal or isinstance(rows, Length) or rows > FEW_ROWS or heads % shared or value.shape[-3] != shared:
+        key, value = (repeat_interleave(x, heads // x.shape[-3], -3) for x in (key, value))
+        return attention(query, key, value, mask, causal, scale, dropped)
+    query = query.reshape((*query.shape[:-3], shared, heads // shared * rows, query.shape[-1]))
+    if mask is not None:
+        *lead, keys = (1,) * (3 - len(mask.shape)) + mask.shape
+        mask = mask.reshape((*lead, keys)).expand((*lead[:-2], heads, rows, keys))
+        mask = mask.reshape((*lead[:-2], shared, heads // shared * rows, keys))
+    mixed = attention(query, key, value, mask, causal, scale, dropped)
+    return mixed.reshape((*mixed.shape[:-3], heads, rows, mixed.shape[-1]))

@@ -14,9 +14,9 @@ from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import DType, UOp
 from glassgrad.tensor.formulas import (absolute, add, as_float, divide, elementary, halves, in_accumulator, less, mean,
-                                       mul, pad_axis, power, repeat_interleave, square, sub, where)
+                                       mul, pad_axis, power, square, sub, where)
 from glassgrad.tensor.formulas.neural import activations
-from glassgrad.tensor.formulas.neural.activations import attention, dropout
+from glassgrad.tensor.formulas.neural.activations import attention, dropout, grouped_attention
 from glassgrad.tensor.methods import (Axis, Self, TensorBase, arguments, choice, computed, resolve_axes, share, spelled,
                                       working_axis)
 
@@ -354,7 +354,6 @@ class ActivationsMixin(TensorBase):
         factor = 1.0 / math.sqrt(self.shape[-1]) if scale is None else scale
         mask, dropped = None if attn_mask is None else attn_mask.uop, dropped if settings.TRAINING else 0.0
         with one_place():
-            k, v = (repeat_interleave(x, self.shape[-3] // x.shape[-3], -3) if enable_gqa else x
-                    for x in (key.uop, value.uop))
-            mixed = attention(self.uop, k, v, mask, is_causal, factor, dropped)
+            formula = grouped_attention if enable_gqa else attention
+            mixed = formula(self.uop, key.uop, value.uop, mask, is_causal, factor, dropped)
         return self._with(mixed, key, value, attn_mask)
