@@ -16,11 +16,13 @@ multiplies, loads and packs (targets/cpu_costs.py). `BEAM` times the others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, modulo, multiply, operation,
+                                                    substitute_index)
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
                                             counter, load, local, ranges_of, register)
@@ -45,6 +47,9 @@ class RegisterPlan(FlatProduct):
         limits = cpu.LIMITS["contract"]
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
+        if p.m[0] in p.stops:
+            usual = max(min(m.size, cpu.USUAL_ROWS[-1]), m.size // 4)
+            m, p = replace(m.ending(p.stops), size=usual, most=m.size), replace(p, stops={})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
         if plan.depth < limits.least_k or plan.work < limits.least_work or min(m.size, n.size) < 2 or few_rows(p):
             return None
@@ -101,6 +106,8 @@ class RegisterPlan(FlatProduct):
                 continue
             few = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
             for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
+                if self.m.even and rows * (rows + 1) // 2 * vectors > cpu.MOST_HEIGHTS:
+                    continue
                 apart = self.must_pack_together(rows, vectors) is None
                 left = self.left_must_be_packed(rows) is None and (
                     self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
@@ -112,11 +119,19 @@ class RegisterPlan(FlatProduct):
         return in_place or (found if self.right_streams else [])
 
     def cycles(self, tile: Tiling) -> float:
-        """About how long a tile takes, for each step of K."""
+        """About how long a tile takes, for each step of K; of several sizes of M, for each row."""
+        if not self.m.even:
+            return self.cycles_of(tile, self.m.size)
+        sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS]
+        return sum([self.cycles_of(replace(tile, rows=-(-size // panels)), panels * -(-size // panels)) / size
+                    for size, panels in sizes])
+
+    def cycles_of(self, tile: Tiling, size: int) -> float:
+        """The same, where M has this size."""
         rows, vectors = tile.rows, tile.vectors
         in_place = tile.right == "in_place"
         return cpu.contract_cycles(cpu.TileCounts(
-            rows, vectors, *self.panels(rows, vectors), self.m.size, self.n.size, self.depth,
+            rows, vectors, -(-size // rows), self.panels(rows, vectors)[1], size, self.n.size, self.depth,
             left_packed=tile.left == "packed", left_far=2 * self.left_bytes > self.target.l2_bytes,
             left_apart=tile.left == "in_place" and not self.left_along_m, right=tile.right,
             right_far=self.right_bytes > self.target.l2_bytes,
@@ -317,22 +332,30 @@ SHORT_LOOP = 9           # taps of a window that are written out
 class RegisterTile(PanelBlocks):
     """A product cut as chosen: a register tile of rows x (vectors x lanes), panels of tiles, blocks of panels."""
 
-    def __init__(self, plan: RegisterPlan, c: Tiling):
-        super().__init__(*plan.panels(c.rows, c.vectors, c.lanes), c.block_m, c.block_n)
+    def __init__(self, plan: RegisterPlan, c: Tiling, rows: int = 0):
+        usual, panels_n = plan.panels(c.rows, c.vectors, c.lanes)
+        panels_m = max(usual, -(-plan.m.most // c.rows))
+        rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS      # sums of a block do
+        block_m = panels_m if c.block_m >= usual and not rests else c.block_m
+        super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows))
+        self.plan, self.least_rows = plan, -(-c.rows // 2)         # of tiles that are not cut at the end of M
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
         self.depth, self.work, self.left_along_m, self.choice = plan.depth, plan.work, plan.left_along_m, c
         self.rows, self.vectors, self.lanes, self.columns = c.rows, c.vectors, c.lanes, c.vectors * c.lanes
         self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
-        self.row, self.over, self.lane = counter("mi", c.rows), counter("ni", c.vectors), counter("l", c.lanes)
+        self.row, self.over, self.lane = counter("mi", rows or c.rows), counter("ni", c.vectors), counter("l", c.lanes)
         self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
-        self.at_m = add(multiply(self.panel_m, self.rows), one(self.row))
+        self.at_m = add(add(multiply(self.panel_m, rows or c.rows), self.higher(rows)), one(self.row))
         self.at_n = add(multiply(self.panel_n, self.columns), self.column)
-        ragged_m, ragged_n = self.m.size % self.rows, self.n.size % self.columns
-        self.gate_m = moves.below(self.at_m, self.m.size) if ragged_m else None
-        if self.left_in_place and ragged_m:
+        end_m = index(self.m.size) if self.m.stop is None else self.m.stop
+        ragged_m, ragged_n = self.m.stop is not None or self.m.size % self.rows, self.n.size % self.columns
+        self.gate_m = less(self.at_m, end_m) if ragged_m and (not self.m.even or rows == self.least_rows) else None
+        if self.m.even and self.gate_m is not None:
+            self.at_m = operation(o.MIN, self.at_m, add(end_m, index(-1)))
+        elif self.left_in_place and self.gate_m is not None:
             # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
             nominal = multiply(self.panel_m, self.rows)
-            self.at_m = add(nominal.minimum(self.m.size - self.rows), one(self.row))
+            self.at_m = add(nominal.minimum(add(end_m, index(-self.rows))), one(self.row))
             self.gate_m = less(nominal, add(self.at_m, index(1)))
         self.gate_n = moves.below(self.at_n, self.n.size) if ragged_n else None
         self.begin_n, self.read_gate = multiply(self.panel_n, self.columns), self.gate_n
@@ -356,17 +379,17 @@ class RegisterTile(PanelBlocks):
         packed = [] if self.left_in_place else [self.left.pack(self.lanes, most)]
         if not self.n.pitch and self.choice.right == "packed":
             packed.append(self.right.pack(self.lanes, most))
-        if self.n.pitch:
-            body = self.finished([*self.begin(), *self.over_image()])
-        elif not self.choice.k_block:
-            k = counter("k", self.depth)
-            products = For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)
-            body = self.finished([*self.begin(), products])
-        else:
-            body = self.in_blocks_of_k()
+        body = self.in_blocks_of_k() if self.choice.k_block else self.panels(RegisterTile.finished)
         if self.choice.right == "near":
             body = [*self.right.pack(self.lanes), *body]
         return [*packed, self.as_tasks(self.outer, body, self.work >= cpu.LIMITS["contract"].task_work, most)]
+
+    def sums(self) -> list[Statement]:
+        """All steps of K for the whole tile."""
+        if self.n.pitch:
+            return [*self.begin(), *self.over_image()]
+        k = counter("k", self.depth)
+        return [*self.begin(), For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)]
 
     def begin(self) -> list[Statement]:
         return [Assign(self.total, identity(o.ADD, self.total.dtype))]
@@ -376,7 +399,7 @@ class RegisterTile(PanelBlocks):
         if self.left_in_place:
             a = self.left_at(self.at_m, k)
         else:
-            a = load(self.left.memory, self.left.place(self.panel_m, k, one(self.row)))
+            a = load(self.left.memory, self.left.place(divide(self.at_m, self.rows), k, modulo(self.at_m, self.rows)))
         if self.right_in_place:
             b = moves.edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
@@ -402,7 +425,9 @@ class RegisterTile(PanelBlocks):
         near = self.choice.right == "near"
         if self.left_in_place and not self.left_along_m and near and self.block_m > 1:
             spot = modulo(k, cpu.CACHE_LINE // self.product.left.dtype.itemsize)
-            soon = self.left_at(add(multiply(add(self.panel_m, index(1)), self.rows), spot), add(k, multiply(spot, -1)))
+            rows = self.row.arg.size
+            soon = self.left_at(add(add(multiply(add(self.panel_m, index(1)), rows), self.higher(rows)), spot),
+                                add(k, multiply(spot, -1)))
             return [Prefetch(soon.src[0], soon.src[1])]
         if near and not self.left_in_place:
             return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
@@ -421,7 +446,7 @@ class RegisterTile(PanelBlocks):
         after = add(passes, index(1))
         k = add(multiply(modulo(after, passes.arg.size), inner.arg.size * self.choice.k_blocks), inner)
         first = add(self.begin_n, multiply(divide(after, passes.arg.size), self.columns * self.block_n))
-        together = min(self.block_m, self.vectors)
+        together = min(self.block_m, self.vectors) if self.end_m is None else 1
         lines = [add(modulo(one(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
         reads = [self.right_at(add(first, multiply(line, self.lanes)), k) for line in lines]
         return [Prefetch(read.src[0], read.src[1]) for read in reads]
@@ -455,25 +480,51 @@ class RegisterTile(PanelBlocks):
         k = add(multiply(number, size), inner)
         tiles = 1 if whole else self.block_m * self.block_n
         memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
-        at = self.in_tile(index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m)))
+        tile = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
         end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
         stop = None if end is None else add(end, multiply(number, -size))
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
-        clear: list[Statement] = [Store(memory, at, const(0, self.total.dtype))]
-        ahead = self.ahead(k) if whole or not self.right_in_place else self.next_block(passes, inner)
-        part: list[Statement] = [*self.begin(), For(inner, LOOP, [*ahead, self.step(k)], stop),
-                                 Store(memory, at, self.total, o.ADD)]
-        if block.arg.size > 1:
-            part = [For(block, LOOP, part, last)]
-        clear, part = self.tile(clear), self.tile(part)
-        finish = self.tile(self.epilogue(load(memory, at)), LOOP if self.long_epilogue else TILE)
+
+        def clear(t: RegisterTile) -> list[Statement]:
+            return t.tile([Store(memory, t.in_tile(tile), const(0, t.total.dtype))])
+
+        def part(t: RegisterTile) -> list[Statement]:
+            ahead = t.ahead(k) if whole or not t.right_in_place else t.next_block(passes, inner)
+            body: list[Statement] = [*t.begin(), For(inner, LOOP, [*ahead, t.step(k)], stop),
+                                     Store(memory, t.in_tile(tile), t.total, o.ADD)]
+            return t.tile([For(block, LOOP, body, last)] if block.arg.size > 1 else body)
+
+        def finish(t: RegisterTile) -> list[Statement]:
+            return t.tile(t.epilogue(load(memory, t.in_tile(tile))), LOOP if t.long_epilogue else TILE)
         if whole:
-            return self.panels([*clear, *part, *finish])
+            return self.panels(lambda t: [*clear(t), *part(t), *finish(t)])
         return [*self.panels(clear), For(passes, LOOP, self.panels(part)), *self.panels(finish)]
 
-    def panels(self, body: list[Statement]) -> list[Statement]:
-        """For all tiles of a task: panels of N outside, so that one of them serves every panel of M."""
-        return self.over_n(self.over_m(body))
+    def panels(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
+        """For all tiles of a task: panels of N outside, so that one of them serves every panel of M. Where these are as
+        high as each other, for each number of rows: for the panels that have as many. Two panels have at least half the
+        rows of a tile each; one alone may have fewer, which are read again instead of those past the end."""
+        if not self.m.even or self.end_m is None:
+            return self.over_n(self.over_m(body(self)))
+        found, each = list[Statement](), counter("mh", self.block_m)
+        first = multiply(one(self.task_m), self.block_m)
+        for rows in range(self.rows, self.least_rows - 1, -1):
+            begin = operation(o.MAX, self.higher(rows), first)
+            end = operation(o.MIN, self.end_m, add(first, index(self.block_m)))
+            end = end if rows == self.least_rows else operation(o.MIN, self.left_by(rows - 1), end)
+            at = add(add(begin, multiply(first, -1)), each)
+            tile = moves.rebuild(body(RegisterTile(self.plan, self.choice, rows)), {self.in_m: at})
+            found.append(For(each, LOOP, tile, add(end, multiply(begin, -1))))
+        return self.over_n(found)
+
+    def left_by(self, rows: int) -> UOp:
+        """How many rows of M are left where each panel has so many."""
+        assert self.m.stop is not None and self.end_m is not None
+        return add(self.m.stop, multiply(self.end_m, -rows))
+
+    def higher(self, rows: int) -> UOp:
+        """How many panels have one row more than so many, where panels are as high as each other; these come first."""
+        return operation(o.MAX, self.left_by(rows), index(0)) if rows and self.m.even else index(0)
 
     def tile(self, body: list[Statement], rows: str = TILE) -> list[Statement]:
         """For all elements of a tile; its rows are written out, or a loop."""
@@ -489,14 +540,14 @@ class RegisterTile(PanelBlocks):
         stored = [s.value for s in self.product.epilogue if isinstance(s, Store)]
         return self.rows > 1 and sum(n.op in o.ELEMENTWISE for n in toposort(stored)) >= cpu.LONG_EPILOGUE
 
-    def finished(self, sums: list[Statement]) -> list[Statement]:
-        """For all tiles of a task: the sums, then the epilogue. A long one takes them from LOCAL memory, row by row."""
+    def finished(self) -> list[Statement]:
+        """A tile: the sums, then the epilogue. A long one takes them from LOCAL memory, row by row."""
         if not self.long_epilogue:
-            return self.panels(self.tile([*sums, *self.epilogue(self.total)]))
+            return self.tile([*self.sums(), *self.epilogue(self.total)])
         memory = local("tile", self.total.dtype, self.rows * self.columns)
         at = self.in_tile(index(0))
-        stored = self.tile([*sums, Store(memory, at, self.total)])
-        return self.panels([*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)])
+        stored = self.tile([*self.sums(), Store(memory, at, self.total)])
+        return [*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)]
 
     def epilogue(self, result: UOp) -> list[Statement]:
         """What is stored of a finished tile; nothing past the edges."""
