@@ -152,7 +152,7 @@ def test_neighbouring_rows_stay_in_one_task() -> None:
 
 
 @pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
-def test_a_factor_is_packed_only_for_blocks_of_rows_that_there_are() -> None:
+def test_few_rows_and_many_are_cut_in_two_ways() -> None:
     weight = data((1024, 2048))                              # no cache near a core holds it
     right = Tensor(weight).realize()
     for n in (4, 5, 8, 17, 63, 64, 65, 130):
@@ -160,9 +160,41 @@ def test_a_factor_is_packed_only_for_blocks_of_rows_that_there_are() -> None:
         np.testing.assert_allclose((Tensor(x) @ right).numpy(), x @ weight, rtol=1e-3, atol=1e-3, err_msg=f"{n}")
     [general] = general_graphs()
     info = general.compiled.programs[0].info
-    by_phase = {cut.phase: (cut.at(63), cut.at(64)) for cut in info.by_value}
-    assert info.shared and len(by_phase) == len(info.phases), "each phase has as many tasks as the value gives it"
-    assert (0, info.phases[1][1]) in by_phase.values(), "the weight is packed for 64 rows, and not for 63"
+    by_phase = {cut.phase: (cut.at(64), cut.at(65)) for cut in info.by_value}
+    assert len(by_phase) == len(info.phases), "each phase has as many tasks as the value gives it"
+    tasks = [by_phase[phase] for phase in sorted(by_phase)]
+    assert tasks[0][0] > 0 == tasks[0][1] and tasks[-1][0] == 0 < tasks[-1][1], "one packs the weight, and one does not"
+
+
+PRODUCTS_OF_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "plain": (lambda x, w: x @ w, (70, 50)),
+    "one column more than a vector": (lambda x, w: (x @ w).relu(), (33, 17)),
+    "transposed weight": (lambda x, w: x @ w.T, (50, 70)),
+    "computed rows": (lambda x, w: (x * 2 + 1) @ w, (70, 50)),
+    "long epilogue": (lambda x, w: (x @ w).gelu(), (70, 50)),
+    "long sum": (lambda x, w: x @ w, (2500, 40)),
+    "far weight": (lambda x, w: x @ w, (600, 1100)),
+    "batch": (lambda x, w: Tensor.stack(x, x + 1, x * 2).realize() @ w, (70, 50)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS_OF_ROWS)
+def test_products_of_any_number_of_rows(name: str) -> None:
+    """Tiles of every height, and both ways to cut; the same bits on one thread and on three."""
+    program, shape = PRODUCTS_OF_ROWS[name]
+    weight = data(shape)
+    depth = shape[1] if name == "transposed weight" else shape[0]
+    for n in (3, 4, 5, *range(2, 20), 33, 63, 64, 65, 70, 79, 130, 257):
+        x = data((n, depth))
+        found = []
+        for threads in (1, 3):
+            with Context(THREADS=threads):
+                found.append(program(Tensor(x), Tensor(weight)).numpy())
+        with Context(NOOPT=1, DYNAMIC=0):
+            wanted = program(Tensor(x), Tensor(weight)).numpy()
+        np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-3, err_msg=f"{n}")
+        np.testing.assert_array_equal(*found, err_msg=f"{n}")
+    assert general_graphs()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

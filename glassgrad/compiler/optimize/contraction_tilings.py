@@ -8,8 +8,10 @@ name. Does not know what pays on a processor: that is data (targets/).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, times
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, operation, times
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, counter, expressions, ranges_of,
                                             task_loops, walk)
@@ -24,24 +26,27 @@ from glassgrad.compiler.optimize.product.gpu_group_tile import group_tiles
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gpu_matrix_unit
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
-from glassgrad.compiler.optimize.product.recognize import Product, count, footprint, recognize, recognize_ended
+from glassgrad.compiler.optimize.product.recognize import (Product, count, few_rows, footprint, recognize,
+                                                           recognize_ended)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
-from glassgrad.compiler.optimize.targets.cpu_costs import REREAD
+from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]
 BLOCK = 64         # rows or columns of a loop with a symbolic end: a few register tiles
-SMALL = 8          # rows of what is left over
-NARROW = 16        # and columns, which are lanes of vectors
+SMALL = 16         # columns of what is left over, which are lanes of vectors
+ONCE = counter("once", 1)      # a loop that runs for some sizes only
 MOST_ENDS = 32     # tasks of a loop with a symbolic end around another one
 
 
 @move(lambda body, *_: None)
-def contraction(body: list[Statement], target: Target, decisions: Decisions) -> tuple[Phases, list[Statement]] | None:
+def contraction(body: list[Statement], target: Target, decisions: Decisions,
+                by_rows: bool = False) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction, and a loop nest that is left to do in plain loops (on a GPU, where K is cut into
-    parts; else empty). Refuses (None) what is no contraction, and what no family takes."""
-    product = recognize(body)
+    parts; else empty). `by_rows`: it is for some numbers of rows. Refuses (None) what is no contraction, and what no
+    family takes."""
+    product = (_with_rows_to_a_value(body) if by_rows else None) or recognize(body)
     if product is None:
         return None
     if target.groups:
@@ -52,6 +57,17 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     phases = on_matrix_unit(product, target, decisions) if target.units else None
     phases = phases or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
+
+
+def _with_rows_to_a_value(body: list[Statement]) -> Product | None:
+    """A contraction whose rows M are the loop that ends at a value, and others of the left factor are a batch; None
+    where there is no such loop."""
+    product = recognize_ended(body) if any(loop.stop is not None for loop in task_loops(body)[0]) else None
+    product = None if product is None else product.with_lanes_right()
+    if product is None or not product.n or len(product.stops) > 1 or not {*product.stops} <= {*product.m}:
+        return None
+    rest = [r for r in product.m if r not in product.stops]
+    return replace(product, m=[*product.stops], batch=[*product.batch, *rest])
 
 
 def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases | None:
@@ -80,7 +96,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
 def of_matrices(p: Product) -> bool:
     """Whether both factors are matrices that lie in memory, so that neither is a window over an image."""
     return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(p.k) == 1
-               and REREAD * footprint(factor, own + p.k) > count(own + p.k)
+               and cpu.REREAD * footprint(factor, own + p.k) > count(own + p.k)
                for factor, own in ((p.left, p.m), (p.right, p.n)))
 
 
@@ -110,13 +126,14 @@ def ended_contraction(body: list[Statement], target: Target, decisions: Decision
 @move(lambda body, *_: [body])
 def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
-                              TASK b below ceil(stop % 64 / 8): TASK i in 8: S[begin + i]    the last begins early
-                              TASK i below stop: S                                           if stop < 8
+                              TASK b below ceil(stop % 64 / 16): TASK i in 16: S[begin + i]    the last begins early
+                              TASK i below stop: S                                             if stop < 16
 
-    For a loop of M or N that ends at a value: tiles are cut to sizes that are known. The blocks are contractions with
-    one more loop around them. The last small block begins 8 before the end, so that none of its rows is beyond it; rows
-    that the block before it has are not stored again. There are no large blocks where the other factor stays in a cache
-    anyway. Where several loops end at values, all are cut into blocks of 16 alone. Each case is code to compile.
+    For a loop of N that ends at a value: tiles are cut to sizes that are known. The blocks are contractions with one
+    more loop around them. The last small block begins 16 before the end, so that none of its columns is beyond it;
+    columns that the block before it has are not stored again. There are no large blocks where the other factor stays in
+    a cache anyway. Where several loops end at values, all are cut into blocks of 16 alone. Each case is code to
+    compile. The rows M of a result are cut by their number (`_by_rows`).
     For groups of threads there are blocks of 64 alone, and the last goes past the end: a group takes as long for a part
     of a block as for all of it.
     refuses (returns the body): there is no such loop
@@ -131,13 +148,39 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
         return [body]
     if target.groups:
         return [_gated_blocks(loops, ends, inner)]
-    if len(ends) > 1:
-        return _small_blocks(loops, ends, inner, NARROW, rest_of=0)
-    size = NARROW if ends[0].range in product.with_lanes_right().n else SMALL
+    if _with_rows_to_a_value(body) is not None:
+        return _by_rows(loops, ends[0], inner)
     other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
-    if 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
-        return _small_blocks(loops, ends, inner, size, rest_of=0)
-    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, size, rest_of=BLOCK)]
+    if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
+        return _small_blocks(loops, ends, inner, rest_of=0)
+    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, rest_of=BLOCK)]
+
+
+def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[Statement]]:
+    """TASK i below stop: S  ->  TASK once below (stop <= 4): TASK i in 4: S[min(i, stop - 1)]   } if few rows are no
+                              TASK once below (4 < stop <= 8): TASK i in 8: S[..]            } product of tiles
+                              TASK once below (stop <= 64): TASK i in 64 below stop: S
+                              TASK once below (stop > 64): TASK i below stop: S
+    """
+    assert loop.stop is not None
+    least, out = 0, list[list[Statement]]()
+    for most in (cpu.FEW_ROWS // 2, cpu.FEW_ROWS, cpu.EVEN_ROWS, loop.range.arg.size):
+        rows = counter(loop.range.arg.name, most)
+        above, beyond = divide(loop.stop, least + 1).minimum(1), divide(loop.stop, most + 1).minimum(1)
+        used = times(above, add(index(1), multiply(beyond, -1)))                       # 1, or 0 for other sizes
+        few, at = most <= cpu.FEW_ROWS, rows
+        if few:
+            at = operation(o.MIN, rows, add(loop.stop, index(-1)))
+        body = moves.rebuild(inner, {loop.range: at})
+        for s in body:
+            if few and isinstance(s, Store):
+                s.gate = both(less(rows, loop.stop), s.gate)
+        body = moves.around([For(rows, TASK, [], None if few else loop.stop) if f is loop else f for f in loops], body)
+        product = recognize(body) if few else None
+        if not few or product is not None and few_rows(product):
+            out.append([For(ONCE, TASK, body, used)])
+            least = most
+    return out
 
 
 def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> list[Statement]:
@@ -171,12 +214,11 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
                  moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
 
 
-def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], size: int,
-                  rest_of: int) -> list[list[Statement]]:
+def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int) -> list[list[Statement]]:
     """The tree of small blocks, of all positions or of those after the blocks of `rest_of`; and the loops as they are,
     where one of them is shorter than a block."""
-    enough, gate = index(1), None
-    replace: dict[UOp, UOp] = {}
+    enough, gate, size = index(1), None, SMALL
+    places: dict[UOp, UOp] = {}
     counts: dict[UOp, UOp] = {}                 # of small blocks, by their counter
     rows: dict[UOp, UOp] = {}
     for f in ends:
@@ -189,10 +231,10 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], siz
         gate = both(gate, less(begin, add(at, index(1))))
         enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
         counts[small] = divide(add(left, index(size - 1)), size)
-        replace[f.range], rows[f.range] = at, row
+        places[f.range], rows[f.range] = at, row
     # `enough` ends each of them: what packs a factor runs over the blocks of one alone
     blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
-    cut = moves.rebuild(inner, replace)
+    cut = moves.rebuild(inner, places)
     for s in cut:
         if isinstance(s, Store):
             s.gate = both(gate, s.gate)
@@ -201,6 +243,20 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], siz
     short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f
              for f in loops]
     return [moves.around([*blocks, *around], cut), moves.around(short, inner)]
+
+
+def condition(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
+    """For which sizes a loop nest of `in_blocks` is (1, or 0 for others; None: for all), and what it does then."""
+    first = body[0]
+    return (first.stop, first.body) if isinstance(first, For) and first.range is ONCE else (None, body)
+
+
+def only_where(used: UOp | None, phase: list[Statement]) -> list[Statement]:
+    """The phase with its outermost loop ended at once where it is not used."""
+    first = phase[0]
+    if used is None or len(phase) > 1 or not isinstance(first, For):
+        return phase if used is None else [For(ONCE, LOOP, phase, used)]
+    return [For(first.range, first.kind, first.body, times(first.stop or index(first.range.arg.size), used))]
 
 
 def few_tasks(phase: list[Statement]) -> list[Statement]:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, task_loops
-from glassgrad.compiler.optimize.contraction_tilings import contraction, ended_contraction, in_blocks
+from glassgrad.compiler.optimize.contraction_tilings import (condition, contraction, ended_contraction, in_blocks,
+                                                             only_where)
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import (interleaved, residues, side_by_side,
@@ -44,9 +45,10 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
             phases += _by_groups(parts, target, decisions)
             continue
         for body in [body for part in parts for body in in_blocks(moves.merge_all(part), target)]:
-            tiled = contraction(body, target, decisions) if target.tiled_products else None
+            used, body = condition(body)
+            tiled = contraction(body, target, decisions, used is not None) if target.tiled_products else None
             done = plain(body, target, decisions) if tiled is None else tiled[0]
-            phases += [Phase(b) for b in done]
+            phases += [Phase(only_where(used, b)) for b in done]
             any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = filled_once(phases) if target.groups else phases

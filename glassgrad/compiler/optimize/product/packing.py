@@ -51,7 +51,8 @@ class PackedFactor:
         panel, spot = counter("p", self.panels), counter("q", self.width)
         first = index(0) if self.task is None else multiply(one(self.task), self.panels)
         at = add(multiply(add(first, one(panel)), self.width), one(spot))
-        gate = moves.below(at, self.axis.size)
+        end = self.axis.pieces(self.width)
+        gate = moves.below(at, self.axis.size) if self.axis.stop is None else less(at, self.axis.stop)
         value = substitute_index(self.value, self.axis.apart(at), {})
         reads = [n for n in toposort([value]) if n.op is o.LOAD]
         along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \
@@ -67,7 +68,7 @@ class PackedFactor:
             body = loops_around(loops, body)
             stop = left_of(-(-self.axis.size // self.width), self.panels, self.task)
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
-        if not along_k:
+        if not along_k and end is None:
             panel, loops, body = self.side_by_side(panel, body)
         work = count(self.outer) * self.panels * self.depth * self.width
         tasks = count((*self.outer, panel))
@@ -76,6 +77,8 @@ class PackedFactor:
             body = [moves.tasks(For(r, LOOP, body), more if r is loops[0] else 1)]
         if not loops and len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
             body = [moves.tasks(body[0], more)]          # few panels, transposed: their pieces of k are tasks
+        if end is not None:
+            return [moves.tasks(For(panel, LOOP, moves.share_out(self.outer, body, most), end), most)]
         if work >= cpu.PACK_WORK:
             return moves.share_out([*self.outer, panel], body, most)
         return nested([*self.outer, panel], body)

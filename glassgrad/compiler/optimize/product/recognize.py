@@ -207,7 +207,8 @@ class FlatAxis:
     size: int
     pitch: int = 0
     height: int = 0
-    stop: UOp | None = None       # where it ends, if only the running kernel can tell
+    stop: UOp | None = None       # where it ends, if only the running kernel can tell:
+    most: int = 0                 # at most here, and about at `size`
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
@@ -222,6 +223,12 @@ class FlatAxis:
     def pieces(self, size: int) -> UOp | None:
         """How many pieces of a size it has, if only the running kernel can tell."""
         return None if self.stop is None else divide(add(self.stop, index(size - 1)), size)
+
+    @property
+    def even(self) -> bool:
+        """Whether pieces of it are as long as each other, up to one position: where there are few, of a number that
+        only the running kernel can tell."""
+        return self.stop is not None and self.most <= cpu.EVEN_ROWS
 
     @property
     def row(self) -> int:
@@ -282,7 +289,7 @@ class FlatProduct:
     @cached_property
     def work(self) -> int:
         """Multiply-adds of the whole."""
-        return self.product.work
+        return self.product.work // count(self.m.parts) * self.m.size
 
     @cached_property
     def around(self) -> int:

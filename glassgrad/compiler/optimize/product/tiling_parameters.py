@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.decisions import Choice, one_of
@@ -98,8 +98,9 @@ def square(rows: int, columns: int) -> Callable[[int, int], float]:
 class PanelBlocks:
     """The counters of panels in blocks: `task_m`, `task_n` number the blocks, `in_m`, `in_n` the panels of one."""
 
-    def __init__(self, panels_m: int, panels_n: int, block_m: int, block_n: int):
+    def __init__(self, panels_m: int, panels_n: int, block_m: int, block_n: int, end_m: UOp | None = None):
         self.panels_m, self.panels_n, self.block_m, self.block_n = panels_m, panels_n, block_m, block_n
+        self.end_m = end_m                        # of the panels, if only the running kernel can tell
         self.task_m, self.in_m = counter("mb", -(-panels_m // block_m)), counter("mo", block_m)
         self.task_n, self.in_n = counter("nb", -(-panels_n // block_n)), counter("no", block_n)
         self.panel_m = add(multiply(one(self.task_m), block_m), one(self.in_m))
@@ -107,6 +108,8 @@ class PanelBlocks:
 
     def over_m(self, body: list[Statement]) -> list[Statement]:
         """for the panels of M of one task: body      (the last task may have fewer)"""
+        if self.end_m is not None:
+            return [For(self.in_m, LOOP, body, add(self.end_m, multiply(one(self.task_m), -self.block_m)))]
         return _over(self.in_m, self.task_m, self.panels_m, body)
 
     def over_n(self, body: list[Statement]) -> list[Statement]:
@@ -116,6 +119,11 @@ class PanelBlocks:
     def as_tasks(self, outer: list[UOp], body: list[Statement], worth: bool,
                  most: int = moves.PHASE_TASKS) -> list[Statement]:
         """for outer loops: TASK blocks: body      (the outer loops are tasks too where all the work is `worth` it)"""
+        if self.end_m is not None:
+            stop = divide(add(self.end_m, index(self.block_m - 1)), self.block_m)
+            body = moves.nested([] if worth else outer, body)
+            rest = moves.share_out([*(outer if worth else []), self.task_n], body, most)
+            return [moves.tasks(For(self.task_m, LOOP, rest, stop), most)]
         blocks = [self.task_m, self.task_n]
         if worth:
             return moves.share_out([*outer, *blocks], body, most)

@@ -18,10 +18,12 @@ packed as zeros, or the last tile begins early; what is past an edge, or done tw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, modulo, multiply, operation,
+                                                    substitute_index)
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
                                             counter, load, local, register)
@@ -37,44 +39,49 @@ STEPS_AHEAD = 48         # of K: how early the left factor is fetched where a ta
 SHORT_LOOP = 9           # taps of a window that are written out
 
 
-def positions(panel: UOp, width: int, inside: UOp, size: int, early: bool) -> tuple[UOp, UOp, UOp | None]:
-    """Where a panel of an axis begins, the position of each element in it, and whether that one is stored (None: all).
-
-    Where panels of `width` do not divide the axis, the last one may begin `early`, so that it ends with the axis: every
-    read is a whole vector then, and what the panel before it stores is not stored again. Else it goes past the end.
-    """
-    begin = multiply(panel, width)
-    if size % width == 0:
-        return begin, add(begin, inside), None
-    if not early:
-        return begin, add(begin, inside), moves.below(add(begin, inside), size)
-    sooner = begin.minimum(size - width)
-    return sooner, add(sooner, inside), less(begin, add(add(sooner, inside), index(1)))
-
-
 class RegisterTile(PanelBlocks):
     """A product cut as chosen: a register tile of rows x (vectors x lanes), panels of tiles, blocks of panels."""
 
-    def __init__(self, plan: RegisterPlan, c: Tiling):
-        super().__init__(*plan.panels(c.rows, c.vectors, c.lanes), c.block_m, c.block_n)
+    def __init__(self, plan: RegisterPlan, c: Tiling, rows: int = 0):
+        usual, panels_n = plan.panels(c.rows, c.vectors, c.lanes)
+        panels_m = max(usual, -(-plan.m.most // c.rows))
+        rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS      # sums of a block do
+        block_m = panels_m if c.block_m >= usual and not rests else c.block_m
+        super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows))
+        self.plan, self.least_rows = plan, -(-c.rows // 2)         # of tiles that are not cut at the end of M
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
         self.depth, self.work, self.left_along_m, self.choice = plan.depth, plan.work, plan.left_along_m, c
         self.rows, self.vectors, self.lanes, self.columns = c.rows, c.vectors, c.lanes, c.vectors * c.lanes
         self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
-        self.row, self.over, self.lane = counter("mi", c.rows), counter("ni", c.vectors), counter("l", c.lanes)
+        self.row, self.over, self.lane = counter("mi", rows or c.rows), counter("ni", c.vectors), counter("l", c.lanes)
         self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
+        self.at_m = add(add(multiply(self.panel_m, rows or c.rows), self.higher(rows)), one(self.row))
+        self.at_n = add(multiply(self.panel_n, self.columns), self.column)
+        end_m = index(self.m.size) if self.m.stop is None else self.m.stop
+        ragged_m, ragged_n = self.m.stop is not None or self.m.size % self.rows, self.n.size % self.columns
+        self.gate_m = less(self.at_m, end_m) if ragged_m and (not self.m.even or rows == self.least_rows) else None
+        if self.m.even and self.gate_m is not None:
+            self.at_m = operation(o.MIN, self.at_m, add(end_m, index(-1)))
+        elif self.left_in_place and self.gate_m is not None:
+            # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
+            nominal = multiply(self.panel_m, self.rows)
+            self.at_m = add(nominal.minimum(add(end_m, index(-self.rows))), one(self.row))
+            self.gate_m = less(nominal, add(self.at_m, index(1)))
+        self.gate_n = moves.below(self.at_n, self.n.size) if ragged_n else None
+        self.begin_n, self.read_gate = multiply(self.panel_n, self.columns), self.gate_n
+        if self.right_in_place and ragged_n and self.n.size >= self.columns:
+            # likewise: every read is a whole vector then, and no mask is made anew at each step of K
+            nominal = self.begin_n
+            self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
+            self.at_n = add(self.begin_n, self.column)
+            self.gate_n = less(nominal, add(self.at_n, index(1)))
         wide = tuple(r for r in (self.row, self.over, self.lane) if r.arg.size > 1)
         p, near = self.product, c.right == "near"
         self.total = register(p.total.arg, p.total.dtype, wide)
-        self.cleared = Assign(self.total, identity(o.ADD, self.total.dtype))
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m)
         self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
                                   self.block_n if near else self.panels_n, self.task_n if near else None)
         self.right_panel = one(self.in_n) if near else self.panel_n
-        early = self.right_in_place and self.n.size >= self.columns
-        _, self.at_m, self.gate_m = positions(self.panel_m, self.rows, one(self.row), self.m.size, self.left_in_place)
-        self.begin_n, self.at_n, self.gate_n = positions(self.panel_n, self.columns, self.column, self.n.size, early)
-        self.read_gate = None if early else self.gate_n
 
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
@@ -82,24 +89,27 @@ class RegisterTile(PanelBlocks):
         packed = [] if self.left_in_place else [self.left.pack(self.lanes, most)]
         if not self.n.pitch and self.choice.right == "packed":
             packed.append(self.right.pack(self.lanes, most))
-        if self.n.pitch:
-            body = self.finished([self.cleared, *self.over_image()])
-        elif not self.choice.k_block:
-            k = counter("k", self.depth)
-            products = For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)
-            body = self.finished([self.cleared, products])
-        else:
-            body = self.in_blocks_of_k()
+        body = self.in_blocks_of_k() if self.choice.k_block else self.panels(RegisterTile.finished)
         if self.choice.right == "near":
             body = [*self.right.pack(self.lanes), *body]
         return [*packed, self.as_tasks(self.outer, body, self.work >= cpu.LIMITS["contract"].task_work, most)]
+
+    def sums(self) -> list[Statement]:
+        """All steps of K for the whole tile."""
+        if self.n.pitch:
+            return [*self.begin(), *self.over_image()]
+        k = counter("k", self.depth)
+        return [*self.begin(), For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)]
+
+    def begin(self) -> list[Statement]:
+        return [Assign(self.total, identity(o.ADD, self.total.dtype))]
 
     def step(self, k: UOp) -> Statement:
         """One step of K for the whole tile."""
         if self.left_in_place:
             a = self.left_at(self.at_m, k)
         else:
-            a = load(self.left.memory, self.left.place(self.panel_m, k, one(self.row)))
+            a = load(self.left.memory, self.left.place(divide(self.at_m, self.rows), k, modulo(self.at_m, self.rows)))
         if self.right_in_place:
             b = moves.edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
@@ -125,7 +135,9 @@ class RegisterTile(PanelBlocks):
         near = self.choice.right == "near"
         if self.left_in_place and not self.left_along_m and near and self.block_m > 1:
             spot = modulo(k, cpu.CACHE_LINE // self.product.left.dtype.itemsize)
-            soon = self.left_at(add(multiply(add(self.panel_m, index(1)), self.rows), spot), add(k, multiply(spot, -1)))
+            rows = self.row.arg.size
+            soon = self.left_at(add(add(multiply(add(self.panel_m, index(1)), rows), self.higher(rows)), spot),
+                                add(k, multiply(spot, -1)))
             return [Prefetch(soon.src[0], soon.src[1])]
         if near and not self.left_in_place:
             return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
@@ -144,7 +156,7 @@ class RegisterTile(PanelBlocks):
         after = add(passes, index(1))
         k = add(multiply(modulo(after, passes.arg.size), inner.arg.size * self.choice.k_blocks), inner)
         first = add(self.begin_n, multiply(divide(after, passes.arg.size), self.columns * self.block_n))
-        together = min(self.block_m, self.vectors)
+        together = min(self.block_m, self.vectors) if self.end_m is None else 1
         lines = [add(modulo(one(self.in_m), together), index(line)) for line in range(0, self.vectors, together)]
         reads = [self.right_at(add(first, multiply(line, self.lanes)), k) for line in lines]
         return [Prefetch(read.src[0], read.src[1]) for read in reads]
@@ -178,25 +190,51 @@ class RegisterTile(PanelBlocks):
         k = add(multiply(number, size), inner)
         tiles = 1 if whole else self.block_m * self.block_n
         memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
-        at = self.in_tile(index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m)))
+        tile = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
         end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
         stop = None if end is None else add(end, multiply(number, -size))
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
-        clear: list[Statement] = [Store(memory, at, const(0, self.total.dtype))]
-        ahead = self.ahead(k) if whole or not self.right_in_place else self.next_block(passes, inner)
-        part: list[Statement] = [self.cleared, For(inner, LOOP, [*ahead, self.step(k)], stop),
-                                 Store(memory, at, self.total, o.ADD)]
-        if block.arg.size > 1:
-            part = [For(block, LOOP, part, last)]
-        clear, part = self.tile(clear), self.tile(part)
-        finish = self.tile(self.epilogue(load(memory, at)), LOOP if self.long_epilogue else TILE)
+
+        def clear(t: RegisterTile) -> list[Statement]:
+            return t.tile([Store(memory, t.in_tile(tile), const(0, t.total.dtype))])
+
+        def part(t: RegisterTile) -> list[Statement]:
+            ahead = t.ahead(k) if whole or not t.right_in_place else t.next_block(passes, inner)
+            body: list[Statement] = [*t.begin(), For(inner, LOOP, [*ahead, t.step(k)], stop),
+                                     Store(memory, t.in_tile(tile), t.total, o.ADD)]
+            return t.tile([For(block, LOOP, body, last)] if block.arg.size > 1 else body)
+
+        def finish(t: RegisterTile) -> list[Statement]:
+            return t.tile(t.epilogue(load(memory, t.in_tile(tile))), LOOP if t.long_epilogue else TILE)
         if whole:
-            return self.panels([*clear, *part, *finish])
+            return self.panels(lambda t: [*clear(t), *part(t), *finish(t)])
         return [*self.panels(clear), For(passes, LOOP, self.panels(part)), *self.panels(finish)]
 
-    def panels(self, body: list[Statement]) -> list[Statement]:
-        """For all tiles of a task: panels of N outside, so that one of them serves every panel of M."""
-        return self.over_n(self.over_m(body))
+    def panels(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
+        """For all tiles of a task: panels of N outside, so that one of them serves every panel of M. Where these are as
+        high as each other, for each number of rows: for the panels that have as many. Two panels have at least half the
+        rows of a tile each; one alone may have fewer, which are read again instead of those past the end."""
+        if not self.m.even or self.end_m is None:
+            return self.over_n(self.over_m(body(self)))
+        found, each = list[Statement](), counter("mh", self.block_m)
+        first = multiply(one(self.task_m), self.block_m)
+        for rows in range(self.rows, self.least_rows - 1, -1):
+            begin = operation(o.MAX, self.higher(rows), first)
+            end = operation(o.MIN, self.end_m, add(first, index(self.block_m)))
+            end = end if rows == self.least_rows else operation(o.MIN, self.left_by(rows - 1), end)
+            at = add(add(begin, multiply(first, -1)), each)
+            tile = moves.rebuild(body(RegisterTile(self.plan, self.choice, rows)), {self.in_m: at})
+            found.append(For(each, LOOP, tile, add(end, multiply(begin, -1))))
+        return self.over_n(found)
+
+    def left_by(self, rows: int) -> UOp:
+        """How many rows of M are left where each panel has so many."""
+        assert self.m.stop is not None and self.end_m is not None
+        return add(self.m.stop, multiply(self.end_m, -rows))
+
+    def higher(self, rows: int) -> UOp:
+        """How many panels have one row more than so many, where panels are as high as each other; these come first."""
+        return operation(o.MAX, self.left_by(rows), index(0)) if rows and self.m.even else index(0)
 
     def tile(self, body: list[Statement], rows: str = TILE) -> list[Statement]:
         """For all elements of a tile; its rows are written out, or a loop."""
@@ -212,14 +250,14 @@ class RegisterTile(PanelBlocks):
         stored = [s.value for s in self.product.epilogue if isinstance(s, Store)]
         return self.rows > 1 and sum(n.op in o.ELEMENTWISE for n in toposort(stored)) >= cpu.LONG_EPILOGUE
 
-    def finished(self, sums: list[Statement]) -> list[Statement]:
-        """For all tiles of a task: the sums, then the epilogue. A long one takes them from LOCAL memory, row by row."""
+    def finished(self) -> list[Statement]:
+        """A tile: the sums, then the epilogue. A long one takes them from LOCAL memory, row by row."""
         if not self.long_epilogue:
-            return self.panels(self.tile([*sums, *self.epilogue(self.total)]))
+            return self.tile([*self.sums(), *self.epilogue(self.total)])
         memory = local("tile", self.total.dtype, self.rows * self.columns)
         at = self.in_tile(index(0))
-        stored = self.tile([*sums, Store(memory, at, self.total)])
-        return self.panels([*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)])
+        stored = self.tile([*self.sums(), Store(memory, at, self.total)])
+        return [*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)]
 
     def epilogue(self, result: UOp) -> list[Statement]:
         """What is stored of a finished tile; nothing past the edges."""

@@ -37,6 +37,9 @@ class RegisterPlan(FactorAccess):
         limits = cpu.LIMITS["contract"]
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
+        if p.m[0] in p.stops:
+            usual = max(min(m.size, cpu.USUAL_ROWS[-1]), m.size // 4)
+            m, p = replace(m.ending(p.stops), size=usual, most=m.size), replace(p, stops={})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
         if plan.depth < limits.least_k or plan.work < limits.least_work or min(m.size, n.size) < 2 or few_rows(p):
             return None
@@ -81,6 +84,8 @@ class RegisterPlan(FactorAccess):
                 continue
             few = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
             for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
+                if self.m.even and rows * (rows + 1) // 2 * vectors > cpu.MOST_HEIGHTS:
+                    continue
                 apart = self.must_pack_together(rows, vectors) is None
                 left = self.left_must_be_packed(rows) is None and (
                     self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
@@ -92,11 +97,19 @@ class RegisterPlan(FactorAccess):
         return in_place or (found if self.right_streams else [])
 
     def cycles(self, tile: Tiling) -> float:
-        """About how long a tile takes, for each step of K."""
+        """About how long a tile takes, for each step of K; of several sizes of M, for each row."""
+        if not self.m.even:
+            return self.cycles_of(tile, self.m.size)
+        sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS]
+        return sum([self.cycles_of(replace(tile, rows=-(-size // panels)), panels * -(-size // panels)) / size
+                    for size, panels in sizes])
+
+    def cycles_of(self, tile: Tiling, size: int) -> float:
+        """The same, where M has this size."""
         rows, vectors = tile.rows, tile.vectors
         in_place = tile.right == "in_place"
         return cpu.contract_cycles(cpu.TileCounts(
-            rows, vectors, *self.panels(rows, vectors), self.m.size, self.n.size, self.depth,
+            rows, vectors, -(-size // rows), self.panels(rows, vectors)[1], size, self.n.size, self.depth,
             left_packed=tile.left == "packed", left_far=2 * self.left_bytes > self.target.l2_bytes,
             left_apart=tile.left == "in_place" and not self.left_along_m, right=tile.right,
             right_far=self.right_bytes > self.target.l2_bytes,
