@@ -346,8 +346,7 @@ class RegisterTile(PanelBlocks):
         self.row, self.over, self.lane = counter("mi", rows or c.rows), counter("ni", c.vectors), counter("l", c.lanes)
         self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
         self.at_m = add(add(multiply(self.panel_m, rows or c.rows), self.higher(rows)), one(self.row))
-        self.at_n = add(multiply(self.panel_n, self.columns), self.column)
-        end_m = index(self.m.size) if self.m.stop is None else self.m.stop
+        self.at_n, end_m = add(multiply(self.panel_n, self.columns), self.column), self.m.stop or index(self.m.size)
         ragged_m, ragged_n = self.m.stop is not None or self.m.size % self.rows, self.n.size % self.columns
         self.gate_m = less(self.at_m, end_m) if ragged_m and (not self.m.even or rows == self.least_rows) else None
         if self.m.even and self.gate_m is not None:
