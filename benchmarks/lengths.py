@@ -34,6 +34,11 @@ def _product(depth: int, columns: int) -> Callable[[int], Tensor]:
     return lambda n: _data(n, depth) @ weight
 
 
+def _linear(depth: int, columns: int) -> Callable[[int], Tensor]:
+    weight = _data(columns, depth)
+    return lambda n: _data(n, depth) @ weight.T
+
+
 def _attention(heads: int, width: int) -> Callable[[int], Tensor]:
     def attention(n: int) -> Tensor:
         q, k, v = (_data(1, heads, n, width) for _ in range(3))
@@ -50,6 +55,9 @@ def _gradient(n: int) -> Tensor:
 PROGRAMS: dict[str, Callable[[], Callable[[int], Tensor]]] = {
     "product 128 x 512": lambda: _product(128, 512),
     "product 768 x 768": lambda: _product(768, 768),
+    "product 300 x 77": lambda: _product(300, 77),
+    "linear 128 x 512": lambda: _linear(128, 512),
+    "linear 768 x 768": lambda: _linear(768, 768),
     "gradient 128 x 512": lambda: _gradient,
     "scores": lambda: lambda n: _data(4, n, 32) @ _data(4, 32, n),
     "attention 4 x 32": lambda: _attention(4, 32),

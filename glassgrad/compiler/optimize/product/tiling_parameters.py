@@ -96,11 +96,12 @@ def square(rows: int, columns: int) -> Callable[[int, int], float]:
 
 
 class PanelBlocks:
-    """The counters of panels in blocks: `task_m`, `task_n` number the blocks, `in_m`, `in_n` the panels of one."""
+    """The counters of panels in blocks: `task_m`, `task_n` number the blocks, `in_m`, `in_n` the panels of one. Panels
+    of M end at `end_m`, if only the running kernel can tell where."""
 
     def __init__(self, panels_m: int, panels_n: int, block_m: int, block_n: int, end_m: UOp | None = None):
-        self.panels_m, self.panels_n, self.block_m, self.block_n = panels_m, panels_n, block_m, block_n
-        self.end_m = end_m                        # of the panels, if only the running kernel can tell
+        self.panels_m, self.panels_n, self.end_m = panels_m, panels_n, end_m
+        self.block_m, self.block_n = block_m, block_n
         self.task_m, self.in_m = counter("mb", -(-panels_m // block_m)), counter("mo", block_m)
         self.task_n, self.in_n = counter("nb", -(-panels_n // block_n)), counter("no", block_n)
         self.panel_m = add(multiply(one(self.task_m), block_m), one(self.in_m))
