@@ -15,7 +15,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, Length, Size, dtypes, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, index, size_index
+from glassgrad.compiler.graph.index_algebra import add, both, index, operation, size_index
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
@@ -73,6 +73,10 @@ class Values:
         if isinstance(n, Length):
             self.extents[made] = n
         return made
+
+    def clamped(self, number: UOp, n: Size) -> UOp:
+        """A computed number as an index of an axis of this size, never outside of it."""
+        return operation(o.MIN, operation(o.MAX, number.cast(dtypes.index), index(0)), self.size(n - 1))
 
     def closed(self, blocks: list[Block], kind: str, body: list[Statement]) -> list[Statement]:
         """The loops of these blocks, one inside the other: each block's statements, then the next loop, then `body`.
@@ -150,7 +154,7 @@ class Values:
         if op is o.GATHER:
             rows, where = node.src
             picked = yield (where, at[:len(where.shape)], gate)
-            row = picked.cast(dtypes.index).maximum(0).minimum(self.size(rows.shape[0] - 1))
+            row = self.clamped(picked, rows.shape[0])
             return (yield (rows, (row, *at[len(where.shape):]), gate))
         if op is o.IOTA:
             return at[0].cast(node.dtype)
@@ -182,7 +186,7 @@ class Values:
         chosen = one_term(node) if source.op in (o.WHERE, o.NEG) else None
         if chosen is not None:
             picked = yield (chosen.number, at, gate)
-            place = picked.cast(dtypes.index).maximum(0).minimum(self.size(source.shape[axes[0]] - 1))
+            place = self.clamped(picked, source.shape[axes[0]])
             value = yield (chosen.value, tuple(place if a == axes[0] else i for a, i in enumerate(at)), gate)
             return place.eq(picked.cast(dtypes.index)).where(-value if chosen.negated else value,
                                                              const(0, value.dtype)).cast(node.dtype)

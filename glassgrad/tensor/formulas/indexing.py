@@ -32,23 +32,16 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
     axes = [a for a, _ in picks]
     shape: tuple[int, ...] = functools.reduce(broadcast_shape, [index.shape for _, index in picks])
     linear: UOp | None = None
-    outside: UOp | None = None
-    checking = index_range_check.checking()
     for axis, index in picks:
         n = x.shape[axis]
         target = index.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index
         if target.dtype.kind == "i" and from_end:
             target = (target < 0).where(target + n, target)
         target = target.broadcast(shape)
-        if len(picks) > 1 and checking:     # a bad index stays bad in the linear index, for the check
-            bad = index_range_check.outside(target, n)
-            outside = bad if outside is None else outside | bad
-        elif len(picks) > 1:
+        if len(picks) > 1:
             target = index_range_check.nearest(target, n)
         linear = target if linear is None else linear * n + target
     assert linear is not None
-    if outside is not None:
-        linear = outside.where(-1, linear)
     rows_count = math.prod(x.shape[a] for a in axes)
     watched = [index_range_check.Pick(index, x.shape[axis], axis, from_end) for axis, index in picks]
     index_range_check.watch(linear, watched, x.shape, rows_count)
@@ -194,21 +187,15 @@ def replace_view(x: UOp, view: UOp, value: UOp) -> UOp:
 
 
 def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
-    """For each index element, row by row, the linear index of the element of a tensor of `shape` that it names."""
+    """For each index element, the linear index of the element of a tensor of `shape` that it names."""
     target = index.cast(dtypes.int64)
     if not shape:
         return target.reshape((1,))
     n = shape[axis]
-    outside = index_range_check.outside(target, n)
-    checking = index_range_check.checking()
-    if not checking:
-        target = index_range_check.nearest(target, n)
     linear = full(index.shape, 0, dtypes.int64)
     for a, size in enumerate(shape):
-        linear = linear * size + (target if a == axis else along(index.shape[a], a, index.shape, dtypes.int64))
-    if checking:
-        linear = outside.where(-1, linear)              # a bad index must stay bad, for the check
-    linear = linear.reshape((linear.elements,))
+        linear = linear * size + (index_range_check.nearest(target, n) if a == axis else
+                                  along(index.shape[a], a, index.shape, dtypes.int64))
     index_range_check.watch(linear, [index_range_check.Pick(index, n, axis, from_end=False)], shape, math.prod(shape))
     return linear
 

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, linear, multiply,
                                                     substitute_index)
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, Store, counter, load, local, ranges_of,
-                                            register)
+                                            register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, one, rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -114,6 +114,12 @@ def _in_turn(store: Store, counter_: UOp, part: UOp, names: UOp, total: UOp, row
         stores.append(Store(moved.memory, moved.index, value if count > 1 else moved.value, moved.combine, gate))
     stop = divide(add(total, index(count - 1)), count)
     return [For(block, LOOP, [*rows, *wide([*values, *stores])], stop)]
+
+
+def scattered_along(body: list[Statement], counter_: UOp) -> bool:
+    """Whether neighbours of a loop are stored where loaded numbers say."""
+    return any(atom.op is not o.RANGE and counter_ in ranges_of(atom)
+               for s in walk(body) if isinstance(s, Store) for atom in linear(s.index)[1])
 
 
 def _row(at: UOp, outer: list[UOp]) -> UOp | None:
