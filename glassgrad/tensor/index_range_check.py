@@ -177,6 +177,12 @@ def outside(index: UOp, size: Any) -> UOp:
     return beyond if index.dtype.kind == "u" else (index < 0) | beyond
 
 
+def from_front(index: UOp, size: int) -> UOp:
+    """The indices, those below 0 counted from the end."""
+    negative = index.dtype.kind == "i" and limits(index, stored=False)[0] < 0
+    return (index < 0).where(index + size, index) if negative else index
+
+
 def nearest(index: UOp, size: int) -> UOp:
     """The indices, those outside at the end that they are nearest to: what kernels make of them."""
     low, high = limits(index, stored=False)
@@ -214,9 +220,7 @@ def _first_bad(index: UOp, watched: Watched) -> UOp:
 
 def _outside_pick(pick: Pick) -> UOp:
     own = pick.indices if pick.indices.dtype.bits >= 32 else pick.indices.cast(dtypes.int64)
-    if pick.from_end and own.dtype.kind == "i":
-        own = (own < 0).where(own + pick.size, own)
-    return outside(own, pick.size)
+    return outside(from_front(own, pick.size) if pick.from_end else own, pick.size)
 
 
 class Flag:

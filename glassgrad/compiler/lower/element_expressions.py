@@ -15,7 +15,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, Length, Size, dtypes, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, index, operation, size_index
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, operation, size_index
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
@@ -246,6 +246,9 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
         result = _compute(UOp(op, dtypes.float32 if dtype is reduced else dtype, wide, node.arg), wide)
         return result.cast(reduced) if dtype is reduced else result
     if op is o.CAST:
+        if dtype is dtypes.index and src[0].op is o.CAST and src[0].src[0].dtype is dtypes.index and \
+                src[0].dtype.min <= bounds(src[0].src[0])[0] and bounds(src[0].src[0])[1] <= src[0].dtype.max:
+            return src[0].src[0]                                 # a count, of any type, is an index again
         if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
             return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):

@@ -35,9 +35,7 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
     for axis, index in picks:
         n = x.shape[axis]
         target = index.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index
-        if target.dtype.kind == "i" and from_end:
-            target = (target < 0).where(target + n, target)
-        target = target.broadcast(shape)
+        target = (index_range_check.from_front(target, n) if from_end else target).broadcast(shape)
         if len(picks) > 1:
             target = index_range_check.nearest(target, n)
         linear = target if linear is None else linear * n + target
@@ -258,7 +256,6 @@ def scatter_slices(x: UOp, axis: int, index: UOp, source: UOp, mode: str, from_e
     moved, slices = movedim(x, axis, 0), movedim(source.cast(x.dtype), axis, 0)
     target = index.reshape((index.elements,)).cast(dtypes.int64)
     n = moved.shape[0]
-    if from_end:
-        target = (target < 0).where(target + n, target)
+    target = index_range_check.from_front(target, n) if from_end else target
     index_range_check.watch(target, [index_range_check.Pick(index, n, axis, from_end)], x.shape, n)
     return movedim(UOp(o.SCATTER, x.dtype, (moved, target, slices), Scatter(mode)), 0, axis)

@@ -56,7 +56,7 @@ class _Scatter:
 
     @staticmethod
     def of(inner: list[Statement], outer: list[UOp]) -> _Scatter | None:
-        """Nested loops around one store, as one loop; None for others, for few steps, and for rows without known bounds."""
+        """Nested loops around one store, as one loop; None for others, few steps, and rows without known bounds."""
         counters, body = list[UOp](), inner
         while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP and body[0].stop is None:
             counters.append(body[0].range)
