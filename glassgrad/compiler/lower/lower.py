@@ -53,8 +53,11 @@ class _Lowering(Values):
     def run(self) -> Kernel:
         stores = [s for s in self.sink.src if s.op is o.STORE]
         root = stores[0].src[1]
+        while root.op is o.RESHAPE and root.src[0].op in (o.RESHAPE, o.SCATTER):     # the same memory
+            root = root.src[0]
         if root.op in (o.SCATTER, o.SCAN):
-            phases = self.scatter(stores[0]) if root.op is o.SCATTER else self.scan(stores[0])
+            target = stores[0].src[0]
+            phases = self.scatter(target, root) if root.op is o.SCATTER else self.scan(target, root)
             shape = root.shape
         else:
             shape = max((s.src[1] for s in stores), key=lambda value: value.size).shape
@@ -116,11 +119,10 @@ class _Lowering(Values):
         return None
 
     # -- the two that are kernels of their own ---------------------------------------------------------------
-    def scatter(self, store: UOp) -> list[Phase]:
+    def scatter(self, target: UOp, node: UOp) -> list[Phase]:
         """Copy the base, then store the values: one after another along the indices, independently along the rest,
         and along axes of the index whose elements are written apart (rows of a batch). A permutation writes each
         element just once: in any order, and without a copy of what was there."""
-        target, node = store.src
         base, where, values = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.path += [Block(c) for c in counters]
@@ -151,9 +153,8 @@ class _Lowering(Values):
             return [Phase(self.closed([*outer, *inner], TASK, stores))]
         return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
 
-    def scan(self, store: UOp) -> list[Phase]:
+    def scan(self, target: UOp, node: UOp) -> list[Phase]:
         """A running total along one axis, one row per task."""
-        target, node = store.src
         source, axis, combine = node.src[0], node.arg.axis, node.arg.combine
         at = tuple(self.counter(f"i{a}" if a != axis else "k0", n) for a, n in enumerate(source.shape))
         outer = [Block(c) for a, c in enumerate(at) if a != axis]
