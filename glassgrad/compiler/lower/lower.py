@@ -175,8 +175,8 @@ def _written_apart(spot: UOp, counter: UOp | None) -> bool:
     if counter is None or unit <= 0 or not exact(spot):
         return False
     low, high = bounds(build(0, {atom: k for atom, k in terms.items() if abs(k) < unit}))
-    above = [k for atom, k in terms.items() if abs(k) >= unit and atom is not counter]
-    return high - low < unit and all(k % (unit * counter.arg.size) == 0 for k in above)
+    above = math.gcd(*[k for atom, k in terms.items() if abs(k) >= unit and atom is not counter])
+    return high - low < unit and (above == 0 or unit * (counter.arg.size - 1) + high - low < above)
 
 
 def _work(node: UOp) -> int:
