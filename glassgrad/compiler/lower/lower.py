@@ -170,7 +170,7 @@ class _Lowering(Values):
 
 def _written_apart(spot: UOp, counter: UOp | None) -> bool:
     """Whether a place tells what a counter was: it is a digit of the place, whose other terms are below or above it."""
-    terms = linear(spot)[1]
+    terms = {atom: k for atom, k in linear(spot)[1].items() if bounds(atom)[0] < bounds(atom)[1]}
     unit = terms.get(counter, 0) if counter is not None else 0
     if counter is None or unit <= 0 or not exact(spot):
         return False

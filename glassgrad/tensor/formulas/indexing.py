@@ -242,13 +242,15 @@ def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value
         same = pad_axis(part(names, 1, 0, count - step), 1, step, 0, -1).eq(names)
         products = same.where(products * before, products).contiguous()      # else a step would write out all before it
         step *= 2
-    targets = gather_known(rows_of(target.reshape(index.shape), axis), 1, order)
     after = pad_axis(part(names, 1, 1, count), 1, 0, 1, -1)
-    last = after.ne(names).where(targets, elements)          # one more element, for those that are not the last
-    flat = UOp(o.SCATTER, dtype, (full((elements + 1,), 1, dtype), last.reshape((rows * count,)),
-                                  products.reshape((rows * count,))), Scatter("set"))
+    last = after.ne(names).where(index_range_check.nearest(names, n), n)     # one more, for those that are not the last
+    linear = along(rows, 0, last.shape, dtypes.int64) * (n + 1) + last
+    flat = UOp(o.SCATTER, dtype, (full((rows * (n + 1),), 1, dtype), linear, products), Scatter("set"))
     index_range_check.watch_for(flat, target, elements)
-    return flat.shrink(((0, elements),)).reshape(shape)
+    found = unrows(flat.reshape((rows, n + 1)).shrink(((0, rows), (0, n))), axis, index.shape)
+    for a, (size, named) in enumerate(zip(shape, index.shape)):
+        found = pad_axis(found, a, 0, size - named, 1) if a != axis else found
+    return found
 
 
 def scatter_slices(x: UOp, axis: int, index: UOp, source: UOp, mode: str, from_end: bool = False) -> UOp:

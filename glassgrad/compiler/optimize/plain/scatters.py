@@ -147,7 +147,7 @@ def _by_elements(loops: list[For], found: _Scatter, target: Target, lanes: int) 
     beside = bool(loops) and linear(found.store.index)[1].get(loops[-1].range) == 1
     if found.update() is None or beside and examples >= lanes * target.few_tasks:
         return None
-    owned, block = _owned(found, examples, target)
+    owned, block = _owned(found, GROUPS * examples, target)      # fewer groups, for each looks through all indices
     if owned is None and not loops:                              # all rows are one group's
         return None
     if owned is None:
