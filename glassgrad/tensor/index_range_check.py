@@ -184,9 +184,11 @@ def from_front(index: UOp, size: int) -> UOp:
 
 
 def nearest(index: UOp, size: int) -> UOp:
-    """The indices, those outside at the end that they are nearest to: what kernels make of them."""
+    """The indices, those outside at the end that they are nearest to: what kernels make of them. Of all but counts, so
+    that the bounds of what is read from memory can be seen."""
     low, high = limits(index, stored=False)
-    return index if 0 <= low and high < size else index.maximum(0).minimum(max(size - 1, 0))
+    counted = 0 <= low and high < size and not any(n.op in (o.BUFFER, o.CONTIGUOUS) for n in toposort([index]))
+    return index if counted else index.maximum(0).minimum(max(size - 1, 0))
 
 
 # -- checking as results are computed ------------------------------------------------------------------------
