@@ -56,8 +56,7 @@ class _Lowering(Values):
         while root.op is o.RESHAPE and root.src[0].op in (o.RESHAPE, o.SCATTER):     # the same memory
             root = root.src[0]
         if root.op in (o.SCATTER, o.SCAN):
-            target = stores[0].src[0]
-            phases = self.scatter(target, root) if root.op is o.SCATTER else self.scan(target, root)
+            phases = (self.scatter if root.op is o.SCATTER else self.scan)(stores[0].src[0], root)
             shape = root.shape
         else:
             shape = max((s.src[1] for s in stores), key=lambda value: value.size).shape
