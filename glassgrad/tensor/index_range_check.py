@@ -14,6 +14,7 @@ when the host reads anything of the device, waits for it, or checks another inde
 from __future__ import annotations
 
 import ctypes
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from glassgrad.base.errors import Bug, IndexRangeError
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Place, calls_of, line_of, user_place
-from glassgrad.compiler.graph import UOp, const, ops as o, sizes_now, toposort
+from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.axis_dependence import coordinates
 from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 from glassgrad.engine.capture import recording
@@ -176,9 +177,18 @@ def outside(index: UOp, size: Any) -> UOp:
     return beyond if index.dtype.kind == "u" else (index < 0) | beyond
 
 
+def from_front(index: UOp, size: int) -> UOp:
+    """The indices, those below 0 counted from the end."""
+    negative = index.dtype.kind == "i" and limits(index, stored=False)[0] < 0
+    return (index < 0).where(index + size, index) if negative else index
+
+
 def nearest(index: UOp, size: int) -> UOp:
-    """The indices, those outside at the end that they are nearest to: what kernels make of them without a check."""
-    return index.maximum(0).minimum(max(size - 1, 0))
+    """The indices, those outside at the end that they are nearest to: what kernels make of them. Of all but counts, so
+    that the bounds of what is read from memory can be seen."""
+    low, high = limits(index, stored=False)
+    counted = 0 <= low and high < size and not any(n.op in (o.BUFFER, o.CONTIGUOUS) for n in toposort([index]))
+    return index if counted else index.maximum(0).minimum(max(size - 1, 0))
 
 
 # -- checking as results are computed ------------------------------------------------------------------------
@@ -194,14 +204,25 @@ def sinks(nodes: Sequence[UOp]) -> list[Check]:
                 continue
             watched = (_watched.get(index) or {}).get(limit)
             if watched is not None:
-                found[index, limit] = Check(node, index, watched, _first_bad(index, limit))
+                found[index, limit] = Check(node, index, watched, _first_bad(index, watched))
     return list(found.values())
 
 
-def _first_bad(index: UOp, size: int) -> UOp:
-    bad = outside(index.reshape((index.elements,)), size)
+def _first_bad(index: UOp, watched: Watched) -> UOp:
+    """The first element of an index that is out of range in the user's own indices: kernels may see a clamped one."""
+    if any(pick.of_classes for pick in watched.picks):         # without those that are to be ignored
+        bad = outside(index, watched.limit)
+    else:
+        picked = _broadcast_picks(watched.picks, index)
+        bad = functools.reduce(UOp.__or__, [_outside_pick(pick).reshape(index.shape) for pick in picked])
+    bad = bad.reshape((index.elements,))
     position = bad.where(counting(bad.elements), const(bad.size, counting(1).dtype))
     return position.reduce(o.AMIN, (0,)) if bad.size > 1 else position.contiguous()
+
+
+def _outside_pick(pick: Pick) -> UOp:
+    own = pick.indices if pick.indices.dtype.bits >= 32 else pick.indices.cast(dtypes.int64)
+    return outside(from_front(own, pick.size) if pick.from_end else own, pick.size)
 
 
 class Flag:

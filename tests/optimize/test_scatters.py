@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from loop_kernels import Inputs, check
+from loop_kernels import AVX2, Inputs, check, run_graph
 
 from glassgrad import Context, Tensor
+from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import dtypes
@@ -15,11 +16,11 @@ from glassgrad.compiler.graph.op_arguments import Param, Scatter
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.compiler.lower.loops import LANE, LOOP, For, Kernel, Store, counter, load, walk
+from glassgrad.compiler.lower.loops import LANE, LOOP, TASK, For, Kernel, Store, counter, load, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves.loop_moves import wide
 from glassgrad.compiler.optimize.recipes import optimize
-from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.barriers import fences, own_places
 from glassgrad.compiler.render.gpu.dialects import CUDA
@@ -69,6 +70,88 @@ def test_small_floats_are_added_one_by_one(rng: np.random.Generator) -> None:
     with Context(CHECK_INDEX=0):
         made = (table[where * 1] * g).sum().gradient(table)[0]
     check(rewrite(written_out([made.uop]), ALGEBRA), values, tree)
+
+
+BATCHES = [((6, 40), 1, (6, 100)), ((6, 40), 1, (4, 30)), ((40, 6), 0, (100, 6)), ((3, 40, 5), 1, (2, 90, 4)),
+           ((3, 4, 30), 2, (3, 4, 70)), ((300, 7), 1, (300, 9)), ((2, 3000), 1, (2, 2100)), ((5, 1), 1, (5, 30))]
+
+
+@pytest.mark.parametrize("mode", ["sum", "set", "amax"])
+@pytest.mark.parametrize("shape, axis, indices", BATCHES)
+def test_batches_are_written_apart_and_in_order(rng: np.random.Generator, shape: Shape, axis: int, indices: Shape,
+                                                mode: str) -> None:
+    """One thread group for an example of a batch, or several: the bits of one value after another."""
+    for kind in (np.float32, np.float16):
+        values = Inputs()
+        base = Tensor(values.leaf(rng.standard_normal(shape).astype(kind)))
+        where = Tensor(values.leaf(rng.integers(0, shape[axis], indices).astype(np.int32)))
+        given = Tensor(values.leaf(rng.standard_normal(indices).astype(kind)))
+        with Context(CHECK_INDEX=0):
+            made = base.scatter(axis, where, given) if mode == "set" else base.scatter_reduce(axis, where, given, mode)
+        sinks, kernels = rewrite([made.uop], ALGEBRA), list[Kernel]()
+
+        def kept(ast: UOp, kernels: list[Kernel] = kernels) -> Kernel:
+            loops = [s for s in walk(lower(ast).phases[-1].body) if isinstance(s, For) and s.kind == LOOP]
+            assert [s.range.arg.size for s in loops] == [indices[axis]], "in order along the axis alone"
+            kernels.append(tree(ast))
+            return kernels[-1]
+        [got] = run_graph(sinks, values, kept)
+        wanted = one_after_another(interpret([base.uop], values)[0], axis, interpret([where.uop], values)[0],
+                                   interpret([given.uop], values)[0].astype(kind), mode)
+        np.testing.assert_array_equal(got, wanted)
+        [task, *_] = kernels[-1].phases[-1].body
+        assert isinstance(task, For) and task.kind == TASK, "examples are independent"
+
+
+def one_after_another(base: np.ndarray, axis: int, where: np.ndarray, given: np.ndarray, mode: str) -> np.ndarray:
+    out = base.astype(given.dtype)
+    for at in np.ndindex(where.shape):
+        to = tuple(where[at] if a == axis else i for a, i in enumerate(at))
+        old, new = np.float32(out[to]), np.float32(given[at])
+        out[to] = old + new if mode == "sum" else new if mode == "set" else max(old, new)
+    return out
+
+
+def test_two_indices_are_one_loop_of_many_groups(rng: np.random.Generator) -> None:
+    """x[rows, columns], of vectors and of a column with a row: two nested loops, whose indices are two loads."""
+    for rows, columns in (((300,), (300,)), ((20, 1), (1, 30))):
+        values = Inputs()
+        x = Tensor(values.leaf(np.zeros((40, 50), np.float32)))
+        r, c = (Tensor(values.leaf(rng.integers(-n, n, s).astype(np.int32))) for n, s in ((40, rows), (50, columns)))
+        g = Tensor(values.leaf(rng.standard_normal(np.broadcast_shapes(rows, columns)).astype(np.float32)))
+        with Context(CHECK_INDEX=0):
+            made = (x[r * 1, c * 1] * g).sum().gradient(x)[0]
+        kernels = list[Kernel]()
+
+        def kept(ast: UOp, kernels: list[Kernel] = kernels) -> Kernel:
+            kernels.append(tree(ast))
+            return kernels[-1]
+        check(rewrite(written_out([made.uop]), ALGEBRA), values, kept)
+        assert len(kernels) == 1 and launch_info(kernels[0]).phases[-1][1] > 100
+
+
+def test_a_label_of_each_row_is_written_by_a_thread_of_its_own(rng: np.random.Generator) -> None:
+    values = Inputs()
+    x = Tensor(values.leaf(np.zeros((600, 50), np.float32)))
+    labels = Tensor(values.leaf(rng.integers(0, 50, 600).astype(np.int32)))
+    g = Tensor(values.leaf(rng.standard_normal(600).astype(np.float32)))
+    with Context(CHECK_INDEX=0):
+        made = (x[Tensor.arange(600), labels * 1] * g).sum().gradient(x)[0]
+    sinks = rewrite(written_out([made.uop]), ALGEBRA)
+
+    def kept(ast: UOp, target: Target) -> Kernel:
+        plain = lower(ast)
+        assert not [s for phase in plain.phases for s in walk(phase.body) if isinstance(s, For) and s.kind == LOOP]
+        return optimize(plain, target)
+    for target in (GPU, AVX2):
+        check(sinks, values, lambda ast, target=target: kept(ast, target))
+
+
+def test_neighbours_of_two_types_are_not_read_at_once() -> None:
+    """The gradient of grid_sample reads numbers and truth values side by side."""
+    x, grid = Tensor.zeros(2, 3, 16, 16).contiguous().realize(), Tensor.rand(2, 16, 16, 2).realize()
+    for item in x.grid_sample(grid).square().sum().gradient(x)[0].schedule():
+        assert make_source(tree(item.ast), GPU, CUDA.name)
 
 
 def test_groups_have_rows_of_their_own_and_do_not_wait() -> None:

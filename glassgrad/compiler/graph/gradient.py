@@ -325,7 +325,7 @@ def _running_extreme(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
     row = _scan(full((height, count), 1, dtypes.int64), 0, o.ADD) - 1
     falls_behind = (x < out) if out.arg.combine is o.MAX else (out < x)
     falls_behind = falls_behind.permute(order).reshape((height, count))
-    winner = _scan(falls_behind.where(0, place), 1, o.MAX) + row * count
-    base = full((size,), 0, x.dtype)
-    spread = _scatter(base, winner.reshape((size,)), g.permute(order).reshape((size,)), "add")
+    # within its row: bounds that the compiler sees, so that rows are written apart
+    winner = _scan(falls_behind.where(0, place), 1, o.MAX).maximum(0).minimum(count - 1) + row * count
+    spread = _scatter(full((size,), 0, x.dtype), winner, g.permute(order).reshape((height, count)), "add")
     return spread.reshape(moved.shape).permute(_inverse(order))

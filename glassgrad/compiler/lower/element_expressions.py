@@ -15,7 +15,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, Length, Size, dtypes, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, index, size_index
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, operation, size_index
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
@@ -73,6 +73,10 @@ class Values:
         if isinstance(n, Length):
             self.extents[made] = n
         return made
+
+    def clamped(self, number: UOp, n: Size) -> UOp:
+        """A computed number as an index of an axis of this size, never outside of it."""
+        return operation(o.MIN, operation(o.MAX, number.cast(dtypes.index), index(0)), self.size(n - 1))
 
     def closed(self, blocks: list[Block], kind: str, body: list[Statement]) -> list[Statement]:
         """The loops of these blocks, one inside the other: each block's statements, then the next loop, then `body`.
@@ -150,7 +154,7 @@ class Values:
         if op is o.GATHER:
             rows, where = node.src
             picked = yield (where, at[:len(where.shape)], gate)
-            row = picked.cast(dtypes.index).maximum(0).minimum(self.size(rows.shape[0] - 1))
+            row = self.clamped(picked, rows.shape[0])
             return (yield (rows, (row, *at[len(where.shape):]), gate))
         if op is o.IOTA:
             return at[0].cast(node.dtype)
@@ -203,7 +207,7 @@ class Values:
         """A sum of which one term alone is not 0: that element, without a loop."""
         [axis] = node.arg.axes
         picked = yield (chosen.number, at, gate)
-        place = picked.cast(dtypes.index).maximum(0).minimum(self.size(node.src[0].shape[axis] - 1))
+        place = self.clamped(picked, node.src[0].shape[axis])
         value = yield (chosen.value, tuple(place if a == axis else i for a, i in enumerate(at)), gate)
         return place.eq(picked.cast(dtypes.index)).where(-value if chosen.negated else value,
                                                          const(0, value.dtype)).cast(node.dtype)
@@ -247,6 +251,9 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
         result = _compute(UOp(op, dtypes.float32 if dtype is reduced else dtype, wide, node.arg), wide)
         return result.cast(reduced) if dtype is reduced else result
     if op is o.CAST:
+        if dtype is dtypes.index and src[0].op is o.CAST and src[0].src[0].dtype is dtypes.index and \
+                src[0].dtype.min <= bounds(src[0].src[0])[0] and bounds(src[0].src[0])[1] <= src[0].dtype.max:
+            return src[0].src[0]                                 # a count, of any type, is an index again
         if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
             return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):

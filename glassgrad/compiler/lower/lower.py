@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.compiler.graph import Length, dtypes, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import index
+from glassgrad.compiler.graph import Length, most, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import bounds, build, exact, index, linear
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
@@ -53,8 +53,10 @@ class _Lowering(Values):
     def run(self) -> Kernel:
         stores = [s for s in self.sink.src if s.op is o.STORE]
         root = stores[0].src[1]
+        while root.op is o.RESHAPE and root.src[0].op in (o.RESHAPE, o.SCATTER):     # the same memory
+            root = root.src[0]
         if root.op in (o.SCATTER, o.SCAN):
-            phases = self.scatter(stores[0]) if root.op is o.SCATTER else self.scan(stores[0])
+            phases = (self.scatter if root.op is o.SCATTER else self.scan)(stores[0].src[0], root)
             shape = root.shape
         else:
             shape = max((s.src[1] for s in stores), key=lambda value: value.size).shape
@@ -116,10 +118,10 @@ class _Lowering(Values):
         return None
 
     # -- the two that are kernels of their own ---------------------------------------------------------------
-    def scatter(self, store: UOp) -> list[Phase]:
-        """Copy the base, then store the values: one after another along the indices, independently along the rest.
-        A permutation writes each element just once: in any order, and without a copy of what was there."""
-        target, node = store.src
+    def scatter(self, target: UOp, node: UOp) -> list[Phase]:
+        """Copy the base, then store the values: one after another along the indices, independently along the rest,
+        and along axes of the index whose elements are written apart (rows of a batch). A permutation writes each
+        element just once: in any order, and without a copy of what was there."""
         base, where, values = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.path += [Block(c) for c in counters]
@@ -132,12 +134,17 @@ class _Lowering(Values):
         outer = [Block(c) for c in rest]
         inner = [Block(c) for c in at]
         self.path = [Block(None), *outer, *inner]
-        row = self.value_at(where, at, None).cast(dtypes.index)
+        row = self.clamped(self.value_at(where, at, None), base.shape[0])
+        spot = flatten((row, *rest), base.shape, self.size)
+        if not any(block.statements for block in inner):
+            outer = [*[b for b in inner if _written_apart(spot, b.counter)], *outer]
+            inner = [b for b in inner if b not in outer]
+            self.path = [Block(None), *outer, *inner]
         value = self.value_at(values, at + rest, None)
         combine = {"set": None, "permute": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
-        spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape, self.size)
         wide = target.dtype.accumulator
-        if combine is not None and wide is not target.dtype:     # floats below float32 are combined in float32
+        if combine is not None and (wide is not target.dtype or not inner):
+            # floats below float32 are combined in float32; what is all written apart is read like anything else
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
         stores: list[Statement] = [Store(target, spot, value, combine)]
@@ -145,9 +152,8 @@ class _Lowering(Values):
             return [Phase(self.closed([*outer, *inner], TASK, stores))]
         return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
 
-    def scan(self, store: UOp) -> list[Phase]:
+    def scan(self, target: UOp, node: UOp) -> list[Phase]:
         """A running total along one axis, one row per task."""
-        target, node = store.src
         source, axis, combine = node.src[0], node.arg.axis, node.arg.combine
         at = tuple(self.counter(f"i{a}" if a != axis else "k0", n) for a, n in enumerate(source.shape))
         outer = [Block(c) for a, c in enumerate(at) if a != axis]
@@ -159,6 +165,17 @@ class _Lowering(Values):
                              Store(target, flatten(at, source.shape, self.size), total.cast(node.dtype))]
         body: list[Statement] = [Assign(total, identity(combine, total.dtype)), *self.closed([along], LOOP, [])]
         return [Phase(self.closed(outer, TASK, body))]
+
+
+def _written_apart(spot: UOp, counter: UOp | None) -> bool:
+    """Whether a place tells what a counter was: it is a digit of the place, whose other terms are below or above it."""
+    terms = {atom: k for atom, k in linear(spot)[1].items() if bounds(atom)[0] < bounds(atom)[1]}
+    unit = terms.get(counter, 0) if counter is not None else 0
+    if counter is None or unit <= 0 or not exact(spot):
+        return False
+    low, high = bounds(build(0, {atom: k for atom, k in terms.items() if abs(k) < unit}))
+    above = math.gcd(*[k for atom, k in terms.items() if abs(k) >= unit and atom is not counter])
+    return high - low < unit and (above == 0 or unit * (counter.arg.size - 1) + high - low < above)
 
 
 def _work(node: UOp) -> int:

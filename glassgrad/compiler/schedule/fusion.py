@@ -83,7 +83,8 @@ def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None 
     if plan.few:
         plan.again()
         plan.walk(order, set(sinks))
-    stored = {node: plan.reasons[node] for node in order if node in plan.reasons}
+    stored = {node: plan.reasons[node] for node in order if node in plan.reasons and
+              (node.op is not o.SCATTER or node in sinks or not plan.is_stored_by_reader(node))}
     return Stored(stored, plan.results_beside() if plan.beside else {})
 
 
@@ -126,6 +127,14 @@ class _Plan(InlinedValues):
             return node
 
         return {memory(node): memory(main) for node, main in {**self.beside, **self.together}.items()}
+
+    def is_stored_by_reader(self, node: UOp) -> bool:
+        """Whether all that reads a node is a CONTIGUOUS, perhaps of another shape: they are one memory."""
+        while len(self.readers.get(node, ())) == 1:
+            [node] = self.readers[node]
+            if node.op is not o.RESHAPE or node in self.reasons:
+                break
+        return node.op is o.CONTIGUOUS and node in self.reasons
 
     # -- what each kind of node does with what is inlined in its sources -------------------------------------
     def visit(self, node: UOp) -> None:

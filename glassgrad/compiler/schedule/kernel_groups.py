@@ -76,7 +76,8 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
         if rows is not None and rows.last and node.size < few_rows:
             rows = None
         fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
-        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None) or \
+        alone = _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN) or \
+            (node in outputs and part_of(node) is not None) or \
             any(r.size == node.size for r in roots[:-1])         # sums of several chains: what reads two has its own
         near = by_shape.get(squeezed(node), [])[-MOST_RESULTS:]
         joined = None if alone else _join(fresh, near, group_of, groups, reasons, buffers)
@@ -92,6 +93,13 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
             small = [group for group in maps if not group.reduces]
             _join_small_maps(small, groups, group_of, min(side_by_side, buffers))
     return _new_values_later(_in_memory_order(groups, group_of, outputs), outputs)
+
+
+def _writer(node: UOp, reasons: dict[UOp, str]) -> UOp:
+    """What fills a node's memory: its source, under another shape, where that has no memory of its own."""
+    while node.op in (o.CONTIGUOUS, o.RESHAPE) and node.src[0] not in reasons:
+        node = node.src[0]
+    return node
 
 
 def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_of: dict[UOp, KernelGroup],

@@ -222,11 +222,10 @@ class _Batch:
         raise Bug(f"vmap does not know {op.name}")
 
     def _linear(self, index: UOp, n: int) -> UOp:
-        """Each example's indices, moved to its part of all rows; -1 for those outside, where they are checked."""
+        """Each example's indices, moved to its part of all rows."""
         own = self.full(index, index.shape).cast(dtypes.int64)
         start = (counting(self.size, dtypes.int64) * n).reshape((self.size, *(1,) * len(index.shape)))
-        moved = index_range_check.nearest(own, n) + start
-        return index_range_check.outside(own, n).where(-1, moved) if index_range_check.checking() else moved
+        return index_range_check.nearest(own, n) + start
 
     def _watch(self, wish: Any, index: UOp, limit: int, user: UOp | None = None) -> None:
         """Look at an index for all examples, as it was to be looked at for one."""

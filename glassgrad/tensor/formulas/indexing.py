@@ -32,23 +32,14 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
     axes = [a for a, _ in picks]
     shape: tuple[int, ...] = functools.reduce(broadcast_shape, [index.shape for _, index in picks])
     linear: UOp | None = None
-    outside: UOp | None = None
-    checking = index_range_check.checking()
     for axis, index in picks:
         n = x.shape[axis]
         target = index.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index
-        if target.dtype.kind == "i" and from_end:
-            target = (target < 0).where(target + n, target)
-        target = target.broadcast(shape)
-        if len(picks) > 1 and checking:     # a bad index stays bad in the linear index, for the check
-            bad = index_range_check.outside(target, n)
-            outside = bad if outside is None else outside | bad
-        elif len(picks) > 1:
+        target = (index_range_check.from_front(target, n) if from_end else target).broadcast(shape)
+        if len(picks) > 1:
             target = index_range_check.nearest(target, n)
         linear = target if linear is None else linear * n + target
     assert linear is not None
-    if outside is not None:
-        linear = outside.where(-1, linear)
     rows_count = math.prod(x.shape[a] for a in axes)
     watched = [index_range_check.Pick(index, x.shape[axis], axis, from_end) for axis, index in picks]
     index_range_check.watch(linear, watched, x.shape, rows_count)
@@ -190,21 +181,15 @@ def replace_view(x: UOp, view: UOp, value: UOp) -> UOp | None:
 
 
 def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
-    """For each index element, row by row, the linear index of the element of a tensor of `shape` that it names."""
+    """For each index element, the linear index of the element of a tensor of `shape` that it names."""
     target = index.cast(dtypes.int64)
     if not shape:
         return target.reshape((1,))
     n = shape[axis]
-    outside = index_range_check.outside(target, n)
-    checking = index_range_check.checking()
-    if not checking:
-        target = index_range_check.nearest(target, n)
     linear = full(index.shape, 0, dtypes.int64)
     for a, size in enumerate(shape):
-        linear = linear * size + (target if a == axis else along(index.shape[a], a, index.shape, dtypes.int64))
-    if checking:
-        linear = outside.where(-1, linear)              # a bad index must stay bad, for the check
-    linear = linear.reshape((linear.elements,))
+        linear = linear * size + (index_range_check.nearest(target, n) if a == axis else
+                                  along(index.shape[a], a, index.shape, dtypes.int64))
     index_range_check.watch(linear, [index_range_check.Pick(index, n, axis, from_end=False)], shape, math.prod(shape))
     return linear
 
@@ -255,13 +240,15 @@ def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value
         same = pad_axis(part(names, 1, 0, count - step), 1, step, 0, -1).eq(names)
         products = same.where(products * before, products).contiguous()      # else a step would write out all before it
         step *= 2
-    targets = gather_known(rows_of(target.reshape(index.shape), axis), 1, order)
     after = pad_axis(part(names, 1, 1, count), 1, 0, 1, -1)
-    last = after.ne(names).where(targets, elements)          # one more element, for those that are not the last
-    flat = UOp(o.SCATTER, dtype, (full((elements + 1,), 1, dtype), last.reshape((rows * count,)),
-                                  products.reshape((rows * count,))), Scatter("set"))
+    last = after.ne(names).where(index_range_check.nearest(names, n), n)     # one more, for those that are not the last
+    linear = along(rows, 0, last.shape, dtypes.int64) * (n + 1) + last
+    flat = UOp(o.SCATTER, dtype, (full((rows * (n + 1),), 1, dtype), linear, products), Scatter("set"))
     index_range_check.watch_for(flat, target, elements)
-    return flat.shrink(((0, elements),)).reshape(shape)
+    found = unrows(flat.reshape((rows, n + 1)).shrink(((0, rows), (0, n))), axis, index.shape)
+    for a, (size, named) in enumerate(zip(shape, index.shape)):
+        found = pad_axis(found, a, 0, size - named, 1) if a != axis else found
+    return found
 
 
 def scatter_slices(x: UOp, axis: int, index: UOp, source: UOp, mode: str, from_end: bool = False) -> UOp:
@@ -269,7 +256,6 @@ def scatter_slices(x: UOp, axis: int, index: UOp, source: UOp, mode: str, from_e
     moved, slices = movedim(x, axis, 0), movedim(source.cast(x.dtype), axis, 0)
     target = index.reshape((index.elements,)).cast(dtypes.int64)
     n = moved.shape[0]
-    if from_end:
-        target = (target < 0).where(target + n, target)
+    target = index_range_check.from_front(target, n) if from_end else target
     index_range_check.watch(target, [index_range_check.Pick(index, n, axis, from_end)], x.shape, n)
     return movedim(UOp(o.SCATTER, x.dtype, (moved, target, slices), Scatter(mode)), 0, axis)

@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
 from glassgrad.compiler.optimize.plain.scans import read_ahead_of_totals, scan_in_chunks, scan_in_group
-from glassgrad.compiler.optimize.plain.scatters import rows_apart
+from glassgrad.compiler.optimize.plain.scatters import rows_apart, scattered_along
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -131,7 +131,8 @@ def in_order(loops: list[For], inner: list[Statement], total: int, target: Targe
     """A nest that stores its results one after another; lanes along its last loop, where that is worth it."""
     lanes = target.lanes(_itemsize(inner))
     lane = loops[-1].range if loops and loops[-1] in _lane_loops(loops, inner) else None
-    if lane is not None and (target.groups or access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
+    if lane is not None and (target.groups or not scattered_along(inner, lane) and
+                             access_cost(inner, lane, lanes) < access_cost(inner, lane, 1)):
         beside = neighbours(inner, lane) if target.groups and lane.arg.size >= 4 * lanes else 0
         beside = 0 if _odd_rows(inner, lane) else beside
         tile = max(1, beside)

@@ -1,23 +1,37 @@
 """Rows written by index, on a GPU. In: a loop that stores where an index says, in order. Out: loops for many groups.
 
 What is added to one row must be added in order, so that every run gives the same bits; rows are independent. But which
-rows are written is known only when the kernel runs. So each group of threads has some rows of its own. Its threads look
-through the indices together and list those of the group's rows: a running total of how many were found (scans.py) says
-where in the list each of them belongs, so the list is in order. Then the group does what is listed.
+rows are written is known only when the kernel runs. Two ways, and their combination:
+
+Each group of threads has some rows of its own. Its threads look through the indices together and list those of the
+group's rows: a running total of how many were found (scans.py) says where in the list each of them belongs, so the list
+is in order. Then the group does what is listed. Where a batch is split over enough groups, all rows of one of its
+examples are one group's, and there is no list.
 
     for s: y[row[s], j] += x[s, j]    ->    TASK b: for blocks of s: list = [s where row[s] is one of b's rows]
                                                 for i < length of list: LANE j: y[row[list[i]], j] += x[list[i], j]
+
+A row of one element has no columns for the threads. There each thread has an index, of some that are side by side: the
+first thread of those with the same row adds all of theirs to it, in order.
+
+    for s: y[row[s]] += x[s]    ->    for blocks of s:
+                                          LANE l: rows[l] = row[s + l], values[l] = x[s + l]
+                                          LANE l: r = y[rows[l]]
+                                                  for o: if rows[o] == rows[l]: r += values[o] if o >= l else not mine
+                                                  y[rows[l]] = r if mine
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, linear, multiply,
-                                                    substitute_index)
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Assign, For, Statement, Store, counter, load, local, ranges_of,
-                                            register)
+from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, toposort
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, build, divide, exact, fits, index, less, linear,
+                                                    modulo, multiply, substitute_index)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Assign, For, Statement, Store, counter, load, local,
+                                            ranges_of, register, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, one, rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -29,96 +43,217 @@ LISTED = 2 * TILE * MOST_LANES     # indices that are looked through at a time: 
 MOST_TILE = 4          # columns of a thread
 READ_AHEAD = 4         # of those that are listed
 FEWEST = 8             # indices; fewer are done in turn
+COMPARED = 64          # indices of one example that are compared with each other
+
+
+@dataclass
+class _Scatter:
+    """for counter: memory[unit * row + ..] = .., in order. The row is what is loaded, and what the counter adds."""
+    counter: UOp
+    store: Store
+    row: UOp
+    unit: int
+
+    @staticmethod
+    def of(inner: list[Statement], outer: list[UOp]) -> _Scatter | None:
+        """Nested loops around one store, as one loop; None for others, few steps, and rows without known bounds."""
+        counters, body = list[UOp](), inner
+        while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP and body[0].stop is None:
+            counters.append(body[0].range)
+            body = body[0].body
+        if len(body) != 1 or not isinstance(body[0], Store) or body[0].memory.op is o.LOCAL or \
+                not counters or math.prod(r.arg.size for r in counters) < FEWEST:
+            return None
+        whole = counter(counters[0].arg.name, math.prod(r.arg.size for r in counters))
+        at, into = whole, dict[UOp, UOp]()
+        for r in reversed(counters):
+            into[r], at = modulo(at, r.arg.size), divide(at, r.arg.size)
+        [store] = rebuild(body, into)
+        assert isinstance(store, Store)
+        own = {atom: k for atom, k in linear(store.index)[1].items() if atom not in outer}
+        unit = math.gcd(*own.values())
+        row = build(0, {atom: k // unit for atom, k in own.items()})
+        if all(atom.op is o.RANGE for atom in own) or bounds(row)[0] < 0 or not exact(row):
+            return None
+        return _Scatter(whole, store, row, unit)
+
+    @property
+    def size(self) -> int:
+        return int(self.counter.arg.size)
+
+    @property
+    def rows(self) -> int:
+        return bounds(self.row)[1] + 1
+
+    @property
+    def reads_itself(self) -> bool:
+        return any(n.op is o.LOAD and n.src[0] is self.store.memory for n in toposort([self.store.value]))
+
+    def place(self, row: UOp) -> UOp:
+        """Where a row, held by a register, is stored: memory alone has no bounds."""
+        others = add(self.store.index, multiply(self.row, -self.unit))
+        return add(others, multiply(row.cast(dtypes.index).maximum(0).minimum(index(self.rows - 1)), self.unit))
+
+    def update(self) -> tuple[UOp, Callable[[UOp, UOp], UOp]] | None:
+        """What is stored, and how it is combined with what is there; None where that cannot be told apart."""
+        store = self.store
+        if store.combine is not None:
+            combine = store.combine
+            return store.value, lambda old, new: UOp(combine, new.dtype, (old, new))
+        if not self.reads_itself:
+            return store.value, lambda old, new: new
+        total = store.value.src[0]                        # cast(cast(memory[..]) + new)
+        if store.value.op is not o.CAST or len(total.src) != 2:
+            return None
+        there, value = load(store.memory, store.index), total.src[1]
+        if total.src[0] is not there.cast(total.dtype):
+            return None
+        return value, lambda old, new: UOp(total.op, total.dtype, (old.cast(total.dtype), new)).cast(store.value.dtype)
 
 
 @move(lambda loops, inner, *_: None)
 def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: int) -> list[Statement] | None:
     """for j: for s: y[row[s], j] += ..  ->  TASK b: for blocks of s: list those of b's rows; for each: for j: y[..] +=
 
-    refuses (None): a loop of another form, few steps, few rows, or rows that depend on the outer loops
+    refuses (None): a loop of another form, few steps, few rows, or threads that have rows side by side already
     """
-    [loop] = inner if len(inner) == 1 else [None]
-    if not isinstance(loop, For) or loop.kind != LOOP or len(loop.body) != 1 or \
-            any(f.stop is not None for f in (*loops, loop)):
+    found = _Scatter.of(inner, [f.range for f in loops])
+    if found is None or any(f.stop is not None for f in loops):
         return None
-    [store] = loop.body
-    if not isinstance(store, Store) or store.memory.op is o.LOCAL or loop.range.arg.size < FEWEST:
-        return None
-    row = _row(store.index, [f.range for f in loops])
-    if row is None:
-        return None
-    columns = loops[-1].range.arg.size if loops else 1
+    last = loops[-1] if loops else None
+    if last is None or last.range in ranges_of(found.row):
+        return _by_elements(loops, found, target, lanes)
+    columns = last.range.arg.size
     tile = min(MOST_TILE, -(-columns // lanes))
     pieces = -(-columns // (tile * lanes))                       # of a row, each done by other groups
-    rows = bounds(row)[1] + 1
-    size = -(-rows // max(1, GROUPS * target.few_tasks // pieces))
-    block, part = counter("b", -(-rows // size)), counter(loop.range.arg.name + "p", -(-loop.range.arg.size // LISTED))
-    owned = both(less(index(-1), add(row, multiply(one(block), -size))),
-                 less(row, multiply(add(one(block), index(1)), size)))
+    around = [f.range for f in loops[:-1]]
+    owned, block = _owned(found, pieces * math.prod(r.arg.size for r in around), target)
     if owned is None:                                            # all rows are one group's
         return None
-    around = [f.range for f in loops[:-1]]
-    if not loops:
-        return loops_around([block], _listed(loop, store, owned, part, row, lambda stores: stores), TASK)
-    split = moves.tasks(For(loops[-1].range, LOOP, [store]), pieces)
+    split = moves.tasks(For(last.range, LOOP, [found.store]), pieces)
     column = split.body[0] if pieces > 1 else split
     assert isinstance(column, For) and isinstance(column.body[0], Store)
+    part = replace(found, store=column.body[0])
 
     def along_columns(stores: list[Statement]) -> list[Statement]:
         return moves.wide(For(column.range, LOOP, stores, column.stop), tile, lanes)
-    body = _listed(loop, column.body[0], owned, part, row, along_columns)
+    body = _listed(part, owned, lambda steps: _in_turn(part, steps, along_columns))
     return loops_around([block, *around, *([split.range] if pieces > 1 else [])], body, TASK)
 
 
-def _listed(loop: For, store: Store, owned: UOp, part: UOp, row: UOp,
-            wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
+def _by_elements(loops: list[For], found: _Scatter, target: Target, lanes: int) -> list[Statement] | None:
+    """Rows of one element: a group has all of an example of a batch, or some of them."""
+    examples = math.prod(f.range.arg.size for f in loops)
+    beside = bool(loops) and linear(found.store.index)[1].get(loops[-1].range) == 1
+    if found.update() is None or beside and examples >= lanes * target.few_tasks:
+        return None
+    owned, block = _owned(found, GROUPS * examples, target)      # fewer groups, for each looks through all indices
+    if owned is None and not loops:                              # all rows are one group's
+        return None
+    if owned is None:
+        body = _compared(found, _Steps(found.size, None, lambda at, gate: at), COMPARED)
+    else:
+        body = _listed(found, owned, lambda steps: _compared(found, steps, MOST_LANES))
+    return loops_around([block, *[f.range for f in loops]], body, TASK)
+
+
+def _owned(found: _Scatter, others: int, target: Target) -> tuple[UOp | None, UOp]:
+    """Whether a step is for a row of a group's own, None where all are; and the counter of these groups, of which each
+    has `others` beside it that do other things."""
+    size = -(-found.rows // max(1, GROUPS * target.few_tasks // others))
+    block = counter("b", -(-found.rows // size))
+    first = multiply(one(block), size)
+    return both(less(index(-1), add(found.row, multiply(first, -1))), less(found.row, add(first, index(size)))), block
+
+
+@dataclass
+class _Steps:
+    """Steps of a loop that a group does: `size` at most, or as many as `total` says."""
+    size: int
+    total: UOp | None
+    of: Callable[[UOp, UOp | None], UOp]        # the counter of the loop at a number, where a gate holds
+
+    def gate(self, at: UOp) -> UOp | None:
+        return moves.below(at, self.size) if self.total is None else less(at, self.total)
+
+
+def _listed(found: _Scatter, owned: UOp, done: Callable[[_Steps], list[Statement]]) -> list[Statement]:
     """for s: S  ->  for parts of s: list = the owned of them; for i < length of list: S[s = list[i]]"""
-    n, whole = min(loop.range.arg.size, LISTED), loop.range.arg.size
-    inside, total = counter(loop.range.arg.name, n), register("found", dtypes.index)
+    n, name = min(found.size, LISTED), found.counter.arg.name
+    part = counter(name + "p", -(-found.size // LISTED))
+    inside, total = counter(name, n), register("found", dtypes.index)
     names = local("listed", dtypes.int32, n)
-    at = add(multiply(one(part), n), inside)
-    here = substitute_index(owned, {loop.range: at}, {})
-    scan = RunningTotal(total, index(0), For(inside, LOOP, [], left_of(whole, n, part)), o.ADD,
+    here = substitute_index(owned, {found.counter: add(multiply(one(part), n), inside)}, {})
+    scan = RunningTotal(total, index(0), For(inside, LOOP, [], left_of(found.size, n, part)), o.ADD,
                         here.where(index(1), index(0)),
                         [Store(names, add(total, index(-1)).maximum(0), inside.cast(dtypes.int32), None, here)])
-    body = [*GroupScan(scan, TILE, MOST_LANES).statements(),
-            *_in_turn(store, loop.range, part, names, total, row, wide)]
+
+    def step(at: UOp, gate: UOp | None) -> UOp:
+        read = load(names, at, *([gate] if gate is not None else [])).cast(dtypes.index)
+        return add(multiply(one(part), n), read.maximum(0).minimum(index(n - 1)))      # memory alone has no bounds
+    body = [*GroupScan(scan, TILE, MOST_LANES).statements(), *done(_Steps(n, total, step))]
     return [For(part, LOOP, body)] if part.arg.size > 1 else body
 
 
-def _in_turn(store: Store, counter_: UOp, part: UOp, names: UOp, total: UOp, row: UOp,
-             wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
+def _in_turn(found: _Scatter, steps: _Steps, wide: Callable[[list[Statement]], list[Statement]]) -> list[Statement]:
     """for i < total: S[s = list[i]]  ->  for i by 4: x0 = .., x3 = ..; y[row0] += x0; .. y[row3] += x3
 
     What is stored is read ahead of the stores, which wait for each other where they go to one row.
     """
-    size = names.arg.size
-    reads_itself = any(n.op is o.LOAD and n.src[0] is store.memory for n in toposort([store.value]))
-    count = 1 if reads_itself or size % READ_AHEAD else READ_AHEAD
-    block = counter("i", size // count)
+    store, total = found.store, steps.total
+    assert total is not None
+    count = 1 if found.reads_itself or steps.size % READ_AHEAD else READ_AHEAD
+    block = counter("i", steps.size // count)
     rows, values, stores = list[Statement](), list[Statement](), list[Statement]()
     for u in range(count):
         at = add(multiply(block, count), index(u))
         gate = less(at, total) if u else None
-        step = load(names, at, *([gate] if gate is not None else [])).cast(dtypes.index)
-        step = step.maximum(0).minimum(index(size - 1))                        # memory alone has no bounds
-        here = {counter_: add(multiply(one(part), size), step)}
+        here = {found.counter: steps.of(at, gate)}
         there, value = register(f"row{u}", dtypes.index), register(f"value{u}", store.value.dtype)
-        read = substitute_index(row, here, {})
-        [moved] = rebuild([store], here)
-        [moved] = rebuild([moved], {read: there.maximum(0).minimum(index(bounds(row)[1]))})
-        assert isinstance(moved, Store)
-        rows.append(Assign(there, moves.edge_gate(read, gate)))
+        place = found.place(there)
+        stored = substitute_index(store.value, {load(store.memory, store.index): load(store.memory, place), **here}, {})
+        rows.append(Assign(there, moves.edge_gate(substitute_index(found.row, here, {}), gate)))
         if count > 1:
-            values.append(Assign(value, moves.edge_gate(moved.value, gate)))
-        stores.append(Store(moved.memory, moved.index, value if count > 1 else moved.value, moved.combine, gate))
+            values.append(Assign(value, moves.edge_gate(stored, gate)))
+        stores.append(Store(store.memory, place, value if count > 1 else stored, store.combine, gate))
     stop = divide(add(total, index(count - 1)), count)
     return [For(block, LOOP, [*rows, *wide([*values, *stores])], stop)]
 
 
-def _row(at: UOp, outer: list[UOp]) -> UOp | None:
-    """The one part of an index that is read from memory, if it has known bounds and no counter of the outer loops."""
-    read = [atom for atom in linear(at)[1] if atom.op is not o.RANGE]
-    if len(read) != 1 or any(r in ranges_of(read[0]) for r in outer) or bounds(read[0])[0] < 0:
-        return None
-    return read[0]
+def _compared(found: _Scatter, steps: _Steps, lanes: int) -> list[Statement]:
+    """for i: y[row] += x  ->  for blocks of i: rows and values of the threads; each adds those of its row, if it is
+    the first of them"""
+    update, memory = found.update(), found.store.memory
+    assert update is not None
+    added, combined = update
+    lanes = min(lanes, -(-steps.size // 32) * 32)
+    lane, other, block = counter("l", lanes), counter("o", lanes), counter("i", -(-steps.size // lanes))
+    kind = dtypes.int32 if fits(0, found.rows) else dtypes.index
+    rows, values = local("rows", kind, lanes), local("values", added.dtype, lanes)
+    row, result, first = (register(name, dtype, (lane,)) for name, dtype in
+                          (("row", kind), ("result", found.store.value.dtype), ("first", dtypes.bool)))
+    at = add(multiply(one(block), lanes), lane)
+    gate = steps.gate(at)
+    here = {found.counter: steps.of(at, gate)}
+    own = moves.edge_gate(substitute_index(found.row, here, {}), gate).cast(kind)
+    reads = found.store.combine is not None or found.reads_itself
+    inside, same, earlier = row.ne(-1), load(rows, other).eq(row), less(other, lane)
+    body: list[Statement] = [
+        For(lane, LANE, [Assign(row, own if gate is None else gate.where(own, const(-1, kind))), Store(rows, lane, row),
+                         Store(values, lane, moves.edge_gate(substitute_index(added, here, {}), gate))]),
+        For(lane, LANE, [
+            Assign(result, load(memory, found.place(row), inside) if reads else const(0, result.dtype)),
+            Assign(first, inside),
+            For(other, LOOP, [
+                Assign(first, first & (same & earlier).logical_not()),
+                Assign(result, (same & earlier.logical_not()).where(combined(result, load(values, other)), result))],
+                None if steps.total is None else add(steps.total, multiply(one(block), -lanes))),
+            Store(memory, found.place(row), result, None, first)])]
+    stop = None if steps.total is None else divide(add(steps.total, index(lanes - 1)), lanes)
+    return [For(block, LOOP, body, stop)] if block.arg.size > 1 else body
+
+
+def scattered_along(body: list[Statement], counter_: UOp) -> bool:
+    """Whether neighbours of a loop are stored where loaded numbers say."""
+    return any(atom.op is not o.RANGE and counter_ in ranges_of(atom)
+               for s in walk(body) if isinstance(s, Store) for atom in linear(s.index)[1])

@@ -157,7 +157,7 @@ def load_wide(f: CFunction, values: list[UOp], is_aligned: IsAligned, once: str 
 def _width(loads: tuple[UOp, ...]) -> int:
     """How many of some loads at a time are of neighbours that one access can bring."""
     size = loads[0].dtype.itemsize
-    for nbytes in WORDS:
+    for nbytes in WORDS if all(n.dtype.itemsize == size for n in loads) else ():
         width = nbytes // size
         if 1 < width <= len(loads) and len(loads) % width == 0 and \
                 all(_side_by_side(loads[start:start + width]) for start in range(0, len(loads), width)):

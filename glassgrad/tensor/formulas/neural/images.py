@@ -54,7 +54,8 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
     def value_at(column: UOp, row: UOp) -> UOp:
         inside = column.ge(0) & (column < width) & row.ge(0) & (row < height)
         index = (clamp(row, 0, height - 1) * width + clamp(column, 0, width - 1)).cast(dtypes.int32)
-        index = index.reshape((batch, 1, rows * columns)).expand((batch, channels, rows * columns))
+        index = index.reshape((batch, 1, rows * columns)).contiguous()       # for all channels
+        index = index.expand((batch, channels, rows * columns))
         found = gather(flat, 2, index).reshape((batch, channels, rows, columns))
         return unsqueeze(inside, 1).where(found, 0)
 
