@@ -32,7 +32,7 @@ def no_caches(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Device[name], "_programs", {})
 
 
-OF_GPUS = ("joined_remainders", "fewer_products", "loop_rounds")
+OF_GPUS = ("joined_remainders", "fewer_products", "long_softmax", "loop_rounds")
 
 
 def layer(x: Tensor, w: Tensor) -> Tensor:
