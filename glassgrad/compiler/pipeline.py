@@ -203,7 +203,7 @@ def fewer_products(work: GraphWork) -> None:
 def long_softmax(work: GraphWork) -> None:
     """Make the maximum and the sum of exponentials of few long rows of those of parts, each read once."""
     from glassgrad.compiler.schedule.long_softmax import with_long_rows_in_parts
-    work.sinks = with_long_rows_in_parts(work.sinks, work.limits)
+    work.sinks = with_long_rows_in_parts(work.sinks, work.limits, work.device, work.stores_scores)
 
 
 @compiler_pass(SCHEDULE, "schedule/attention_backward.py")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from loop_kernels import Inputs, check, run_graph
+from loop_kernels import HOPPER, Inputs, check, run_graph
 
 from glassgrad import Tensor
 from glassgrad.compiler.check.graph_interpreter import interpret
@@ -120,6 +120,17 @@ def test_other_rows_are_left_as_they_were() -> None:
     assert all("held=yes" not in move for k in two for move in k.moves), "two rows are too long"
     sums = [n for n in toposort(with_long_rows_in_parts(folded(zeros(2, 50257).softmax(-1)), LIMITS)) if n.op is o.SUM]
     assert [n.src[0].shape[-1] for n in sums] == [1733, 29]
+
+
+@pytest.mark.parametrize("queries", [1, 128])
+def test_attention_to_many_keys_stores_no_scores(queries: int) -> None:
+    """Where it is one pass over blocks of keys, which few queries are not worth; then its softmax is in parts."""
+    q, k, v = (zeros(1, n, 64, dtype="bfloat16") for n in (queries, 40000, 40000))
+    sinks, leaves = with_params(normalize(folded(q.scaled_dot_product_attention(k, v))), ())
+    made = make_schedule(sinks, leaves, "CUDA", lambda device, dtype, width: HOPPER.why_scores_are_stored(dtype, width),
+                         LIMITS)
+    assert (len(made.items) == 1) == (queries == 128)
+    assert any(slot.shape == (1, queries, 40, 1) for slot in made.slots) == (queries == 1), [s.shape for s in made.slots]
 
 
 def test_a_larger_group_holds_longer_rows() -> None:

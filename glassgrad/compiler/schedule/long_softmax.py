@@ -13,13 +13,15 @@ how long a row it holds, and how many rows keep it busy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import Length, UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph.axis_dependence import varies
 from glassgrad.compiler.graph.op_arguments import Iota
+from glassgrad.compiler.schedule.attention_backward import find
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
+from glassgrad.compiler.schedule.online_softmax import StoresScores
 
 LEAST_PART = 1024        # numbers that are worth a group of threads
 LONGEST_PART = 8 << 10   # so that several groups are on a processor, and one reads while others compute
@@ -35,7 +37,7 @@ class ExponentialSum:
     scores: UOp
     maximum: UOp             # AMAX of the scores
     shift: UOp               # one number of each row
-    rate: UOp | None         # a constant; None is 1
+    rate: UOp | None         # a positive constant; None is 1
 
     @staticmethod
     def of(total: UOp) -> ExponentialSum | None:
@@ -43,7 +45,7 @@ class ExponentialSum:
         if total.op is not o.SUM or total.src[0].op is not o.EXP2 or total.dtype is not dtypes.float32:
             return None
         difference, rate = total.src[0].src[0], None
-        if difference.op is o.MUL and difference.src[1].op is o.CONST:
+        if difference.op is o.MUL and difference.src[1].op is o.CONST and difference.src[1].arg > 0:
             difference, rate = difference.src
         if difference.op is not o.SUB or difference.src[1].op is not o.EXPAND:
             return None
@@ -117,12 +119,20 @@ def cut(size: int, rows: int, limits: FusionLimits) -> tuple[int, int]:
     return -(-size // length), length
 
 
-def with_long_rows_in_parts(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
-    """The sinks with softmaxes of long rows in parts, where that pays."""
+def with_long_rows_in_parts(sinks: list[UOp], limits: FusionLimits, device: str = "",
+                            stores_scores: StoresScores | None = None) -> list[UOp]:
+    """The sinks with softmaxes of long rows in parts, where that pays; not those of scores that are never stored."""
     order = toposort(sinks)
-    found = {s.total: s for s in _sums(order) if s.pays(limits)}
+    found = {s.total: s for s in map(ExponentialSum.of, order) if s is not None and s.pays(limits)}
     if not found:
         return sinks
+    readers: dict[UOp, list[UOp]] = {}
+    for node in order:
+        for source in node.src:
+            readers.setdefault(source, []).append(node)
+    passes = find(order, varies(order), readers, set(sinks), device, stores_scores, limits.masked_keys)
+    for chain in (*passes.softmaxes, *passes.factors):
+        found = {total: s for total, s in found.items() if total not in chain.inside}
     parts: dict[UOp, Parts] = {}
     maxima = {s.maximum for s in found.values()}
     new: dict[UOp, UOp] = {}
@@ -136,10 +146,3 @@ def with_long_rows_in_parts(sinks: list[UOp], limits: FusionLimits) -> list[UOp]
             else:
                 new[node] = node.over(tuple([new[s] for s in node.src]))
     return [new[s] for s in sinks]
-
-
-def _sums(order: list[UOp]) -> Iterator[ExponentialSum]:
-    for node in order:
-        found = ExponentialSum.of(node)
-        if found is not None:
-            yield found
