@@ -33,8 +33,8 @@ FEWEST_LANES = 64       # of a group, however few there are
 LONG_ROW = 4            # times what a group does at once: what is left over then is little
 FEW_ROWS = 16           # below which rows are read at once only where enough tasks are left
 LEAST_READ = 16         # numbers that a GPU's thread adds up for a part of a sum
-SPREAD_ROWS = 1         # times few tasks: up to so many rows, a row is more than one of a GPU's tasks
-AT_ONCE = 2             # numbers that a GPU's thread reads before it computes, where these are no neighbours
+SPREAD_ROWS = 64        # times few tasks: up to so many rows, a row is more than one of a GPU's tasks
+AT_ONCE = 4             # numbers that a GPU's thread reads before it computes, where these are no neighbours
 AHEAD_TASKS = 16        # where so many times the least number of groups are left
 
 
