@@ -67,7 +67,7 @@ class ExponentialSum:
 
 
 @dataclass(eq=False)
-class Parts:
+class ScoreParts:
     """The scores with one more axis, of parts, and the maximum of each; and the same, finite, which can be subtracted:
     -inf - -inf would be NaN, and a part may have nothing else."""
     scores: UOp              # (rows, parts, numbers of a part)
@@ -75,7 +75,7 @@ class Parts:
     finite: UOp
 
     @staticmethod
-    def of(scores: UOp, limits: FusionLimits) -> Parts:
+    def of(scores: UOp, limits: FusionLimits) -> ScoreParts:
         rows, size = scores.shape[:-1], scores.shape[-1]
         count, length = cut(size, math.prod(rows), limits)
         if count * length > size:
@@ -84,7 +84,7 @@ class Parts:
             scores = inside.broadcast(padded.shape).where(padded, -math.inf)
         scores = scores.reshape((*rows, count, length))
         maxima = scores.reduce(o.AMAX, [len(rows) + 1]).contiguous()
-        return Parts(scores, maxima, maxima.maximum(-FINITE).minimum(FINITE))
+        return ScoreParts(scores, maxima, maxima.maximum(-FINITE).minimum(FINITE))
 
     @property
     def axis(self) -> int:
@@ -133,13 +133,13 @@ def with_long_rows_in_parts(sinks: list[UOp], limits: FusionLimits, device: str 
     passes = find(order, varies(order), readers, set(sinks), device, stores_scores, limits.masked_keys)
     for chain in (*passes.softmaxes, *passes.factors):
         found = {total: s for total, s in found.items() if total not in chain.inside}
-    parts: dict[UOp, Parts] = {}
+    parts: dict[UOp, ScoreParts] = {}
     maxima = {s.maximum for s in found.values()}
     new: dict[UOp, UOp] = {}
     for node in order:
         with one_place(node.place):
             if node in maxima:
-                parts[node] = Parts.of(new[node.src[0]], limits)
+                parts[node] = ScoreParts.of(new[node.src[0]], limits)
                 new[node] = parts[node].maximum().contiguous()
             elif node in found:
                 new[node] = parts[found[node].maximum].total(found[node], new[found[node].shift]).contiguous()
