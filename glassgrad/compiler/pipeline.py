@@ -123,6 +123,7 @@ FEWER_PRODUCTS = When("for a GPU, not under WINOGRAD=0 nor NOOPT=1",
 JOINING_REMAINDERS = When("where the gradient of a window has a stride, not under NOOPT=1",
                           lambda work: not settings.NOOPT and any(n.op is o.UNWINDOW and n.arg.stride > 1
                                                                   for n in toposort(work.sinks)))
+LONG_SOFTMAX = When("for a GPU, not under NOOPT=1", lambda work: bool(work.limits.held_row and not settings.NOOPT))
 ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
@@ -197,6 +198,13 @@ def fewer_products(work: GraphWork) -> None:
     """Multiply large convolutions of float32 tile by tile, with fewer products, where a device stores fast enough."""
     from glassgrad.compiler.schedule.winograd import with_fewer_products
     work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
+
+
+@compiler_pass(SCHEDULE, "schedule/long_softmax.py", LONG_SOFTMAX)
+def long_softmax(work: GraphWork) -> None:
+    """Make the maximum and the sum of exponentials of few long rows of those of parts, each read once."""
+    from glassgrad.compiler.schedule.long_softmax import with_long_rows_in_parts
+    work.sinks = with_long_rows_in_parts(work.sinks, work.limits, work.device, work.stores_scores)
 
 
 @compiler_pass(SCHEDULE, "schedule/attention_backward.py")

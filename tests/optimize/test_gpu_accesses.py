@@ -111,9 +111,11 @@ def test_threads_that_are_left_over_read_nothing() -> None:
     assert len(reads) == 2 and reads[1].startswith("load_f32_4_if(thread < 160, data1")
 
 
-@pytest.mark.parametrize("rows, together", [(300, True), (200, False)])
-def test_reductions_of_the_same_rows_share_a_kernel(rows: int, together: bool, rng: np.random.Generator) -> None:
-    """A norm's mean and deviation, which its gradient needs too; few rows would be cut into parts, each by itself."""
+@pytest.mark.parametrize("rows, held, together", [(300, 8192, True), (200, 8192, True), (200, 69, False)])
+def test_reductions_of_the_same_rows_share_a_kernel(rows: int, held: int, together: bool,
+                                                    rng: np.random.Generator) -> None:
+    """A norm's mean and deviation, which its gradient needs too; few rows that no group of threads holds would be cut
+    into parts, each by itself."""
     values = Inputs()
     x = Tensor(values.leaf(rng.standard_normal((rows, 70)).astype("float32")))
     y = (x - x.mean(-1, keepdim=True)) * (x.var(-1, keepdim=True) + 1e-5).rsqrt()
@@ -123,7 +125,7 @@ def test_reductions_of_the_same_rows_share_a_kernel(rows: int, together: bool, r
         seen.append(optimize(lower(ast), GPU))
         return seen[-1]
     sums = [x.mean(-1), (x - x.mean(-1, keepdim=True)).square().sum(-1), x.max(-1), y.sum(0)]
-    check(rewrite([t.uop for t in sums], ALGEBRA), values, compiled, limits=GPU.fusion)
+    check(rewrite([t.uop for t in sums], ALGEBRA), values, compiled, limits=GPU.fusion._replace(held_row=held))
     assert any(len(kernel.written) > 1 and "r70_r70" in kernel.name for kernel in seen) == together
 
 
@@ -133,3 +135,10 @@ def test_float32_tiles_have_two_stages_where_they_fit() -> None:
         "__syncthreads();") == 3                                          # before the loop, and once in each of 2 steps
     assert "stages=1" in kernel_of(a @ b, replace(HOPPER, group_bytes=10 << 10)).moves[0]
     assert "stages=1" in kernel_of(zeros(512, 64) @ zeros(64, 512)).moves[0]
+
+
+@pytest.mark.parametrize(("rows", "size"), [(300, 20001), (2048, 5003)])
+def test_a_long_row_of_a_map_is_several_tasks_which_read_four_numbers_first(rows: int, size: int) -> None:
+    kernel = kernel_of((lambda x: (x - x[:, :1]).exp() * 0.5)(zeros(rows, size)))
+    assert gpu_launch(kernel).phases[0][1] >= rows * (size // 1024)
+    assert kernel.moves[0] == "lanes(loop=i1, tile=4, lanes=256)"

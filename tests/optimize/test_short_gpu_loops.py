@@ -219,6 +219,16 @@ def test_few_long_rows_are_cut_into_parts_that_keep_threads_busy(rows: int, size
         assert 1900 <= first <= 2200 and second in (1, rows)
 
 
+@pytest.mark.parametrize(("shape", "chunk"), [((3000, 7001), 10240), ((7, 4_857_142), 16384)])
+def test_long_parts_are_whole_steps_whose_loads_are_all_on_their_way(shape: tuple[int, ...], chunk: int) -> None:
+    """Where the last part is shorter, a loop's end varies: unrolled by more steps than it has, none would be."""
+    x = Tensor.zeros(*shape).contiguous().realize()
+    kernel = optimize(lower((x.sum() if shape[0] > 7 else x.sum(-1)).schedule()[-1].ast), HOPPER)
+    assert kernel.moves[0] == f"group(loop=k0, chunk={chunk})"
+    source = make_source(kernel, HOPPER, "cuda")
+    assert f"#pragma unroll {chunk // 1024}\n  for (i32 k0o = 0; k0o < v2;" in source
+
+
 def test_pieces_of_memory_that_a_warp_touches() -> None:
     lane = counter("lane", 1024)
     assert pieces(lane, lane, 4) == 4 and pieces(lane, lane, 2) == 2

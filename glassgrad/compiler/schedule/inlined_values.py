@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, most, ops as o, toposort
-from glassgrad.compiler.graph.axis_dependence import AxisSet, varies
+from glassgrad.compiler.graph.axis_dependence import AxisSet, nontrivial, varies
 
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
+OUT_OF_ORDER = (o.PERMUTE, o.FLIP, o.WINDOW, o.UNWINDOW, o.GATHER)     # rows of these are not neighbours in memory
 _FEEDS = (*SEEN_THROUGH, o.MUL, o.CAST)
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
@@ -26,7 +27,8 @@ class FusionLimits(NamedTuple):
     stores_factors: bool = False   # of sums of products, of 16 bits, that other kernels read too
     small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
     few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
-    long_rows: int = 1 << 17       # into parts
+    long_rows: int = 1 << 17       # into parts, unless
+    held_row: int = 0              # a row has at most so many: the registers of a group of threads hold it
     buffers: int = 1 << 30         # that a kernel can be given
     pads_as_read: bool = False     # a window's image is stored without its padding
     side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
@@ -131,7 +133,20 @@ class InlinedValues:
         """Whether the reductions inside a node are cut into parts, which takes a kernel for each."""
         inside = self.inlined[node]
         rows = math.prod(most(node.shape[a]) for a in inside.rows or ())
-        return rows < self.limits.few_rows and inside.elements >= self.limits.long_rows
+        return rows < self.limits.few_rows and inside.elements >= self.limits.long_rows and not self.is_held(node)
+
+    def is_held(self, node: UOp) -> bool:
+        """Whether what is reduced inside a node are rows in memory's order, and as short as a group's registers are."""
+        inside = toposort([node], lambda n: () if n in self.reasons or n.op in LEAVES else n.src)
+        if any(n.op in OUT_OF_ORDER for n in inside):
+            return False
+        memory = [n for n in inside if n in self.reasons or n.op in (o.BUFFER, o.PARAM)]
+        for axes, shape in [(n.arg.axes, n.src[0].shape) for n in inside if n.op in o.REDUCE]:
+            row = most(shape[axes[-1]])
+            if axes != (max(nontrivial(shape), default=0),) or \
+                    row * sum(most(n.size) >= row for n in memory) > self.limits.held_row:
+                return False
+        return True
 
     def weight(self, node: UOp) -> tuple[int, int]:
         """How large the reductions inside a node are: their rows, then the elements they read."""

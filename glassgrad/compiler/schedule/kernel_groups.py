@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
 from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, NOT_READ
-from glassgrad.compiler.schedule.inlined_values import LEAVES, OF_A_CPU, FusionLimits
+from glassgrad.compiler.schedule.inlined_values import LEAVES, OF_A_CPU, OUT_OF_ORDER, FusionLimits
 from glassgrad.compiler.schedule.partial_updates import part_of
 
 MOST_RESULTS = 8      # of one kernel, if they belong together
@@ -50,8 +50,9 @@ class ReducedRows(NamedTuple):
         return self.axes == tuple(range(len(self.shape) - len(self.axes), len(self.shape)))
 
     def among(self, reads: Iterable[UOp]) -> set[UOp]:
-        """Of what is read, all that has an element for each that is reduced."""
-        return {r for r in reads if r.size == math.prod(self.shape)}
+        """Of what is read, all that has an element for each that is reduced, or for most of them: rows are padded."""
+        size = math.prod(map(most, self.shape))
+        return {r for r in reads if size * 3 // 4 < most(r.size) <= size}
 
 
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, UOp],
@@ -73,14 +74,16 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
         reads = {r: plain for r, plain in reads.items() if r not in roots}
         needs = bit | _needs(reads, group_of)
         rows = _rows(node, reads, reasons) if reduces and few_rows else None
-        if rows is not None and rows.last and node.size < few_rows:
-            rows = None
+        if rows is not None and rows.last and node.size < few_rows and \
+                (math.prod([most(rows.shape[a]) for a in rows.axes]) > limits.held_row or
+                 any(n.op in OUT_OF_ORDER for n in _inside(node, reasons))):
+            rows = None                          # no group of threads holds a row
         fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
         alone = _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN) or \
             (node in outputs and part_of(node) is not None) or \
             any(r.size == node.size for r in roots[:-1])         # sums of several chains: what reads two has its own
         near = by_shape.get(squeezed(node), [])[-MOST_RESULTS:]
-        joined = None if alone else _join(fresh, near, group_of, groups, reasons, buffers)
+        joined = None if alone else _join(fresh, near, group_of, groups, reasons, limits)
         if joined is None:
             groups.append(fresh)
             group_of.update((root, fresh) for root in roots)
@@ -149,17 +152,18 @@ def _kernels_in_order(reasons: dict[UOp, str], beside: dict[UOp, UOp]) -> list[U
 
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp, KernelGroup],
-          groups: list[KernelGroup], reasons: dict[UOp, str], buffers: int) -> KernelGroup | None:
+          groups: list[KernelGroup], reasons: dict[UOp, str], limits: FusionLimits) -> KernelGroup | None:
     """The group that a new result may share a kernel with, brought up to date; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
-        same_rows = _same_rows(fresh, group)
+        inside = [r for r in fresh.reads if r in group.roots]
+        same_rows = _same_rows(fresh, group) and (node.size >= limits.few_rows or all(
+            _row_by_row(node, r, reasons) for r in inside))
         if len(group.roots) >= MOST_RESULTS or fresh.reduces and not same_rows:
             continue
         given = len(group.roots) + len({*group.reads, *fresh.reads}) + NOT_READ
-        if group.roots[0].device != node.device or given > buffers:
+        if group.roots[0].device != node.device or given > limits.buffers:
             continue
-        inside = [r for r in fresh.reads if r in group.roots]
         if any(reasons[r] == LONG_ENOUGH for r in inside):
             continue                      # it was cut there on purpose
         outside_needs = _needs([r for r in fresh.reads if r not in group.roots], group_of)
@@ -192,6 +196,25 @@ def _same_rows(fresh: KernelGroup, group: KernelGroup) -> bool:
         return False
     return rows.last or not rows.among(fresh.reads).isdisjoint(group.reads) and \
         not any(r in group.roots for r in fresh.reads)
+
+
+def _row_by_row(root: UOp, read: UOp, reasons: dict[UOp, str]) -> bool:
+    """Whether a row of a result needs only the same row of another one: no axis is exchanged, or made one with it."""
+    reached = {read}
+    for node in reversed(_inside(root, reasons)):
+        if not reached.isdisjoint(node.src):
+            if node.op is o.PERMUTE or node.op is o.RESHAPE and _leading(node) != _leading(node.src[0]):
+                return False
+            reached.add(node)
+    return True
+
+
+def _leading(node: UOp) -> Shape:
+    """A shape without the axes of length 1 at its end."""
+    shape = node.shape
+    while shape and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
 
 
 def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:

@@ -79,7 +79,8 @@ class CudaDevice(DriverDevice):
         self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # a: with its matrix unit
         units = units_of((self.architecture,))
         self.target = replace(GPU, features=frozenset((self.architecture,)), units=units, most_threads=_MOST_THREADS,
-                              row_bytes=_ROW_BYTES, fusion=GPU.fusion._replace(unit_products=100 if units else 0))
+                              row_bytes=_ROW_BYTES, fusion=GPU.fusion._replace(unit_products=100 if units else 0,
+                                                                               held_row=32 * _MOST_THREADS))
         self.machine = f"{self.architecture} {nvrtc_version()}"
         model = ctypes.create_string_buffer(100)
         self.check("cuDeviceGetName", library.cuDeviceGetName(model, len(model), device))

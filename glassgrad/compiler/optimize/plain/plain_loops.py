@@ -33,6 +33,8 @@ FEWEST_LANES = 64       # of a group, however few there are
 LONG_ROW = 4            # times what a group does at once: what is left over then is little
 FEW_ROWS = 16           # below which rows are read at once only where enough tasks are left
 LEAST_READ = 16         # numbers that a GPU's thread adds up for a part of a sum
+SPREAD_ROWS = 64        # times few tasks: up to so many rows, a row is more than one of a GPU's tasks
+AT_ONCE = 4             # numbers that a GPU's thread reads before it computes, where these are no neighbours
 AHEAD_TASKS = 16        # where so many times the least number of groups are left
 
 
@@ -88,9 +90,12 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         beside = neighbours(inner, along) if target.groups else 0
         if arithmetic(inner) and apart >= LONG_ROW * lanes * target.few_tasks and _odd_rows(inner, along):
             beside = 0
+        if target.groups and tile > 1:
+            tile = max(tile, AT_ONCE)
         tile, lanes = _whole_groups(across, beside, lanes) if beside else (tile, lanes)
         apart = apart // across * -(-across // (tile * lanes))
-    if total >= target.cut_steps and apart < target.few_tasks:
+    row = Row.of(inner) if target.groups and not columns else None
+    if total >= target.cut_steps and apart < target.few_tasks and (row is None or row.lanes(apart, target) is None):
         parts = grouped(loops, inner, total, apart * lanes // target.lanes(4), target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
@@ -117,7 +122,6 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             apart // (rows.count * rows.width) < min(target.few_tasks, total // target.task_steps):
         rows = None                                      # tasks would be few
     if rows is None:
-        row = Row.of(inner) if target.groups else None
         again = None if row is None else row_in_steps(row, apart, row_neighbours(inner), target, decisions)
         return [nest(loops, again or along_rows(inner, lanes, decisions, target), total, target, decisions)]
     # sums of all these rows stay in registers, and leave as many for what they are made of
@@ -265,7 +269,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     most = pieces if target.free_tasks else target.most_tasks
     wanted = decisions.ask(Tasks(max(1, min(most, total // target.task_steps))),
                            lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
-    if apart and wanted > 1 and rows < (target.few_tasks if target.groups else 16) and len(body) > 0:
+    if apart and wanted > 1 and rows < (SPREAD_ROWS * target.few_tasks if target.groups else 16) and len(body) > 0:
         body = moves.spread(body, max(1, wanted // max(rows, 1)), target.groups)
     done = 1
     shaped: list[tuple[For, int]] = []       # each loop with the number of tasks it becomes; 0 stays a loop

@@ -112,7 +112,7 @@ def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: De
     takes `beside` neighbours at once, where these begin at multiples of that."""
     lanes = row.lanes(rows, target)
     held = lanes is not None
-    if lanes is None and row.size >= gpu.LONG_ROW and rows >= target.few_tasks:
+    if lanes is None and row.size >= gpu.LONG_ROW:
         lanes = target.most_threads // (2 if row.bytes <= gpu.ROW_OF_TWO else 1)
     if not lanes:
         return None

@@ -25,6 +25,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_mov
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
 from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
                                                            neighbours, nest, one_loop, vectors_in_flight, weighed, work)
+from glassgrad.compiler.optimize.plain.rows_in_registers import Row
 from glassgrad.compiler.optimize.plain.short_rows import short_rows
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -60,6 +61,9 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
     if found is None:
         return None
     few = bool(found.sums) and found.results < target.few_tasks
+    row = Row.of(task_loops(body)[1]) if few and len(found.sums) > 1 else None
+    if row is not None and row.lanes(found.results, target) is not None:
+        return None                                  # one group for each row reads it once
     pixels = any(part.nested and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
     beside = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
     used = 0.0 if few or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
@@ -90,6 +94,16 @@ class Sums:
     @property
     def depth(self) -> int:
         return int(self.loop.range.arg.size)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether a thread reads neighbours at once, where threads go along the sum."""
+        return self.depth % self.beside == 0 and self.beside >= LEAST_BESIDE
+
+    @property
+    def tile(self) -> int:
+        """How many numbers a thread adds up in one step."""
+        return self.beside if self.is_wide else min(4, vectors_in_flight(self.loop.body))
 
 
 @dataclass
@@ -143,12 +157,17 @@ def phases(found: GroupNest, target: Target, decisions: Decisions) -> list[list[
     by_result = Plan.along_results(found, target)
     by_sum = [Plan.along_sum(found, part, target) for part in found.sums]
     results_first = by_result.steps <= sum(plan.steps for plan in by_sum)
+    if not results_first and all(plan.parts == 1 for plan in by_sum):
+        return [along_sum(found, target, decisions)]
     if len(found.sums) > 1 and (by_result.parts > 1 or not results_first):
         return [phase for part in apart(found) for phase in phases(part, target, decisions)]
     plan, way = (by_result, along_results) if results_first else (by_sum[0], along_sum)
     if plan.parts == 1:
         return [way(found, target, decisions)]
-    first, second = in_parts(found, plan.parts, 1 if results_first else target.lanes(4), decisions)
+    step = 1 if results_first else target.lanes(4)
+    if step > 1 and found.sums[0].depth // (plan.parts * step) >= LONG_FOLDED:
+        step *= found.sums[0].tile      # whole steps: what is left over takes a loop and a fold
+    first, second = in_parts(found, plan.parts, step, decisions)
     return [way(first, target, decisions), *phases(second, target, decisions)]
 
 
@@ -336,14 +355,15 @@ def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[St
     """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group for each result)
 
     A thread has the sums of all results of a window, whose elements it reads once."""
-    [part] = found.sums
-    beside = part.beside if part.depth % part.beside == 0 and part.beside >= LEAST_BESIDE else 1
-    lanes, tile = target.lanes(4), beside if beside > 1 else min(4, vectors_in_flight(part.loop.body))
-    decisions.ask(FoldedLanes(part.loop.range.arg.name, tile, lanes), lambda c: None)
-    wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes, beside=beside > 1)
-    inner = [*part.begins, *(wide or [part.loop]), *moves.serial(found.rest)]
+    lanes, inner = target.lanes(4), list[Statement]()
+    for part in found.sums:
+        tile = part.tile
+        decisions.ask(FoldedLanes(part.loop.range.arg.name, tile, lanes), lambda c: None)
+        wide = sum_moves.wide_reduce(part.loop, tile, lanes, chunk=ADDS * tile * lanes, beside=part.is_wide)
+        inner += [*part.begins, *(wide or [part.loop])]
+    inner += moves.serial(found.rest)
     window = next((r for r in reversed(found.loops) if found.results // r.arg.size >= target.few_tasks
-                   and _moves_along(part.loop, r)), None)
+                   and len(found.sums) == 1 and _moves_along(found.sums[0].loop, r)), None)
     if window is not None:
         inner = moves.wide(For(window, LOOP, inner), window.arg.size, 1)
     loops = [r for r in found.loops if r is not window]

@@ -112,7 +112,7 @@ class Target:
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
              few_tasks=264, least_chunk=128, groups=True,
              fusion=FusionLimits(costly=64, costly_with_rows=64, stores_factors=True, small=256, few_rows=264,
-                                 long_rows=16 << 10, pads_as_read=True, side_by_side=64,
+                                 long_rows=16 << 10, held_row=8 << 10, pads_as_read=True, side_by_side=64,
                                  products_per_byte=6, softmax_rows=1, masked_keys=0))
 
 # Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.

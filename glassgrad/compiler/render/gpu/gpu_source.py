@@ -212,6 +212,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         unit_steps = stages if stages > UNIT_STEPS and stages % UNIT_STEPS else UNIT_STEPS
         times = unit_steps if steps else LONG if len(flow.writes) <= FEW_SUMS else \
             SHORT if range_.arg.size <= SHORT else UNROLL
+        times = times if steps else min(times, range_.arg.size)      # else none of them would be, where its end varies
         return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------
