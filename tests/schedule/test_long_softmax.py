@@ -124,13 +124,13 @@ def test_other_rows_are_left_as_they_were() -> None:
 
 @pytest.mark.parametrize("queries", [1, 128])
 def test_attention_to_many_keys_stores_no_scores(queries: int) -> None:
-    """Where it is one pass over blocks of keys, which few queries are not worth; then its softmax is in parts."""
+    """It is one pass over blocks of keys, and its softmax is not in parts."""
     q, k, v = (zeros(1, n, 64, dtype="bfloat16") for n in (queries, 40000, 40000))
     sinks, leaves = with_params(normalize(folded(q.scaled_dot_product_attention(k, v))), ())
     made = make_schedule(sinks, leaves, "CUDA", lambda device, dtype, width: HOPPER.why_scores_are_stored(dtype, width),
                          LIMITS)
-    assert (len(made.items) == 1) == (queries == 128)
-    assert any(slot.shape == (1, queries, 40, 1) for slot in made.slots) == (queries == 1)
+    assert len(made.items) == 1
+    assert not any(slot.shape == (1, queries, 40, 1) for slot in made.slots)
 
 
 def test_a_larger_group_holds_longer_rows() -> None:

@@ -130,7 +130,7 @@ def with_long_rows_in_parts(sinks: list[UOp], limits: FusionLimits, device: str 
     for node in order:
         for source in node.src:
             readers.setdefault(source, []).append(node)
-    passes = find(order, varies(order), readers, set(sinks), device, stores_scores, limits.masked_keys)
+    passes = find(order, varies(order), readers, set(sinks), device, stores_scores, limits)
     for chain in (*passes.softmaxes, *passes.factors):
         found = {total: s for total, s in found.items() if total not in chain.inside}
     parts: dict[UOp, ScoreParts] = {}

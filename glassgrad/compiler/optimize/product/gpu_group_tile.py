@@ -48,7 +48,7 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
     columns_of = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
     if outside_n:
         columns_of.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
-    processors = target.few_tasks // 2
+    processors = max(1, target.few_tasks // 2)
 
     copied = copy_cost(product.left, m, k), copy_cost(product.right, in_order, k)
 
