@@ -162,6 +162,7 @@ def test_a_gradient_of_a_whole_does_not_take_its_slice_for_a_buffer() -> None:
     assert loss.item() == 13.0 and x.grad.tolist() == [0.0, 4.0, 6.0, 0.0]
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="a driver's launch calls more")
 def test_a_small_sum_calls_few_functions() -> None:
     x = Tensor([1.0, 2.0]).realize()
     called: list[str] = []

@@ -171,7 +171,7 @@ REWRITES = {
     "rows_in_registers.hold": "test_rows_in_registers.py::test_held_rows_compute_the_same",
     "scatters.rows_apart": "test_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
     "contraction_tilings.pack_what_is_read":
-        "test_changing_sizes.py::test_a_factor_is_packed_only_for_blocks_of_rows_that_there_are",
+        "test_changing_sizes.py::test_few_rows_and_many_are_cut_in_two_ways",
     "contraction_tilings.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
     "contraction_tilings.few_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.nested": "test_optimize.py::test_nested",

@@ -220,9 +220,11 @@ class TransposedConvolution:
         remainders = math.prod(a.stride for a in self.axes)
         passes = 2 * self.total.size * dtype.itemsize if all(a.remainders == a.stride for a in self.axes) else 0
         saved = passes + LAUNCH_BYTES * REMAINDER_LAUNCHES * (remainders - 1)
-        in_nests = self.total.src[0].size / min(remainders, MOST_NESTS) / filled(self.columns)
-        joined = math.prod(self.sizes) / filled(self.columns * math.prod(a.remainders for a in self.axes))
-        return joined - in_nests <= rate(dtype) * saved
+        in_nests, joined = self.total.src[0].size / min(remainders, MOST_NESTS), math.prod(self.sizes)
+        if rate(dtype):
+            return joined - in_nests <= rate(dtype) * saved
+        side_by_side = self.columns * math.prod(a.remainders for a in self.axes)
+        return joined / filled(side_by_side) <= in_nests / filled(self.columns)
 
     def computed(self, dtype: DType, rate: Rate) -> UOp:
         """The sums, rounded to a type. A CPU stores them first: its vectors need columns that lie side by side."""
@@ -274,7 +276,7 @@ class TransposedConvolution:
 
 
 def filled(columns: int) -> float:
-    """The share of a product's vectors that have columns."""
+    """The share of a product's vectors that have columns, on a CPU."""
     return columns / (-(-columns // VECTOR) * VECTOR)
 
 
