@@ -34,7 +34,7 @@ def show_schedule() -> None:
         print(f"  kernel {number}: result {item.ast.src[0].shape!s:<20} {'; '.join(item.reasons)}")
     assert len(items) == 3
     print("\nkernel 0, the scaled products:")
-    print(describe(items[0].ast))
+    print(describe(items[0]))
     tell("PARAM 0 is the result, the others are inputs; a kernel knows shapes and types, not tensors, so that "
          "two layers of one "
          "size share one kernel. Permute and expand are still there: they disappear in the next pass.")

@@ -216,13 +216,17 @@ def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) 
     return UOp(o.SINK, sink.dtype, (*[named[s] for s in sink.src], *measures))
 
 
+def describe(item: Item) -> str:
+    """One kernel's graph as text, sources first."""
+    return _listing(item.ast)
+
+
 def describe_graph(sinks: Sequence[UOp]) -> str:
     """A whole graph as text, sources first."""
-    return describe(UOp(o.SINK, sinks[0].dtype, tuple(sinks)))
+    return _listing(UOp(o.SINK, sinks[0].dtype, tuple(sinks)))
 
 
-def describe(root: UOp) -> str:
-    """What is under a node as text, sources first."""
+def _listing(root: UOp) -> str:
     order = toposort([root])
     number = {n: i for i, n in enumerate(order)}
     return "\n".join(f"{number[n]:4d} {n.op.name:<10} {n.dtype.name:<9} {str(list(n.shape)):<20} "

@@ -51,7 +51,7 @@ def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
                    f"{number}: got {got}, expected {expected}"
             data = {slot: raw for slot, raw in enumerate(before) if raw}
             script = kernel_script(item.ast, data, item.device or "", what) if not item.ast.symbolic else ""
-            raise Bug(f"CHECK: {what}\n  at: {', '.join(map(str, item.lines)) or 'unknown'}\n{describe(item.ast)}"
+            raise Bug(f"CHECK: {what}\n  at: {', '.join(map(str, item.lines)) or 'unknown'}\n{describe(item)}"
                       + (f"\n  to see it again: python {script}" if script else ""))
 
 
