@@ -173,7 +173,7 @@ PRODUCTS_OF_ROWS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "computed rows": (lambda x, w: (x * 2 + 1) @ w, (70, 50)),
     "long epilogue": (lambda x, w: (x @ w).gelu(), (70, 50)),
     "long sum": (lambda x, w: x @ w, (2500, 40)),
-    "far weight": (lambda x, w: x @ w, (600, 1100)),
+    "a weight larger than a cache": (lambda x, w: x @ w, (600, 1100)),
     "batch": (lambda x, w: Tensor.stack(x, x + 1, x * 2).realize() @ w, (70, 50)),
 }
 

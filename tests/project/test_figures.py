@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_180, "check": 930, "engine and runtime": 5_730, "tensor": 8_770, "nn": 5_590, "jit": 2_020,
-         "package": 37_940, "new capabilities": 12_375, "package with them": 50_310}
+LINES = {"compiler": 12_180, "check": 930, "engine and runtime": 5_730, "tensor": 8_775, "nn": 5_590, "jit": 2_020,
+         "package": 37_945, "new capabilities": 12_375, "package with them": 50_320}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0

@@ -816,7 +816,7 @@ ELSEWHERE: dict[str, str] = {name: file for file, names in {
         type ufix uniform_""",
     "test_api_transforms.py": "from_numpy",
     "test_compat.py": "lazydata",
-    "test_engine.py": "assign realize",
+    "test_engine.py": "realize",
     "test_every_method.py": "is_param_ replace shard_",
     "test_sampling.py": "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ random_",
     "test_graph_rules.py": "alu",
@@ -824,6 +824,7 @@ ELSEWHERE: dict[str, str] = {name: file for file, names in {
     "test_interop.py": "data from_blob from_dlpack from_torch numpy torch",
     "test_memory_use.py": "memory_plan",
     "test_nn_training.py": "no_grad train",
+    "test_result_memory.py": "assign",
     "test_schedule.py": "schedule",
     "test_tensor_creation.py": """glorot_uniform kaiming_normal kaiming_uniform normal rand randint randn scaled_uniform
         uniform""",

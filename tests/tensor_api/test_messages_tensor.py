@@ -243,6 +243,13 @@ attention needs time and size and heads
   given:    query (2, 3), key (2, 3), value (2, 3)
   expected: (.., heads, time, size)
   fix:      add the missing axes with unsqueeze"""),
+    "attention with heads that divide none": (
+        lambda: Tensor.ones(4, 2, 3).scaled_dot_product_attention(Tensor.ones(3, 2, 3), Tensor.ones(3, 2, 3),
+                                                                  enable_gqa=True), """
+the heads of keys and values do not share the query's heads evenly
+  given:    heads: query 4, key 3, value 3
+  expected: a number of heads of the query that those of keys and of values divide
+  fix:      check the model's numbers of heads, and that the axis before time is that of heads"""),
     "class weights": (lambda: x23().cross_entropy(Tensor([0, 1]), weight=Tensor([1.0])), """
 there is one weight per class
   given:    weight (1,), predictions (2, 3)

@@ -121,11 +121,7 @@ def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores |
     order = toposort(sinks)
     if not any(n.op is o.EXP2 for n in order):
         return sinks
-    readers: dict[UOp, list[UOp]] = {}
-    for node in order:
-        for s in node.src:
-            readers.setdefault(s, []).append(node)
-    passes = find(order, varies_of(order), readers, set(sinks), device, stores_scores, limits)
+    passes = find_in(sinks, order, device, stores_scores, limits)
     factors = {chain.total: chain for chain in passes.factors if stored_type(chain.keys[0]).itemsize == 2}
     new: dict[UOp, UOp] = {}
     for node in order:
@@ -165,6 +161,16 @@ def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: Mapping[UOp, UOp])
 
 
 # -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
+def find_in(sinks: list[UOp], order: list[UOp], device: str, stores_scores: StoresScores | None,
+            limits: FusionLimits) -> Passes:
+    """Those of a graph of which nothing is known yet."""
+    readers: dict[UOp, list[UOp]] = {}
+    for node in order:
+        for s in node.src:
+            readers.setdefault(s, []).append(node)
+    return find(order, varies_of(order), readers, set(sinks), device, stores_scores, limits)
+
+
 def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
          stores_scores: StoresScores | None, limits: FusionLimits) -> Passes:
     """Those of a graph that are worth one pass, and why others are not. Where there is a limit of `masked_keys`, a

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import Length, UOp, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.axis_dependence import varies
 from glassgrad.compiler.graph.op_arguments import Iota
-from glassgrad.compiler.schedule.attention_backward import find
+from glassgrad.compiler.schedule.attention_backward import find_in
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
 from glassgrad.compiler.schedule.online_softmax import StoresScores
 
@@ -126,11 +125,7 @@ def with_long_rows_in_parts(sinks: list[UOp], limits: FusionLimits, device: str 
     found = {s.total: s for s in map(ExponentialSum.of, order) if s is not None and s.pays(limits)}
     if not found:
         return sinks
-    readers: dict[UOp, list[UOp]] = {}
-    for node in order:
-        for source in node.src:
-            readers.setdefault(source, []).append(node)
-    passes = find(order, varies(order), readers, set(sinks), device, stores_scores, limits)
+    passes = find_in(sinks, order, device, stores_scores, limits)
     for chain in (*passes.softmaxes, *passes.factors):
         found = {total: s for total, s in found.items() if total not in chain.inside}
     parts: dict[UOp, ScoreParts] = {}

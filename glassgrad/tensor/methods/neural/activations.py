@@ -351,6 +351,11 @@ class ActivationsMixin(TensorBase):
                              given=f"query {self.shape}, key {key.shape}, value {value.shape}",
                              expected="(.., heads, time, size)" if enable_gqa else "(.., time, size)",
                              fix="add the missing axes with unsqueeze")
+        if enable_gqa and any(self.shape[-3] % max(1, t.shape[-3]) for t in (key, value)):
+            raise ShapeError("the heads of keys and values do not share the query's heads evenly",
+                             given=f"heads: query {self.shape[-3]}, key {key.shape[-3]}, value {value.shape[-3]}",
+                             expected="a number of heads of the query that those of keys and of values divide",
+                             fix="check the model's numbers of heads, and that the axis before time is that of heads")
         factor = 1.0 / math.sqrt(self.shape[-1]) if scale is None else scale
         mask, dropped = None if attn_mask is None else attn_mask.uop, dropped if settings.TRAINING else 0.0
         with one_place():

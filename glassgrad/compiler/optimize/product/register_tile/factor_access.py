@@ -99,10 +99,10 @@ class FactorAccess(FlatProduct):
     @cached_property
     def right_streams(self) -> bool:
         """Whether the right factor is read once, where it lies, in short blocks of K: while all rows are multiplied
-        with one, the next one comes from far away. The sums go to memory after each block, which costs less than
+        with one, the next one comes from memory. The sums go to memory after each block, which costs less than
         packing where rows are few. With the rows of one tile nothing is read twice, but lines that follow one another
         come faster than those of a narrow panel."""
         if self.why_right_not_along_n() is not None or self.product.stops or self.product.k_stop is not None:
             return False
-        far = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
-        return far and self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k
+        uncached = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k
+        return uncached and self.m.size * cpu.SUM_CYCLES <= cpu.PACK_CYCLES * self.lanes * self.stream_k
