@@ -149,7 +149,10 @@ class ImagePlan:
         near = len(p.m) > 1 and 2 * footprint(image, p.k + p.m[1:]) * image.dtype.itemsize <= target.l2_bytes
         if not (window or along or near):
             return None                  # numbers far apart that are read but a few times are better packed
-        if 2 * footprint(image, p.k + p.m[-1:]) * image.dtype.itemsize > target.l2_bytes:
+        line = p.m[-1]
+        taps = [k for k in p.k if footprint(image, [k, line]) < count([k, line]) and k.arg.size < line.arg.size]
+        touched = count([k for k in p.k if k not in taps]) * footprint(image, [*taps, line])
+        if taps and 2 * touched * image.dtype.itemsize > target.l2_bytes:
             return None                  # and a line too long to stay in the cache until its next tap reads it
         p = replace(p, k=edges.taps_first(p.k, {r: step or 0 for r, step in steps.items()}))
         width = p.m[-1].arg.size
