@@ -8,6 +8,7 @@ many classes need not repeat what their annotations say. Does not depend on any 
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import numbers
@@ -97,35 +98,21 @@ def _mistake(name: str, module: str, bound: inspect.BoundArguments) -> InputErro
 
 
 # -- annotations, read as they are written -------------------------------------------------------------------
+@functools.cache
 def _alternatives(annotation: str) -> list[tuple[str, str]]:
-    """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]."""
-    found = []
-    for part in _parts(annotation, "|"):
-        name, _, inside = part.removeprefix("os.").partition("[")
-        if name in _ALIASES:
-            found += _alternatives(_ALIASES[name])
-        else:
-            found.append((name, _parts(inside.removesuffix("]"), ",")[0]))
-    return found
-
-
-def _parts(text: str, mark: str) -> list[str]:
-    """The text cut at a mark, but not inside brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == mark and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
+    """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]; of several types in brackets the first."""
+    tree: Any = ast.parse(_ALIASES.get(annotation, annotation), mode="eval").body
+    if isinstance(tree, ast.BinOp):
+        return [*_alternatives(ast.unparse(tree.left)), *_alternatives(ast.unparse(tree.right))]
+    if not isinstance(tree, ast.Subscript):
+        return [(ast.unparse(tree), "")]
+    inside = tree.slice.elts[0] if isinstance(tree.slice, ast.Tuple) else tree.slice
+    return [(ast.unparse(tree.value).removeprefix("os."), ast.unparse(inside))]
 
 
 def _fits(value: Any, parameter: inspect.Parameter) -> bool:
-    annotation = str(parameter.annotation)
-    if parameter.annotation is parameter.empty or value is parameter.default or annotation == "Any":
-        return True
-    return _matches(value, annotation)
+    annotation = parameter.annotation
+    return annotation in (parameter.empty, "Any") or value is parameter.default or _matches(value, str(annotation))
 
 
 def _matches(value: Any, annotation: str) -> bool:
