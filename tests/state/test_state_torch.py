@@ -220,11 +220,11 @@ def test_the_reader_agrees_with_python_on_plain_pickles(rng):
                    set(), {1, 2}, frozenset({3})]}
     for protocol in (4, 5):
         data = pickle.dumps(value, protocol)
-        assert PickleReader(Source(data), 0, len(data), {}).read() == value
+        assert PickleReader(Source(data), 0, len(data), {}).value() == value
     for protocol in (0, 1, 2, 3):
         plain = {"a": [x for x in value["a"] if not isinstance(x, (bytes, set, frozenset))]}
         data = pickle.dumps(plain, protocol)
-        assert PickleReader(Source(data), 0, len(data), {}).read() == plain
+        assert PickleReader(Source(data), 0, len(data), {}).value() == plain
 
 
 # ---- nothing is run
@@ -394,5 +394,5 @@ def test_a_small_file_cannot_make_many_tensors():
     nothing = StorageReference(StorageKind(dtypes.float32), "0", 4)
     begin = time.process_time()
     with pytest.raises(FormatError, match="too large"):
-        PickleReader(Source(many), 0, len(many), TABLE, lambda reader, name: nothing).read()
+        PickleReader(Source(many), 0, len(many), TABLE, lambda reader, name: nothing).value()
     assert time.process_time() - begin < 10

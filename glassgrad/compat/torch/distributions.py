@@ -158,8 +158,7 @@ class Bernoulli(Distribution):
     def log_prob(self, value: Any) -> Tensor:
         return value * self.logits.logsigmoid() + (1 - value) * (-self.logits).logsigmoid()
 
-    def entropy(self) -> Tensor:
-        return -(self.probs * self.logits.logsigmoid() + (1 - self.probs) * (-self.logits).logsigmoid())
+    def entropy(self) -> Tensor: return -self.log_prob(self.probs)
 
     @property
     def mean(self) -> Tensor: return self.probs  # type: ignore[override]

@@ -81,19 +81,14 @@ def wrong_argument(signature: inspect.Signature, name: str, module: str, args: t
         return InputError(f"{name} cannot be called like this", given=str(refusal),
                           expected=f"{name}({', '.join(parameters)})",
                           fix=f"write {' and '.join(others)}" if others else f"see help({module}.{name})")
-    return _mistake(name, module, bound)
-
-
-def _mistake(name: str, module: str, bound: inspect.BoundArguments) -> InputError | None:
-    """The first argument that does not fit its annotation, as an error; None when all fit."""
     for argument, given in bound.arguments.items():
-        parameter = bound.signature.parameters[argument]
+        parameter = signature.parameters[argument]
         values = given if parameter.kind is parameter.VAR_POSITIONAL else \
             given.values() if parameter.kind is parameter.VAR_KEYWORD else (given,)
+        admitted = "Any" if parameter.annotation is parameter.empty else str(parameter.annotation)
         for value in values:
-            if not _fits(value, parameter):
-                return cannot_take(name, argument, value, _words(str(parameter.annotation)),
-                                   f"see help({module}.{name})")
+            if admitted != "Any" and value is not parameter.default and not _matches(value, admitted):
+                return cannot_take(name, argument, value, _words(admitted), f"see help({module}.{name})")
     return None
 
 
@@ -108,11 +103,6 @@ def _alternatives(annotation: str) -> list[tuple[str, str]]:
         return [(ast.unparse(tree), "")]
     inside = tree.slice.elts[0] if isinstance(tree.slice, ast.Tuple) else tree.slice
     return [(ast.unparse(tree.value).removeprefix("os."), ast.unparse(inside))]
-
-
-def _fits(value: Any, parameter: inspect.Parameter) -> bool:
-    annotation = parameter.annotation
-    return annotation in (parameter.empty, "Any") or value is parameter.default or _matches(value, str(annotation))
 
 
 def _matches(value: Any, annotation: str) -> bool:

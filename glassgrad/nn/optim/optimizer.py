@@ -289,9 +289,7 @@ class Optimizer:
                              fix="make the optimizer with the same groups, in the same order")
         attributes = {name: attribute for attribute, name in {**self.keeps, "master": "master"}.items()}
         for own, other in zip(self.param_groups, groups):
-            for key, value in other.items():
-                if key != "params" and key in own and own[key] != value:
-                    own[key] = value
+            own.take(other)
             for i, j in zip(own.indices, other["params"]):
                 for name, value in saved["state"].get(j, {}).items():
                     if name in attributes and value is not None:

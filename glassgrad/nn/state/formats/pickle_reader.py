@@ -32,15 +32,11 @@ class Maker:
 
 
 class Unfinished:
-    """What a Maker made, to be told later what it is; then something else may take its place, also where the pickle
-    remembered it."""
-    __slots__ = ("remembered",)
+    """What a Maker made, to be told later what it is."""
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.remembered: list[int] = []
-
-    def finished(self, reader: PickleReader, state: Any) -> Any:
-        """What it is, with its state."""
+    def learn(self, reader: PickleReader, state: Any) -> None:
+        """Become what the state says."""
         raise NotImplementedError
 
 
@@ -52,11 +48,11 @@ class _Damaged(Exception):
 
 
 class PickleReader:
-    """One pickle in a file, from `position` on; after `read`, `position` is where it ended.
+    """One pickle in a file, from `position` on; after `value`, `position` is where it ended.
 
     >>> import pickle
     >>> source = Source(pickle.dumps({"a": [1, 2.5, "x", None]}))
-    >>> PickleReader(source, 0, source.size, {}).read()
+    >>> PickleReader(source, 0, source.size, {}).value()
     {'a': [1, 2.5, 'x', None]}
     """
 
@@ -69,9 +65,9 @@ class PickleReader:
         self.below: list[list[Any]] = []      # the stacks under each MARK
         self.memo: dict[int, Any] = {}
 
-    def read(self) -> Any:
+    def value(self) -> Any:
         """The value that the pickle describes."""
-        instructions = pickletools.genops(_Bytes(self))  # type: ignore[arg-type]    # all that it needs of a file
+        instructions = pickletools.genops(self)  # type: ignore[arg-type]    # `read` and `readline` are all it needs
         while True:
             start = self.position
             try:
@@ -156,9 +152,7 @@ class PickleReader:
 
     def _remember(self, place: int) -> None:
         self.expect(bool(self.stack), "it remembers a value where there is none")
-        self.memo[place] = value = self.stack[-1]
-        if isinstance(value, Unfinished):
-            value.remembered.append(place)
+        self.memo[place] = self.stack[-1]
 
     # -- globals -----------------------------------------------------------------------------------------------------
     def _global(self, module: Any, name: Any) -> None:
@@ -183,14 +177,9 @@ class PickleReader:
         """Attributes set on an object: PyTorch's notes on dicts are not data; what is unfinished learns what it is."""
         state = self._pop()
         if self.stack and isinstance(self.stack[-1], Unfinished):
-            before = self.stack.pop()
-            value = before.finished(self, state)
-            self._push(value)
-            for place in before.remembered:
-                if self.memo.get(place) is before:
-                    self.memo[place] = value
-            return
-        self._top(dict)
+            self.stack[-1].learn(self, state)
+        else:
+            self._top(dict)
 
     def _persistent(self, name: Any) -> None:
         if self.persistent is None:
@@ -206,28 +195,21 @@ class PickleReader:
         if not sound:
             raise _Damaged(why)
 
-
-class _Bytes:
-    """The bytes of a reader's pickle, as `pickletools` asks for them."""
-    __slots__ = ("reader",)
-
-    def __init__(self, reader: PickleReader):
-        self.reader = reader
-
+    # -- bytes, as `pickletools` asks for them -----------------------------------------------------------------------
     def read(self, count: int) -> bytes:
         """So many bytes, or as many as there are."""
-        begin = self.reader.position
-        self.reader.position = min(begin + count, self.reader.end)
-        return bytes(self.reader.source.data[begin:self.reader.position])
+        begin = self.position
+        self.position = min(begin + count, self.end)
+        return bytes(self.source.data[begin:self.position])
 
     def readline(self) -> bytes:
         """The bytes up to the next line feed, looked for in growing pieces: most lines are short. Nothing if it does
         not come soon."""
-        begin, piece = self.reader.position, 128
+        begin, piece = self.position, 128
         while True:
             found = self.read(piece)
             length = found.find(b"\n") + 1
-            self.reader.position = begin + length
+            self.position = begin + length
             if length or len(found) < piece or piece > MOST_LINE:
                 return found[:length]
             piece *= 4

@@ -82,17 +82,11 @@ def reference(find: Callable[[StorageReference], Storage | None]) -> Callable[[P
 
 # -- tensors ---------------------------------------------------------------------------------------------------------
 def _rebuild_tensor(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
-    """(storage, offset, size, stride, requires_grad, hooks, metadata)"""
-    reader.expect(4 <= len(arguments) <= 7 and isinstance(arguments[0], StorageReference),
+    """(storage, offset, size, stride, requires_grad, hooks, [dtype,] metadata)"""
+    reader.expect(4 <= len(arguments) <= 8 and isinstance(arguments[0], StorageReference),
                   "a tensor's description is wrong")
-    return _view(reader, arguments[0], arguments[0].kind.dtype, *arguments[1:4])
-
-
-def _rebuild_tensor_of_type(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
-    """(storage, offset, size, stride, requires_grad, hooks, dtype, metadata)"""
-    reader.expect(7 <= len(arguments) <= 8 and isinstance(arguments[0], StorageReference)
-                  and isinstance(arguments[6], DType), "a tensor's description is wrong")
-    return _view(reader, arguments[0], arguments[6], *arguments[1:4])
+    kinds = [part for part in arguments[6:7] if isinstance(part, DType)]
+    return _view(reader, arguments[0], kinds[0] if kinds else arguments[0].kind.dtype, *arguments[1:4])
 
 
 def _rebuild_parameter(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
@@ -128,9 +122,7 @@ def _view(reader: PickleReader, elements: StorageReference, dtype: DType | None,
         if stride[axis] != length:
             return flat[_places(flat, offset, size, stride)]
         length *= size[axis]
-    dense = flat.shrink(((offset, offset + length),)).reshape([size[axis] for axis in order] or [1])
-    if not order:
-        return dense.reshape([1] * len(size)).expand(size)
+    dense = flat.shrink(((offset, offset + length),)).reshape([size[axis] for axis in order])
     back = dense.permute([order.index(axis) for axis in sorted(order)])
     return back.reshape([n if axis in order else 1 for axis, n in enumerate(size)]).expand(size)
 
@@ -168,23 +160,11 @@ def _complex(reader: PickleReader, arguments: tuple[Any, ...]) -> complex:
     return complex(*arguments)
 
 
-def _no_bytes(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
-    """How protocol 2 writes b"": bytes()"""
-    reader.expect(not arguments, "bytes are described wrongly")
-    return b""
-
-
 def _byte_array(reader: PickleReader, arguments: tuple[Any, ...]) -> bytearray:
     """Of bytes; or, before protocol 5, of a text of as many characters and "latin-1"."""
     data = arguments[0] if arguments else b""
     reader.pay(len(data) if isinstance(data, (str, bytes)) else 0)
     return bytearray(data if isinstance(data, bytes) else _encode(reader, arguments))
-
-
-def _size(reader: PickleReader, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    reader.expect(len(arguments) == 1 and isinstance(arguments[0], tuple), "a torch.Size is described wrongly")
-    size: tuple[Any, ...] = arguments[0]
-    return size
 
 
 def _device(reader: PickleReader, arguments: tuple[Any, ...]) -> str:
@@ -203,12 +183,10 @@ def _encode(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
 
 
 _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
-    "torch._utils._rebuild_tensor": _rebuild_tensor,
-    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
-    "torch._utils._rebuild_tensor_v3": _rebuild_tensor_of_type,
+    **dict.fromkeys((f"torch._utils._rebuild_tensor{version}" for version in ("", "_v2", "_v3")), _rebuild_tensor),
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
-    "torch.Size": _size, "torch.device": _device,
+    "torch.Size": _container("torch.Size", tuple, lambda _, sizes: sizes), "torch.device": _device,
     "collections.OrderedDict": _container("OrderedDict", list, _from_rows),
     "collections.defaultdict": lambda reader, arguments: {},        # what it makes of missing keys is code: left out
     "collections.Counter": _container("Counter", dict, lambda _, counts: dict(counts)),
@@ -218,7 +196,8 @@ _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
 _BUILTINS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "set": _container("set", list, lambda reader, items: set(map(reader.key, items))),
     "frozenset": _container("frozenset", list, lambda reader, items: frozenset(map(reader.key, items))),
-    "complex": _complex, "bytes": _no_bytes, "bytearray": _byte_array,
+    "complex": _complex, "bytearray": _byte_array,
+    "bytes": lambda reader, arguments: _encode(reader, arguments) if arguments else b"",
     # only ever named, as the factory of a defaultdict
     **dict.fromkeys(("list", "dict", "int", "float"), lambda reader, arguments: None)}
 STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
