@@ -88,9 +88,7 @@ FASHION_MNIST = DataSet("Fashion-MNIST", "fashion-mnist", (
 CIFAR_10 = DataSet("CIFAR-10", "cifar-10-batches-bin", (
     DataFile("data_batch_1.bin", 30730000, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
     DataFile("data_batch_2.bin", 30730000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-    DataFile("data_batch_3.bin", 30730000, ""),
-    DataFile("data_batch_4.bin", 30730000, ""),
-    DataFile("data_batch_5.bin", 30730000, ""),
+    *(DataFile(f"data_batch_{number}.bin", 30730000, "") for number in (3, 4, 5)),
     DataFile("test_batch.bin", 30730000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
 ), ("https://www.cs.toronto.edu/~kriz/",),
     archive=DataFile("cifar-10-binary.tar.gz", 170052171,
