@@ -17,8 +17,8 @@ import os
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ class DataMissingError(GlassgradError, FileNotFoundError):
     """A data set that is neither on this machine nor to be had from the network."""
 
 
-@dataclass(frozen=True)
-class DataFile:
+class DataFile(NamedTuple):
     """One file: `sha256` is that of the published file, `content` that of what is inside (the same data, packed by
     another gzip or not at all, are as good). Where `sha256` is empty, none is known: size and format must do."""
     name: str
@@ -43,8 +42,7 @@ class DataFile:
     content: str = ""
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(NamedTuple):
     """Files that belong together, the folder they are kept in, and where the world keeps them."""
     title: str
     folder: str
@@ -132,8 +130,7 @@ def digits_arrays() -> Arrays:
 # ---- where files may be
 
 
-@dataclass(frozen=True)
-class DataFolder:
+class DataFolder(NamedTuple):
     """A folder to look into; `ours` says that we may remove a broken file from it."""
     path: Path
     ours: bool = False
