@@ -44,21 +44,24 @@ def _numbers(what: str, **given: Any) -> list[Any]:
     return [checks.of_kind("float", what, **{name: value}) for name, value in given.items()]
 
 
-def _filled(tensor: Any, value: Any) -> Tensor:
-    """The tensor with values; `value` makes them of a shape."""
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """The shape of what must be a tensor."""
     if not isinstance(tensor, Tensor):
         raise InputError("only a tensor can be given values", given=f"a {type(tensor).__name__}", expected="a tensor",
                          fix="hand in the weight itself: nn.init.zeros_(layer.weight)")
-    return tensor.assign(value(tensor.shape).to(tensor.device).cast(tensor.dtype))
+    return tensor.shape
+
+
+def _filled(tensor: Tensor, values: Tensor) -> Tensor:
+    """The tensor with these values."""
+    return tensor.assign(values.to(tensor.device).cast(tensor.dtype))
 
 
 def _inputs_and_outputs(tensor: Any) -> tuple[int, int]:
-    shape = getattr(tensor, "shape", None)
-    if isinstance(tensor, Tensor) and tensor.ndim < 2:
+    shape = _shape(tensor)
+    if len(shape) < 2:
         raise ShapeError("inputs and outputs are counted by two axes", given=f"a tensor of shape {shape}",
                          expected="(outputs, inputs, ...)", fix="fill a bias with zeros_ or uniform_")
-    if shape is None:
-        return 1, 1              # `_filled` says what is wrong with it
     window = math.prod(shape[2:])
     return shape[1] * window, shape[0] * window
 
@@ -71,22 +74,22 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     [3.0, 3.0]
     """
     val = checks.of_kind("float", "constant_", val=val)
-    return _filled(tensor, lambda shape: Tensor.full(shape, float(val)))
+    return _filled(tensor, Tensor.full(_shape(tensor), float(val)))
 
 
 def ones_(tensor: Tensor) -> Tensor:
     """Ones."""
-    return _filled(tensor, lambda shape: Tensor.ones(*shape))
+    return _filled(tensor, Tensor.ones(*_shape(tensor)))
 
 
 def zeros_(tensor: Tensor) -> Tensor:
     """Zeros."""
-    return _filled(tensor, lambda shape: Tensor.zeros(*shape))
+    return _filled(tensor, Tensor.zeros(*_shape(tensor)))
 
 
 def eye_(tensor: Tensor) -> Tensor:
     """Ones on the diagonal of a matrix."""
-    return _filled(tensor, lambda shape: Tensor.eye(*shape))
+    return _filled(tensor, Tensor.eye(*_shape(tensor)))  # type: ignore[arg-type]
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
@@ -96,13 +99,13 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     [5.0, 5.0]
     """
     a, b = _numbers("uniform_", a=a, b=b)
-    return _filled(tensor, lambda shape: Tensor.uniform(*shape, low=a, high=b))
+    return _filled(tensor, Tensor.uniform(*_shape(tensor), low=a, high=b))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normally distributed numbers."""
     mean, std = _numbers("normal_", mean=mean, std=std)
-    return _filled(tensor, lambda shape: Tensor.normal(*shape, mean=mean, std=std))
+    return _filled(tensor, Tensor.normal(*_shape(tensor), mean=mean, std=std))
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
@@ -115,8 +118,8 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     """
     mean, std, a, b = _numbers("trunc_normal_", mean=mean, std=std, a=a, b=b)
     low, high = (math.erf((end - mean) / (std * math.sqrt(2))) for end in (a, b))
-    return _filled(tensor, lambda shape: (
-        Tensor.uniform(*shape, low=low, high=high).erfinv() * (std * math.sqrt(2)) + mean).clamp(a, b))
+    shares = Tensor.uniform(*_shape(tensor), low=low, high=high)
+    return _filled(tensor, (shares.erfinv() * (std * math.sqrt(2)) + mean).clamp(a, b))
 
 
 # -- by inputs and outputs -------------------------------------------------------------------------------------------
@@ -170,14 +173,11 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """
     gain = checks.of_kind("float", "orthogonal_", gain=gain)
     _inputs_and_outputs(tensor)
-
-    def made(shape: tuple[int, ...]) -> Tensor:
-        rows, columns = shape[0], math.prod(shape[1:])
-        q, r = Tensor.randn(max(rows, columns), min(rows, columns)).qr()
-        size = min(rows, columns)
-        q = q[:, :size] * r[:size, :size].diagonal().sign()      # so that every rotation is as likely
-        return ((q if rows >= columns else q.T) * gain).reshape(shape)
-    return _filled(tensor, made)
+    rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
+    size = min(rows, columns)
+    q, r = Tensor.randn(max(rows, columns), size).qr()
+    q = q[:, :size] * r[:size, :size].diagonal().sign()          # so that every rotation is as likely
+    return _filled(tensor, ((q if rows >= columns else q.T) * gain).reshape(tensor.shape))
 
 
 # -- mostly zeros ----------------------------------------------------------------------------------------------------
@@ -189,17 +189,14 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     [[1.0, 0.0], [0.0, 1.0]]
     """
     groups = checks.of_kind("int", "dirac_", groups=groups)
-    if isinstance(tensor, Tensor) and (tensor.ndim not in (3, 4, 5) or tensor.shape[0] % groups):
-        raise ShapeError("dirac_ fills the weight of a convolution", given=f"shape {tensor.shape}, groups={groups}",
+    shape = _shape(tensor)
+    if len(shape) not in (3, 4, 5) or shape[0] % groups:
+        raise ShapeError("dirac_ fills the weight of a convolution", given=f"shape {shape}, groups={groups}",
                          expected="(out, in, ...window) of 3 to 5 axes, groups that divide out",
                          fix="use eye_ for a matrix")
-
-    def made(shape: tuple[int, ...]) -> Tensor:
-        rows = shape[0] // groups
-        passed = Tensor.eye(rows, shape[1])
-        weight = passed.cat(*[passed] * (groups - 1)).reshape(*shape[:2], *(1,) * (len(shape) - 2))
-        return weight.pad(((0, 0), (0, 0), *((n // 2, n - 1 - n // 2) for n in shape[2:])))
-    return _filled(tensor, made)
+    passed = Tensor.eye(shape[0] // groups, shape[1])
+    weight = passed.cat(*[passed] * (groups - 1)).reshape(*shape[:2], *(1,) * (len(shape) - 2))
+    return _filled(tensor, weight.pad(((0, 0), (0, 0), *((n // 2, n - 1 - n // 2) for n in shape[2:]))))
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
@@ -209,11 +206,9 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     [3, 3, 3, 3]
     """
     sparsity, std = _numbers("sparse_", sparsity=sparsity, std=std)
-    if isinstance(tensor, Tensor) and tensor.ndim != 2:
-        raise ShapeError("sparse_ fills a matrix", given=f"shape {tensor.shape}", expected="2 axes",
+    shape = _shape(tensor)
+    if len(shape) != 2:
+        raise ShapeError("sparse_ fills a matrix", given=f"shape {shape}", expected="2 axes",
                          fix="reshape the weight first")
-
-    def made(shape: tuple[int, ...]) -> Tensor:
-        place = Tensor.rand(*shape).argsort(0).argsort(0)              # an order of each column's rows
-        return (place < math.ceil(sparsity * shape[0])).where(0.0, Tensor.randn(*shape) * std)
-    return _filled(tensor, made)
+    place = Tensor.rand(*shape).argsort(0).argsort(0)                  # an order of each column's rows
+    return _filled(tensor, (place < math.ceil(sparsity * shape[0])).where(0.0, Tensor.randn(*shape) * std))

@@ -133,6 +133,12 @@ torch.distributions.Normal(x, 2.0).entropy()
 torch.distributions.Normal(0.5, 2.0).cdf(x)
 torch.distributions.Normal(0.5, 2.0).icdf(torch.sigmoid(x))
 torch.distributions.LogNormal(0.5, 2.0).log_prob(x.abs())
+torch.distributions.LogNormal(0.5, 0.7).mean
+torch.distributions.LogNormal(0.5, 0.7).variance
+torch.distributions.LogNormal(0.5, 0.7).stddev
+torch.distributions.LogNormal(0.5, 0.7).entropy()
+torch.distributions.LogNormal(0.5, 0.7).cdf(x.abs())
+torch.distributions.LogNormal(0.5, 0.7).icdf(torch.sigmoid(x))
 torch.distributions.Laplace(0.5, 2.0).log_prob(x)
 torch.distributions.Uniform(-8.0, 9.0).log_prob(x)
 torch.distributions.Exponential(2.0).log_prob(x.abs())

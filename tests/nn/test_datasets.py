@@ -397,9 +397,8 @@ def test_an_archive_is_fetched_unpacked_and_removed(small, server, tmp_path):
 
 
 def test_a_part_of_a_data_set_is_enough_in_a_folder_of_the_users(small, server, tmp_path, capsys):
-    from dataclasses import replace
     put(tmp_path / "shared" / "small", {"x.gz": originals(server)["x.gz"]})
-    assert datafiles.load(replace(small, may_lack=("y.gz",))) == {"x.gz": WANTED["x.gz"]}
+    assert datafiles.load(small._replace(may_lack=("y.gz",))) == {"x.gz": WANTED["x.gz"]}
     assert "holds only a part of Small: going on without y.gz" in capsys.readouterr().err
 
 

@@ -22,7 +22,7 @@ from glassgrad.compiler.graph.dtype import dtype_by_name
 from glassgrad.nn.state import load_state_dict, safe_save, torch_load
 from glassgrad.nn.state.formats.byte_source import Source
 from glassgrad.nn.state.formats.pickle_reader import PickleReader
-from glassgrad.nn.state.formats.torch_objects import TABLE, _Elements
+from glassgrad.nn.state.formats.torch_objects import TABLE, StorageKind, StorageReference
 from glassgrad.tensor import realize_and_read as running
 
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -220,11 +220,11 @@ def test_the_reader_agrees_with_python_on_plain_pickles(rng):
                    set(), {1, 2}, frozenset({3})]}
     for protocol in (4, 5):
         data = pickle.dumps(value, protocol)
-        assert PickleReader(Source(data), 0, len(data), {}).read() == value
+        assert PickleReader(Source(data), 0, len(data), {}).value() == value
     for protocol in (0, 1, 2, 3):
         plain = {"a": [x for x in value["a"] if not isinstance(x, (bytes, set, frozenset))]}
         data = pickle.dumps(plain, protocol)
-        assert PickleReader(Source(data), 0, len(data), {}).read() == plain
+        assert PickleReader(Source(data), 0, len(data), {}).value() == plain
 
 
 # ---- nothing is run
@@ -391,8 +391,8 @@ def test_a_small_file_cannot_make_many_tensors():
     call = good[good.index(b"ctorch._utils"):-2]            # ... R
     function, arguments = call[:call.index(b"(") ], call[call.index(b"("):-1]
     many = b"\x80\x02" + function + b"q\x00" + arguments + b"q\x01(" + b"h\x00h\x01R" * 210_000 + b"t."
-    nothing = _Elements(None, dtypes.float32, 0, 16)
+    nothing = StorageReference(StorageKind(dtypes.float32), "0", 4)
     begin = time.process_time()
     with pytest.raises(FormatError, match="too large"):
-        PickleReader(Source(many), 0, len(many), TABLE, lambda reader, name: nothing).read()
+        PickleReader(Source(many), 0, len(many), TABLE, lambda reader, name: nothing).value()
     assert time.process_time() - begin < 10

@@ -51,7 +51,7 @@ def fp8_to_float(x: int, dtype: DType) -> float:
     >>> fp8_to_float(0x7E, dtypes.fp8e4m3), fp8_to_float(0x7C, dtypes.fp8e5m2)
     (448.0, inf)
     """
-    return float(from_storage(bytes([x & 0xFF]), dtype)[0])
+    return float(from_storage((x % (1 << dtype.bits)).to_bytes(dtype.itemsize, "little"), dtype)[0])
 
 
 def float_to_fp8(x: float, dtype: DType) -> int:
@@ -77,9 +77,7 @@ def from_storage_scalar(x: Any, dtype: DType) -> Any:
     >>> from_storage_scalar(0x3F80, dtypes.bfloat16), from_storage_scalar(5, dtypes.int32)
     (1.0, 5)
     """
-    if dtype is dtypes.bfloat16:
-        return struct.unpack("<f", struct.pack("<I", (x & 0xFFFF) << 16))[0]
-    return fp8_to_float(int(x), dtype) if dtype in dtypes.fp8s else x
+    return fp8_to_float(int(x), dtype) if dtype in (dtypes.bfloat16, *dtypes.fp8s) else x
 
 
 def to_storage_scalar(x: Any, dtype: DType) -> Any:

@@ -46,6 +46,7 @@ def getenv(key: str, default: Any = 0) -> Any:
 CI = os.environ.get("CI", "") != ""
 
 
+@functools.total_ordering
 class ContextVar:
     """A setting that compares and counts like its value: DEBUG >= 2."""
 
@@ -68,10 +69,7 @@ class ContextVar:
     def __int__(self) -> int: return int(self.value)
     def __index__(self) -> int: return int(self.value)
     def __eq__(self, other: object) -> bool: return bool(self.value == other)
-    def __ge__(self, other: Any) -> bool: return bool(self.value >= other)
-    def __gt__(self, other: Any) -> bool: return bool(self.value > other)
     def __lt__(self, other: Any) -> bool: return bool(self.value < other)
-    def __le__(self, other: Any) -> bool: return bool(self.value <= other)
     def __hash__(self) -> int: return hash(self.key)
     def __repr__(self) -> str: return f"ContextVar({self.key}={self.value})"
 

@@ -47,10 +47,7 @@ class TinygradUOp(metaclass=NodeClass):
     """
     range = staticmethod(loop)
     placeholder = staticmethod(register)
-
-    @staticmethod
-    def group(*programs: Any) -> Program:
-        return _group(*programs)
+    group = staticmethod(_group)
 
     @staticmethod
     def sink(*programs: Any, arg: Any = None) -> Program:

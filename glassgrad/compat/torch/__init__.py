@@ -22,6 +22,7 @@ from glassgrad.compat.torch.torch_tensor import TorchTensor as Tensor
 from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
 from glassgrad.nn import functional as _functional
 from glassgrad.nn.optim.mixed_precision import autocast  # noqa: F401
+from glassgrad.nn.state.formats.torch_objects import STORAGES as _STORAGES
 from glassgrad.tensor.memory.python_values import TORCH_TYPES as _TORCH_TYPES
 from glassgrad.tensor.tensor import Tensor as _PlainTensor
 
@@ -39,9 +40,7 @@ _MODULES = {"nn": "glassgrad.compat.torch.nn", "optim": "glassgrad.nn.optim",
 # element types, by the names of the module and of the older constructors
 _TYPES = {"float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "long": dtypes.int64,
           "int": dtypes.int32, "short": dtypes.int16, **_TORCH_TYPES}
-_LEGACY = {"FloatTensor": dtypes.float32, "DoubleTensor": dtypes.float64, "HalfTensor": dtypes.float16,
-           "LongTensor": dtypes.int64, "IntTensor": dtypes.int32, "ShortTensor": dtypes.int16,
-           "ByteTensor": dtypes.uint8, "CharTensor": dtypes.int8, "BoolTensor": dtypes.bool}
+_LEGACY = {f"{name}Tensor": kind for name, kind in _STORAGES.items() if kind is not None}
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -79,7 +79,7 @@ class Normal(_LocationAndScale):
         return self.loc + self.scale * TorchTensor.randn(*self._extended(sample_shape), dtype=self.loc.dtype)
 
     def log_prob(self, value: Any) -> Tensor:
-        return -((value - self.loc) ** 2) / (2 * self.variance) - self.scale.log() - math.log(math.sqrt(2 * math.pi))
+        return -((value - self.loc) ** 2) / (2 * self.scale ** 2) - self.scale.log() - math.log(math.sqrt(2 * math.pi))
 
     def entropy(self) -> Tensor: return 0.5 + 0.5 * math.log(2 * math.pi) + self.scale.log()
     def cdf(self, value: Any) -> Tensor: return 0.5 * (1 + ((value - self.loc) / (self.scale * math.sqrt(2))).erf())
@@ -87,8 +87,16 @@ class Normal(_LocationAndScale):
 
 
 class LogNormal(Normal):
-    """exp of a normal."""
+    """exp of a normal; `loc` and `scale` are those of its logarithm."""
 
+    @property
+    def mean(self) -> Tensor: return (self.loc + self.scale ** 2 / 2).exp()  # type: ignore[override]
+    @property
+    def variance(self) -> Tensor: return (self.scale ** 2).expm1() * self.mean ** 2  # type: ignore[override]
+
+    def entropy(self) -> Tensor: return super().entropy() + self.loc
+    def cdf(self, value: Any) -> Tensor: return super().cdf(value.log())
+    def icdf(self, value: Any) -> Tensor: return super().icdf(value).exp()
     def rsample(self, sample_shape: Any = ()) -> Tensor: return super().rsample(sample_shape).exp()
     def log_prob(self, value: Any) -> Tensor: return super().log_prob(value.log()) - value.log()
 
@@ -158,8 +166,7 @@ class Bernoulli(Distribution):
     def log_prob(self, value: Any) -> Tensor:
         return value * self.logits.logsigmoid() + (1 - value) * (-self.logits).logsigmoid()
 
-    def entropy(self) -> Tensor:
-        return -(self.probs * self.logits.logsigmoid() + (1 - self.probs) * (-self.logits).logsigmoid())
+    def entropy(self) -> Tensor: return -self.log_prob(self.probs)
 
     @property
     def mean(self) -> Tensor: return self.probs  # type: ignore[override]

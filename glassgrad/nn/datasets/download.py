@@ -74,10 +74,6 @@ def download(addresses: Sequence[str], target: Path, checksum: str) -> Path:
                         fix="check the network connection, or put the file there yourself: " + str(target))
 
 
-class _CutShort(OSError):
-    """The connection closed before the announced length."""
-
-
 def _in_words(problem: Exception) -> str:
     if isinstance(problem, urllib.error.HTTPError):
         return f"the server answered {problem.code} {problem.reason}"
@@ -113,7 +109,7 @@ def _transfer(address: str, part: Path) -> None:
                 file.write(block)
                 bar.update(len(block))
     if total is not None and part.stat().st_size < total:
-        raise _CutShort(f"the connection closed after {part.stat().st_size:,} of {total:,} bytes")
+        raise ConnectionError(f"the connection closed after {part.stat().st_size:,} of {total:,} bytes")
 
 
 @contextmanager

@@ -17,8 +17,8 @@ import os
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ class DataMissingError(GlassgradError, FileNotFoundError):
     """A data set that is neither on this machine nor to be had from the network."""
 
 
-@dataclass(frozen=True)
-class DataFile:
+class DataFile(NamedTuple):
     """One file: `sha256` is that of the published file, `content` that of what is inside (the same data, packed by
     another gzip or not at all, are as good). Where `sha256` is empty, none is known: size and format must do."""
     name: str
@@ -43,8 +42,7 @@ class DataFile:
     content: str = ""
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(NamedTuple):
     """Files that belong together, the folder they are kept in, and where the world keeps them."""
     title: str
     folder: str
@@ -88,9 +86,7 @@ FASHION_MNIST = DataSet("Fashion-MNIST", "fashion-mnist", (
 CIFAR_10 = DataSet("CIFAR-10", "cifar-10-batches-bin", (
     DataFile("data_batch_1.bin", 30730000, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
     DataFile("data_batch_2.bin", 30730000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-    DataFile("data_batch_3.bin", 30730000, ""),
-    DataFile("data_batch_4.bin", 30730000, ""),
-    DataFile("data_batch_5.bin", 30730000, ""),
+    *(DataFile(f"data_batch_{number}.bin", 30730000, "") for number in (3, 4, 5)),
     DataFile("test_batch.bin", 30730000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
 ), ("https://www.cs.toronto.edu/~kriz/",),
     archive=DataFile("cifar-10-binary.tar.gz", 170052171,
@@ -134,8 +130,7 @@ def digits_arrays() -> Arrays:
 # ---- where files may be
 
 
-@dataclass(frozen=True)
-class DataFolder:
+class DataFolder(NamedTuple):
     """A folder to look into; `ours` says that we may remove a broken file from it."""
     path: Path
     ours: bool = False

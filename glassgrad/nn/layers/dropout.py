@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from glassgrad.base.settings import settings
 from glassgrad.nn.functional import activations as F
@@ -17,7 +17,7 @@ from glassgrad.tensor.tensor import Tensor
 class _Dropout(Layer):
     """A function of `nn.functional` that drops with probability p, in training."""
     shows = ("p",)
-    drop: Any                                       # a static method
+    drop: Callable[..., Tensor]                     # a static method
     least_axes, instead = 0, ""                     # what an input needs, and the layer for inputs with fewer axes
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
@@ -27,8 +27,7 @@ class _Dropout(Layer):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < self.least_axes:
             self._refuse(x, "(batch, channels, ...space)", f"use {self.instead} for single values")
-        out: Tensor = self.drop(x, self.p, bool(settings.TRAINING))
-        return out
+        return self.drop(x, self.p, bool(settings.TRAINING))
 
 
 class Dropout(_Dropout, drop=staticmethod(F.dropout)):

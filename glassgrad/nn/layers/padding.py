@@ -8,6 +8,7 @@ without batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
@@ -15,7 +16,7 @@ from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.tensor import Tensor
 
 
-def _sizes(layer: Layer, padding: int | Sequence[int]) -> tuple[int, ...]:
+def _sizes(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:
     """The padding at both ends of each axis of space."""
     sizes = (padding,) * (2 * layer.rank) if whole(padding) is not None else \
         tuple(padding) if isinstance(padding, (tuple, list)) else ()
@@ -27,9 +28,9 @@ def _sizes(layer: Layer, padding: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class _Pad(Layer):
-    """Padding over the last `rank` axes, of zeros or of values of the input."""
-    shows = ("padding",)
-    mode = "constant"
+    """Padding over the last `rank` axes, with a value or with values of the input."""
+    shows: tuple[str, ...] = ("padding",)
+    mode, value = "constant", 0.0
 
     def __init__(self, padding: int | Sequence[int]):
         self.padding = _sizes(self, padding)
@@ -37,23 +38,18 @@ class _Pad(Layer):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < self.rank or self.mode != "constant":
             self._check_space(x)
-        return x.pad(self.padding, mode=self.mode)
+        return x.pad(self.padding, self.mode, self.value)
 
 
-class _ConstantPad(Layer):
-    """Padding over the last `rank` axes with a value."""
-    shows = ("padding", "value")
+class _GivenValue:
+    """Padding whose value is a setting."""
+    shows: tuple[str, ...] = ("padding", "value")
 
     def __init__(self, padding: int | Sequence[int], value: float):
         self.padding, self.value = _sizes(self, padding), value
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < self.rank:
-            self._check_space(x)
-        return x.pad(self.padding, value=self.value)
 
-
-class ConstantPad1d(_ConstantPad, rank=1):
+class ConstantPad1d(_GivenValue, _Pad, rank=1):
     """A value around one axis.
 
     >>> ConstantPad1d(1, 7.0)(Tensor([[[1.0, 2.0, 3.0]]])).tolist()
@@ -61,7 +57,7 @@ class ConstantPad1d(_ConstantPad, rank=1):
     """
 
 
-class ConstantPad2d(_ConstantPad, rank=2):
+class ConstantPad2d(_GivenValue, _Pad, rank=2):
     """A value around two axes.
 
     >>> ConstantPad2d(1, 7.0)(Tensor.ones(1, 2, 3, 4)).shape
@@ -69,7 +65,7 @@ class ConstantPad2d(_ConstantPad, rank=2):
     """
 
 
-class ConstantPad3d(_ConstantPad, rank=3):
+class ConstantPad3d(_GivenValue, _Pad, rank=3):
     """A value around three axes.
 
     >>> ConstantPad3d(1, 7.0)(Tensor.ones(1, 2, 3, 4, 5)).shape

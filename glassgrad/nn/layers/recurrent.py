@@ -9,6 +9,7 @@ so are the names of the parameters (`weight_ih_l0_reverse`). The batch may be le
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
@@ -21,7 +22,7 @@ MOST_LAYERS = 10_000        # more are a mistake, and would be made for hours
 
 
 # -- the formulas --------------------------------------------------------------------------------------------------
-def nonlinearity_of(name: str) -> Any:
+def nonlinearity_of(name: str) -> Callable[[Tensor], Tensor]:
     """The function that PyTorch calls so.
 
     >>> nonlinearity_of("relu")(Tensor([-1.0])).tolist()
@@ -38,8 +39,7 @@ def rnn_step(seen: Tensor, recalled: Tensor, nonlinearity: str) -> Tensor:
     >>> rnn_step(Tensor([[1.0]]), Tensor([[-3.0]]), "relu").tolist()
     [[0.0]]
     """
-    out: Tensor = nonlinearity_of(nonlinearity)(seen + recalled)
-    return out
+    return nonlinearity_of(nonlinearity)(seen + recalled)
 
 
 def lstm_step(seen: Tensor, recalled: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,14 +24,9 @@ class Sequential(Layer):
     """
 
     def __init__(self, *layers: Any):
-        named: Mapping[str, Any]
-        if len(layers) == 1 and isinstance(layers[0], Mapping):
-            named = layers[0]
-        else:
-            several = layers[0] if len(layers) == 1 and isinstance(layers[0], (list, tuple)) else layers
-            named = {str(i): layer for i, layer in enumerate(several)}
-        for name, layer in named.items():
-            self._put(name, layer)
+        given = layers[0] if len(layers) == 1 and isinstance(layers[0], (list, tuple, Mapping)) else layers
+        for name, layer in given.items() if isinstance(given, Mapping) else enumerate(given):
+            self._put(str(name), layer)
 
     def _put(self, name: str, layer: Callable[..., Any]) -> None:
         if not callable(layer):

@@ -8,6 +8,7 @@ many classes need not repeat what their annotations say. Does not depend on any 
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import numbers
@@ -80,52 +81,28 @@ def wrong_argument(signature: inspect.Signature, name: str, module: str, args: t
         return InputError(f"{name} cannot be called like this", given=str(refusal),
                           expected=f"{name}({', '.join(parameters)})",
                           fix=f"write {' and '.join(others)}" if others else f"see help({module}.{name})")
-    return _mistake(name, module, bound)
-
-
-def _mistake(name: str, module: str, bound: inspect.BoundArguments) -> InputError | None:
-    """The first argument that does not fit its annotation, as an error; None when all fit."""
     for argument, given in bound.arguments.items():
-        parameter = bound.signature.parameters[argument]
+        parameter = signature.parameters[argument]
         values = given if parameter.kind is parameter.VAR_POSITIONAL else \
             given.values() if parameter.kind is parameter.VAR_KEYWORD else (given,)
+        admitted = "Any" if parameter.annotation is parameter.empty else str(parameter.annotation)
         for value in values:
-            if not _fits(value, parameter):
-                return cannot_take(name, argument, value, _words(str(parameter.annotation)),
-                                   f"see help({module}.{name})")
+            if admitted != "Any" and value is not parameter.default and not _matches(value, admitted):
+                return cannot_take(name, argument, value, _words(admitted), f"see help({module}.{name})")
     return None
 
 
 # -- annotations, read as they are written -------------------------------------------------------------------
+@functools.cache
 def _alternatives(annotation: str) -> list[tuple[str, str]]:
-    """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]."""
-    found = []
-    for part in _parts(annotation, "|"):
-        name, _, inside = part.removeprefix("os.").partition("[")
-        if name in _ALIASES:
-            found += _alternatives(_ALIASES[name])
-        else:
-            found.append((name, _parts(inside.removesuffix("]"), ",")[0]))
-    return found
-
-
-def _parts(text: str, mark: str) -> list[str]:
-    """The text cut at a mark, but not inside brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == mark and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
-def _fits(value: Any, parameter: inspect.Parameter) -> bool:
-    annotation = str(parameter.annotation)
-    if parameter.annotation is parameter.empty or value is parameter.default or annotation == "Any":
-        return True
-    return _matches(value, annotation)
+    """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]; of several types in brackets the first."""
+    tree: Any = ast.parse(_ALIASES.get(annotation, annotation), mode="eval").body
+    if isinstance(tree, ast.BinOp):
+        return [*_alternatives(ast.unparse(tree.left)), *_alternatives(ast.unparse(tree.right))]
+    if not isinstance(tree, ast.Subscript):
+        return [(ast.unparse(tree), "")]
+    inside = tree.slice.elts[0] if isinstance(tree.slice, ast.Tuple) else tree.slice
+    return [(ast.unparse(tree.value).removeprefix("os."), ast.unparse(inside))]
 
 
 def _matches(value: Any, annotation: str) -> bool:

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 
 from glassgrad.base.errors import GlassgradError, ShapeError
 from glassgrad.nn.modules.argument_checks import check_call, signature_of, wrong_argument
-from glassgrad.nn.modules.layer_path_in_errors import parameters_of, path_of
+from glassgrad.nn.modules.layer_path_in_errors import path_of
 from glassgrad.nn.modules.module import Module
 from glassgrad.tensor.formulas.neural.convolution import each
+from glassgrad.tensor.tensor import Tensor
 
 _OF_WINDOWS = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0}      # settings, and their least values
 
@@ -25,9 +26,10 @@ class LayerType(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The constructor's parameters, for `help()` and the check."""
-        own: inspect.Signature = cls.constructor_signature()  # type: ignore[attr-defined]
-        return own
+        """The constructor's parameters, for `help()` and the check; those of a FunctionLayer are its settings."""
+        made_by: Any = cls.__init__  # type: ignore[misc]
+        takes_settings = inspect.unwrap(made_by) is FunctionLayer.__init__
+        return cls.settings if takes_settings else signature_of(made_by)  # type: ignore[attr-defined,no-any-return]
 
     def __call__(cls, *args: Any, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
         named = {cls.synonyms.get(name, name): value for name, value in kwargs.items()}  # type: ignore[attr-defined]
@@ -60,11 +62,6 @@ class Layer(Module, metaclass=LayerType):
         for name, value in constants.items():
             setattr(cls, name, value)
 
-    @classmethod
-    def constructor_signature(cls) -> inspect.Signature:
-        """The parameters of the constructor."""
-        return signature_of(cls.__init__)
-
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         try:
             return self._as_told(inputs, options)
@@ -73,18 +70,16 @@ class Layer(Module, metaclass=LayerType):
                 raise
             raise _named(self, problem.what, problem.given, problem.expected, problem.fix, problem.where) from None
         except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as problem:
-            mistake = None if isinstance(problem, GlassgradError) or not _is_ours(self) else \
-                wrong_argument(signature_of(self._called()), type(self).__name__, "nn", inputs, options)
+            if isinstance(problem, GlassgradError) or not type(self).forward.__module__.startswith("glassgrad."):
+                raise                                           # the failures of users' own stay what they are
+            called = signature_of(getattr(self, "function", self.forward))
+            mistake = wrong_argument(called, type(self).__name__, "nn", inputs, options)
             if mistake is None:
                 raise
             raise mistake from problem
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.shows)})"
-
-    def _called(self) -> Callable[..., Any]:
-        """What a call of the layer runs, whose signature says what may be given."""
-        return self.forward  # type: ignore[no-any-return]
 
     def _check_space(self, x: Any) -> None:
         """Refuse an input that is not (batch, channels, ...space), or without the batch, for this layer's rank."""
@@ -97,15 +92,11 @@ class Layer(Module, metaclass=LayerType):
         raise _named(self, "", words, expected, fix, "")
 
 
-def _is_ours(layer: Layer) -> bool:
-    """Whether a layer's `forward` is one of glassgrad's: the failures of users' own stay what they are."""
-    return type(layer).forward.__module__.startswith("glassgrad.")
-
-
 def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: str) -> ShapeError:
     """A complaint with the layer, its settings, the user's name for it and its parameters."""
     path = path_of(layer)
-    held = ", ".join(f"{path + '.' if path else ''}{name} {tensor.shape}" for name, tensor in parameters_of(layer))
+    held = ", ".join(f"{path + '.' if path else ''}{name} {tensor.shape}" for name, tensor in vars(layer).items()
+                     if isinstance(tensor, Tensor))
     if held:
         given += f"\nits parameters: {held}"
     elif path:
@@ -152,18 +143,10 @@ class FunctionLayer(Layer):
                 value = each(value, axes, name, _OF_WINDOWS[name])
             setattr(self, name, self.kernel_size if name == "stride" and value is None else value)
 
-    @classmethod
-    def constructor_signature(cls) -> inspect.Signature:
-        is_own = inspect.unwrap(cls.__init__) is FunctionLayer.__init__
-        return cls.settings if is_own else super().constructor_signature()
-
     def forward(self, *inputs: Any, **named: Any) -> Any:
         if self.rank:
             self._check_space([*inputs, *named.values()][0])
         return self.function(*inputs, **named, **{name: getattr(self, name) for name in self.passed})
-
-    def _called(self) -> Callable[..., Any]:
-        return self.function
 
 
 def _is_setting(p: inspect.Parameter) -> bool:

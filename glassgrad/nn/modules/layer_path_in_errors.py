@@ -14,7 +14,6 @@ from typing import Any
 
 from glassgrad.base.source_lines import PACKAGE, library_folders
 from glassgrad.nn.modules.object_tree import OPAQUE, parts_of
-from glassgrad.tensor.tensor import Tensor
 
 _MOST_OBJECTS = 5000     # looked at per running function
 
@@ -37,19 +36,6 @@ def path_of(layer: object) -> str | None:
             if path is not None and (found is None or path.count(".") >= found.count(".")):
                 found = path
     return found
-
-
-def parameters_of(layer: object) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that a layer holds itself, by name.
-
-    >>> class Scale:
-    ...     def __init__(self): self.weight = Tensor([1.0, 2.0])
-    >>> [(name, t.shape) for name, t in parameters_of(Scale())]
-    [('weight', (2,))]
-    """
-    for name, value in getattr(layer, "__dict__", {}).items():
-        if isinstance(value, Tensor):
-            yield name, value
 
 
 def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:

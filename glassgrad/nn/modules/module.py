@@ -146,7 +146,8 @@ class Module:
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
         """This model, and all models and layers inside, with their names."""
         yield prefix, self
-        yield from _inside(self, prefix)
+        for name, child in self.named_children():
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Any]:
         """The same without names."""
@@ -228,14 +229,6 @@ def _is_parameter(place: ObjectPart) -> bool:
     known = isinstance(place.holder, Module) and \
         (place.holder.all_are_parameters or place.key in place.holder.parameter_names)
     return known or place.value.requires_grad is not False
-
-
-def _inside(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(holder).items():
-        if isinstance(value, Module):
-            path = f"{prefix}.{name}" if prefix else name
-            yield path, value
-            yield from _inside(value, path)
 
 
 # -- several -------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ graphs end.
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.tensor.tensor import Tensor
@@ -16,15 +15,7 @@ from glassgrad.tensor.tensor import Tensor
 _MOST_PASSES = 4
 
 
-class _Pending:
-    """A tensor, without keeping it alive, and how many updates it carries."""
-    __slots__ = ("tensor", "passes")
-
-    def __init__(self, tensor: Tensor):
-        self.tensor, self.passes = weakref.ref(tensor), 0
-
-
-_pending: dict[int, _Pending] = {}
+_pending: dict[int, tuple[weakref.ref[Tensor], int]] = {}        # by id: a tensor, and how many updates it carries
 
 
 def is_computed(tensor: Tensor) -> bool:
@@ -43,17 +34,14 @@ def remember(*tensors: Tensor) -> None:
     >>> remember(mean); [tensor.tolist() for tensor in take()]
     [[2.0]]
     """
-    long = False
+    longest = 0
     for tensor in tensors:
-        entry: Any = _pending.get(id(tensor))
-        if entry is None or entry.tensor() is not tensor:
-            entry = _pending[id(tensor)] = _Pending(tensor)
-        entry.passes += 1
-        long = long or entry.passes > _MOST_PASSES
-    if long:
-        waiting = take()
-        if waiting:
-            waiting[0].realize(*waiting[1:])
+        known, passes = _pending.get(id(tensor), (weakref.ref(tensor), 0))
+        passes = passes + 1 if known() is tensor else 1          # else it has the id of one that is gone
+        _pending[id(tensor)] = weakref.ref(tensor), passes
+        longest = max(longest, passes)
+    if longest > _MOST_PASSES and (waiting := take()):
+        waiting[0].realize(*waiting[1:])
 
 
 def take() -> list[Tensor]:
@@ -62,6 +50,6 @@ def take() -> list[Tensor]:
     >>> take()
     []
     """
-    found = [t for t in (entry.tensor() for entry in _pending.values()) if t is not None and not is_computed(t)]
+    found = [t for t in (held() for held, _ in _pending.values()) if t is not None and not is_computed(t)]
     _pending.clear()
     return found

@@ -35,8 +35,6 @@ def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) ->
     device = sizes[0].device
     if norm_type == math.inf:
         return Tensor.stack(*[g.max().to(device) for g in sizes]).max()
-    if norm_type == 2:
-        return sum((g.square().sum().to(device) for g in sizes[1:]), sizes[0].square().sum()).sqrt()
     total = sum(((g ** norm_type).sum().to(device) for g in sizes[1:]), (sizes[0] ** norm_type).sum())
     return total ** (1.0 / norm_type)
 

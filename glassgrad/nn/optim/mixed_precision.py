@@ -160,10 +160,10 @@ class GradScaler:
             finite = self._stepped[0]
             for other in self._stepped[1:]:
                 finite = finite & other.to(finite.device)
-            good = finite.reshape(1).to(self._scale.device).where(self._good_steps + 1, 0)
+            finite = finite.reshape(1).to(self._scale.device)
+            good = finite.where(self._good_steps + 1, 0)
             grown = good == self.growth_interval
-            factor = grown.where(self.growth_factor,
-                                 finite.reshape(1).to(self._scale.device).where(1.0, self.backoff_factor))
+            factor = grown.where(self.growth_factor, finite.where(1.0, self.backoff_factor))
             self._scale.assign((self._scale * factor).cast(self._scale.dtype))
             self._good_steps.assign(grown.where(0, good).cast(dtypes.int32))
             self._scale.realize(self._good_steps)

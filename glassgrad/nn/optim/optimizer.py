@@ -86,8 +86,7 @@ class Optimizer:
         if unknown:
             raise InputError(f"{type(self).__name__} has no such setting", given=", ".join(sorted(unknown)),
                              expected=f"one of {', '.join(self.defaults)}", fix="check the spelling")
-        known = {id(t) for t in (*self.params, *self.buffers)}
-        indices: list[int] = []
+        known, first = {id(t) for t in (*self.params, *self.buffers)}, len(self.params)
         for position, tensor in enumerate(given):
             if not isinstance(tensor, Tensor):
                 raise InputError("an optimizer takes tensors",
@@ -104,18 +103,17 @@ class Optimizer:
             if tensor.requires_grad is False or tensor.dtype.kind != "f":
                 self.buffers.append(tensor if pending.is_computed(tensor) else _kept(tensor))
             else:
-                indices.append(len(self.params))
                 self.params.append(tensor)
-        members = [self.params[i] for i in indices]
+        members = self.params[first:]
         devices = sorted({p.device for p in members})
         if len(devices) > 1:
             raise DeviceError("the parameters of a group live on different devices", given=" and ".join(devices),
                               expected="one device per group",
                               fix='make one group per device: [{"params": ...}, ...]')
-        _own_memory(members, [t for t in self.params if not any(t is m for m in members)])
+        _own_memory(members, self.params[:first])
         values = {**self.defaults, **settings, "params": members}
         wide = [p.dtype.accumulator for p in members]
-        group = Group(values, indices, devices[0] if devices else None,
+        group = Group(values, list(range(first, len(self.params))), devices[0] if devices else None,
                       dtypes.float64 if dtypes.float64 in wide else dtypes.float32)
         self.check(group)
         self.param_groups.append(group)
@@ -291,15 +289,18 @@ class Optimizer:
                              fix="make the optimizer with the same groups, in the same order")
         attributes = {name: attribute for attribute, name in {**self.keeps, "master": "master"}.items()}
         for own, other in zip(self.param_groups, groups):
-            for key, value in other.items():
-                if key != "params" and key in own and own[key] != value:
-                    own[key] = value
+            own.take(other)
             for i, j in zip(own.indices, other["params"]):
                 for name, value in saved["state"].get(j, {}).items():
                     if name in attributes and value is not None:
                         kept = self.kept(attributes[name], i, own)
                         new = value if isinstance(value, Tensor) else Tensor(value, device=kept.device)
                         kept.assign(new.detach().cast(kept.dtype).reshape(kept.shape).contiguous())
+
+
+def _of_all(attribute: str) -> Any:
+    """A property of several optimizers: their lists of this name as one."""
+    return property(lambda self: [item for each in self.optimizers for item in getattr(each, attribute)])
 
 
 class OptimizerGroup(Optimizer):
@@ -322,17 +323,7 @@ class OptimizerGroup(Optimizer):
     def __getitem__(self, at: int) -> Optimizer:
         return self.optimizers[at]
 
-    @property
-    def params(self) -> list[Tensor]:  # type: ignore[override]
-        return [p for each in self.optimizers for p in each.params]
-
-    @property
-    def param_groups(self) -> list[Group]:  # type: ignore[override]
-        return [g for each in self.optimizers for g in each.param_groups]
-
-    @property
-    def rates(self) -> list[Tensor]:  # type: ignore[override]
-        return [r for each in self.optimizers for r in each.rates]
+    params, param_groups, rates = (_of_all(name) for name in ("params", "param_groups", "rates"))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for each in self.optimizers:

@@ -7,7 +7,7 @@ was set after the optimizer was made; the other settings are constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from glassgrad.base.errors import InputError
@@ -88,6 +88,12 @@ class Group(MutableMapping[str, Any]):
                 held.value = of(self._values[key])
                 held.tensor.replace(self._stored(held.value).reshape(held.tensor.shape).cast(held.tensor.dtype))
                 held.node = held.tensor.uop
+
+    def take(self, settings: Mapping[str, Any]) -> None:
+        """Take settings over that this group has too; what is the same stays a constant."""
+        for key, value in settings.items():
+            if key != "params" and key in self and self[key] != value:
+                self[key] = value
 
     def __delitem__(self, key: str) -> None:
         del self._values[key]

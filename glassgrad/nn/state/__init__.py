@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph.dtype import dtypes

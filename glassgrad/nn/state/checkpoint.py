@@ -91,12 +91,11 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
     found = compare(_tensors(model, optimizer), saved, strict=True)
     if not found.perfect:
         raise found.error()
-    numbers: Mapping[str, Any] = training["numbers"]
     put(found)
     for name, tensor in created.items():
         _set(places[name], tensor)
     for place in list(_numbers(optimizer)):
-        value = numbers.get(place.name)
+        value = training["numbers"].get(place.name)
         value = tuple(value) if isinstance(value, list) else value
         if _is_number(value) and value != place.value:
             _set(place, value)

@@ -74,9 +74,6 @@ class Comparison(NamedTuple):
     def perfect(self) -> bool:
         return not (self.missing or self.unexpected or self.shapes or self.types)
 
-    def report(self) -> Loaded:
-        return Loaded(list(self.fitting), list(self.missing), self.unexpected, {**self.shapes, **self.types})
-
     def error(self) -> GlassgradError:
         """Everything that is wrong, in one message."""
         groups = {"missing from the state": [f"{name} {_kind(t)}" for name, t in self.missing.items()],
@@ -180,7 +177,7 @@ def load_into(model: Any, state_dict: MutableMapping[str, Any], strict: bool, ve
     if strict and not needed.perfect:
         raise needed.error()
     put(found, realize, any_type)
-    report = found.report()
+    report = Loaded(list(found.fitting), list(found.missing), found.unexpected, {**found.shapes, **found.types})
     if consume:
         for name in found.fitting:
             del state_dict[name]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -193,14 +194,10 @@ class BatchSampler(Sampler):
 # -- batches -----------------------------------------------------------------------------------------------------------
 def _in_batches(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
     """Lists of so many items; the last one may be shorter, or is left out."""
-    batch: list[Any] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
+    left = iter(items)
+    while batch := list(islice(left, size)):
+        if len(batch) == size or not drop_last:
             yield batch
-            batch = []
-    if batch and not drop_last:
-        yield batch
 
 
 class HostValues(NamedTuple):

@@ -6,7 +6,7 @@ comes next are read, so a step runs many graphs and cannot be captured by a jit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -168,9 +168,6 @@ class LBFGS(Optimizer):
         self.params[0].realize(*self.params[1:])
 
     # -- saving ----------------------------------------------------------------------------------------------------
-    def _state(self) -> Iterator[Tensor]:
-        yield from self.params
-
     def state_dict(self) -> dict[str, Any]:
         """History and settings, laid out as PyTorch does: all under the first parameter."""
         held: dict[str, Any] = {name: getattr(self, name) for name in self.numbers}

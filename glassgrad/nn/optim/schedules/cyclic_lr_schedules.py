@@ -91,12 +91,10 @@ class OneCycleLR(LRScheduler):
         start, low = [m / div_factor for m in self.max_lrs], [m / div_factor / final_div_factor for m in self.max_lrs]
         # (last step, rates at its start and end, momentum at its start and end)
         rise = (pct_start * total_steps - 1, start, self.max_lrs, max_momentum, base_momentum)
-        self.phases: list[tuple[float, list[float], list[float], float, float]]
+        self.phases = [rise, (total_steps - 1, self.max_lrs, low, base_momentum, max_momentum)]
         if three_phase:
             self.phases = [rise, (2 * pct_start * total_steps - 2, self.max_lrs, start, base_momentum, max_momentum),
                            (total_steps - 1, start, low, max_momentum, max_momentum)]
-        else:
-            self.phases = [rise, (total_steps - 1, self.max_lrs, low, base_momentum, max_momentum)]
         if cycle_momentum:
             _need_momentum(optimizer)
         super().__init__(optimizer, last_epoch, start)

@@ -88,9 +88,7 @@ class LRScheduler:
             rates.append(self.get_last_lr()[0])
         self.load_state_dict(saved)
         for group, values in zip(groups, settings):
-            for key, value in values.items():
-                if key != "params" and group[key] != value:
-                    group[key] = value
+            group.take(values)
         return rates
 
     def _begin(self, now: Sequence[float], epoch: float) -> None:

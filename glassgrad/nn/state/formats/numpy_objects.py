@@ -29,22 +29,22 @@ class _Type(Unfinished):
     __slots__ = ("dtype",)
 
     def __init__(self, dtype: DType):
-        super().__init__()
         self.dtype = dtype
 
-    def finished(self, reader: PickleReader, state: Any) -> _Type:
+    def learn(self, reader: PickleReader, state: Any) -> None:
         reader.expect(isinstance(state, tuple) and len(state) >= 2 and state[1] in ("<", "|", "="),
                       "a NumPy type has another byte order, or is described wrongly")
-        return self
 
 
-class _Array(Unfinished):
+class _Array(Unfinished, Tensor):
     """An array before it is told what it holds: (version, shape, type, whether columns come first, bytes)."""
     __slots__ = ()
 
-    def finished(self, reader: PickleReader, state: Any) -> Tensor:
+    def learn(self, reader: PickleReader, state: Any) -> None:
         reader.expect(isinstance(state, tuple) and len(state) == 5, "a NumPy array is described wrongly")
-        return _array(reader, state[4], state[2], state[1], bool(state[3]))
+        made = _array(reader, state[4], state[2], state[1], bool(state[3]))
+        self.replace(made)  # type: ignore[arg-type]
+        self.__class__ = Tensor  # type: ignore[assignment]
 
 
 def _array(reader: PickleReader, data: Any, kind: Any, shape: Any, columns_first: bool) -> Tensor:
@@ -80,7 +80,8 @@ def _scalar(reader: PickleReader, arguments: tuple[Any, ...]) -> bool | int | fl
 
 
 def _empty(reader: PickleReader, arguments: tuple[Any, ...]) -> _Array:
-    return _Array()         # (numpy.ndarray, (0,), b"b"): what it is comes later
+    reader.pay(PRICE_OF_AN_ARRAY)
+    return _Array([])       # (numpy.ndarray, (0,), b"b"): what it is comes later
 
 
 def _whole(reader: PickleReader, arguments: tuple[Any, ...]) -> Tensor:

@@ -32,15 +32,11 @@ class Maker:
 
 
 class Unfinished:
-    """What a Maker made, to be told later what it is; then something else may take its place, also where the pickle
-    remembered it."""
-    __slots__ = ("remembered",)
+    """What a Maker made, to be told later what it is."""
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self.remembered: list[int] = []
-
-    def finished(self, reader: PickleReader, state: Any) -> Any:
-        """What it is, with its state."""
+    def learn(self, reader: PickleReader, state: Any) -> None:
+        """Become what the state says."""
         raise NotImplementedError
 
 
@@ -52,11 +48,11 @@ class _Damaged(Exception):
 
 
 class PickleReader:
-    """One pickle in a file, from `position` on; after `read`, `position` is where it ended.
+    """One pickle in a file, from `position` on; after `value`, `position` is where it ended.
 
     >>> import pickle
     >>> source = Source(pickle.dumps({"a": [1, 2.5, "x", None]}))
-    >>> PickleReader(source, 0, source.size, {}).read()
+    >>> PickleReader(source, 0, source.size, {}).value()
     {'a': [1, 2.5, 'x', None]}
     """
 
@@ -69,9 +65,9 @@ class PickleReader:
         self.below: list[list[Any]] = []      # the stacks under each MARK
         self.memo: dict[int, Any] = {}
 
-    def read(self) -> Any:
+    def value(self) -> Any:
         """The value that the pickle describes."""
-        instructions = pickletools.genops(_Bytes(self))  # type: ignore[arg-type]    # all that it needs of a file
+        instructions = pickletools.genops(self)  # type: ignore[arg-type]    # `read` and `readline` are all it needs
         while True:
             start = self.position
             try:
@@ -79,23 +75,15 @@ class PickleReader:
                 if instruction.name == "STOP":
                     return self._pop()
                 self.pay(1)
-                self._run(instruction.name, argument)
+                self.expect(instruction.name in _INSTRUCTIONS,
+                            f"{instruction.name} is no instruction that describes data")
+                _INSTRUCTIONS[instruction.name](self, argument)
             except (_Damaged, KeyError, IndexError, TypeError, ValueError) as problem:
                 if isinstance(problem, FormatError):
                     raise
                 why = "it asks for a value that was never remembered" if isinstance(problem, KeyError) else str(problem)
                 raise self.source.wrong("the pickle in it is damaged", given=f"at byte {start:,}: {why[:200]}",
                                         expected="instructions that describe data") from None
-
-    def _run(self, name: str, argument: Any) -> None:
-        if name in _PUSHED:
-            self._push(argument)
-        elif name in _PLAIN:
-            self._push(_PLAIN[name])
-        elif name in _INSTRUCTIONS:
-            _INSTRUCTIONS[name](self, argument)
-        else:
-            raise _Damaged(f"{name} is no instruction that describes data")
 
     def pay(self, amount: int) -> None:
         """Count work that the file makes us do; too much of it is an attack."""
@@ -109,8 +97,7 @@ class PickleReader:
         self.stack.append(value)
 
     def _pop(self) -> Any:
-        if not self.stack:
-            raise _Damaged("it takes more values than there are")
+        self.expect(bool(self.stack), "it takes more values than there are")
         return self.stack.pop()
 
     def _taken(self, count: int) -> tuple[Any, ...]:
@@ -122,14 +109,13 @@ class PickleReader:
         self.stack = []
 
     def _since_mark(self) -> list[Any]:
-        if not self.below:
-            raise _Damaged("it closes what it did not open")
+        self.expect(bool(self.below), "it closes what it did not open")
         items, self.stack = self.stack, self.below.pop()
         return items
 
     def _top(self, kind: type) -> Any:
-        if not self.stack or not isinstance(self.stack[-1], kind):
-            raise _Damaged(f"it fills a {kind.__name__} where there is none")
+        self.expect(bool(self.stack) and isinstance(self.stack[-1], kind),
+                    f"it fills a {kind.__name__} where there is none")
         return self.stack[-1]
 
     def _pop_or_unmark(self) -> None:
@@ -144,8 +130,7 @@ class PickleReader:
 
     def _set_items(self, items: Sequence[Any]) -> None:
         target = self._top(dict)
-        if len(items) % 2:
-            raise _Damaged("a key has no value")
+        self.expect(len(items) % 2 == 0, "a key has no value")
         for key, value in zip(items[::2], items[1::2]):
             target[self.key(key)] = value
 
@@ -153,8 +138,7 @@ class PickleReader:
         """A value that may be a key: small and plain, because hashing what is nested deeply overflows the stack."""
         if isinstance(value, tuple) and len(value) <= 16:
             for item in value:
-                if isinstance(item, tuple):
-                    raise _Damaged("a key is a tuple of tuples")
+                self.expect(not isinstance(item, tuple), "a key is a tuple of tuples")
                 self.key(item)
             return value
         if value is None or isinstance(value, (str, bytes, float)) \
@@ -167,16 +151,12 @@ class PickleReader:
         self._top(set).update([self.key(item) for item in items])
 
     def _remember(self, place: int) -> None:
-        if not self.stack:
-            raise _Damaged("it remembers a value where there is none")
-        self.memo[place] = value = self.stack[-1]
-        if isinstance(value, Unfinished):
-            value.remembered.append(place)
+        self.expect(bool(self.stack), "it remembers a value where there is none")
+        self.memo[place] = self.stack[-1]
 
     # -- globals -----------------------------------------------------------------------------------------------------
     def _global(self, module: Any, name: Any) -> None:
-        if not (isinstance(module, str) and isinstance(name, str)):
-            raise _Damaged("a global has no name")
+        self.expect(isinstance(module, str) and isinstance(name, str), "a global has no name")
         found = self.table.get((module, name))
         if found is None:
             full = f"{module}.{name}"
@@ -189,22 +169,17 @@ class PickleReader:
 
     def _reduce(self) -> None:
         arguments, function = self._pop(), self._pop()
-        if not isinstance(function, Maker) or not isinstance(arguments, tuple):
-            raise _Damaged("it calls something that is not a function")
+        self.expect(isinstance(function, Maker) and isinstance(arguments, tuple),
+                    "it calls something that is not a function")
         self._push(function.make(self, arguments))
 
     def _build(self) -> None:
         """Attributes set on an object: PyTorch's notes on dicts are not data; what is unfinished learns what it is."""
         state = self._pop()
         if self.stack and isinstance(self.stack[-1], Unfinished):
-            before = self.stack.pop()
-            value = before.finished(self, state)
-            self._push(value)
-            for place in before.remembered:
-                if self.memo.get(place) is before:
-                    self.memo[place] = value
-            return
-        self._top(dict)
+            self.stack[-1].learn(self, state)
+        else:
+            self._top(dict)
 
     def _persistent(self, name: Any) -> None:
         if self.persistent is None:
@@ -220,39 +195,27 @@ class PickleReader:
         if not sound:
             raise _Damaged(why)
 
-
-class _Bytes:
-    """The bytes of a reader's pickle, as `pickletools` asks for them."""
-    __slots__ = ("reader",)
-
-    def __init__(self, reader: PickleReader):
-        self.reader = reader
-
+    # -- bytes, as `pickletools` asks for them -----------------------------------------------------------------------
     def read(self, count: int) -> bytes:
         """So many bytes, or as many as there are."""
-        begin = self.reader.position
-        self.reader.position = min(begin + count, self.reader.end)
-        return bytes(self.reader.source.data[begin:self.reader.position])
+        begin = self.position
+        self.position = min(begin + count, self.end)
+        return bytes(self.source.data[begin:self.position])
 
     def readline(self) -> bytes:
         """The bytes up to the next line feed, looked for in growing pieces: most lines are short. Nothing if it does
         not come soon."""
-        begin, piece = self.reader.position, 128
+        begin, piece = self.position, 128
         while True:
             found = self.read(piece)
             length = found.find(b"\n") + 1
-            self.reader.position = begin + length
+            self.position = begin + length
             if length or len(found) < piece or piece > MOST_LINE:
                 return found[:length]
             piece *= 4
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
-def _check_protocol(reader: PickleReader, protocol: int) -> None:
-    if protocol > 5:
-        raise _Damaged("it is of a later protocol than 5")
-
-
 def _old_text(reader: PickleReader, text: str) -> None:
     """A Python 2 string, which `pickletools` reads as latin-1: text if it can be, else bytes."""
     data = text.encode("latin-1")
@@ -268,12 +231,15 @@ def _dict(reader: PickleReader, _: Any) -> None:
     reader._set_items(items)
 
 
-# those whose argument is the value, and those that are one
-_PUSHED = frozenset("""INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE
-    BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8""".split())
-_PLAIN = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+# those whose argument is the value
+_PUSHED = """INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE
+    BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8""".split()
 _INSTRUCTIONS: dict[str, Callable[[PickleReader, Any], Any]] = {
-    "PROTO": _check_protocol, "FRAME": lambda r, _: None, "BINSTRING": _old_text, "SHORT_BINSTRING": _old_text,
+    **dict.fromkeys(_PUSHED, lambda r, value: r._push(value)), "NONE": lambda r, _: r._push(None),
+    "NEWTRUE": lambda r, _: r._push(True), "NEWFALSE": lambda r, _: r._push(False),
+    "EMPTY_TUPLE": lambda r, _: r._push(()),
+    "PROTO": lambda r, protocol: r.expect(protocol <= 5, "it is of a later protocol than 5"),
+    "FRAME": lambda r, _: None, "BINSTRING": _old_text, "SHORT_BINSTRING": _old_text,
     "MARK": lambda r, _: r._mark(), "POP": lambda r, _: r._pop_or_unmark(), "POP_MARK": lambda r, _: r._since_mark(),
     "DUP": lambda r, _: r._push(r._top(object)),
     "TUPLE1": lambda r, _: r._push(r._taken(1)), "TUPLE2": lambda r, _: r._push(r._taken(2)),

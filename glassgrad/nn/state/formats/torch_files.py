@@ -69,7 +69,7 @@ def read_torch_zip(source: Source, device: str | None) -> Any:
         return storages[wanted.key]
 
     pickled = records[root + "data.pkl"]
-    return PickleReader(source, pickled.offset, pickled.offset + pickled.size, TABLE, reference(find), device).read()
+    return PickleReader(source, pickled.offset, pickled.offset + pickled.size, TABLE, reference(find), device).value()
 
 
 def _records(source: Source) -> dict[str, _Record]:
@@ -114,7 +114,7 @@ MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 def is_torch_legacy(source: Source) -> bool:
     """Whether the file begins with the magic number, pickled."""
     try:
-        return bool(PickleReader(source, 0, min(source.size, 64), {}).read() == MAGIC)
+        return bool(PickleReader(source, 0, min(source.size, 64), {}).value() == MAGIC)
     except FormatError:
         return False
 
@@ -125,7 +125,7 @@ def read_torch_legacy(source: Source, device: str | None) -> Any:
     facts = []
     for _ in range(3):
         reader = PickleReader(source, position, source.size, {})
-        facts.append(reader.read())
+        facts.append(reader.value())
         position = reader.position
     if facts[:2] != [MAGIC, PROTOCOL]:
         raise source.wrong("an unknown version of PyTorch's old format", given="another magic number or protocol",
@@ -136,10 +136,10 @@ def read_torch_legacy(source: Source, device: str | None) -> Any:
     # the storages come after the pickle that refers to them: read it once for the references and its end, then again
     wanted: dict[str, StorageReference] = {}
     first = PickleReader(source, position, source.size, TABLE, reference(lambda r: _note(source, wanted, r)))
-    first.read()
+    first.value()
     storages = _storages(source, first.position, wanted, device)
     second = PickleReader(source, position, source.size, TABLE, reference(lambda r: storages[r.key]), device)
-    return second.read()
+    return second.value()
 
 
 def _note(source: Source, wanted: dict[str, StorageReference], found: StorageReference) -> None:
@@ -153,7 +153,7 @@ def _storages(source: Source, position: int, wanted: dict[str, StorageReference]
               device: str | None) -> dict[str, Storage]:
     """Where each storage's elements lie."""
     reader = PickleReader(source, position, source.size, {})
-    keys = reader.read()
+    keys = reader.value()
     position = reader.position
     plain = isinstance(keys, list) and all(isinstance(key, str) or type(key) is int and abs(key) < 1 << 64
                                            for key in keys)

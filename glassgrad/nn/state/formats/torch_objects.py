@@ -47,23 +47,17 @@ class Storage:
 
 
 class StorageReference:
-    """What a persistent id names: so many elements of a kind under a key."""
-    __slots__ = ("kind", "key", "count")
+    """What a persistent id names: so many elements of a kind under a key, all of them or some (`used`) from `start`
+    on. `storage` has them, once it is found."""
+    __slots__ = ("kind", "key", "count", "storage", "start", "used")
 
     def __init__(self, kind: StorageKind, key: str, count: int):
-        self.kind, self.key, self.count = kind, key, count
+        self.kind, self.key, self.count, self.start, self.used = kind, key, count, 0, count
+        self.storage: Storage | None = None
 
     @property
     def nbytes(self) -> int:
         return self.count * self.kind.itemsize
-
-
-class _Elements:
-    """A storage, or a part of it, as its reference describes it."""
-    __slots__ = ("storage", "dtype", "start", "nbytes")
-
-    def __init__(self, storage: Storage | None, dtype: DType | None, start: int, nbytes: int):
-        self.storage, self.dtype, self.start, self.nbytes = storage, dtype, start, nbytes
 
 
 def reference(find: Callable[[StorageReference], Storage | None]) -> Callable[[PickleReader, Any], Any]:
@@ -72,34 +66,27 @@ def reference(find: Callable[[StorageReference], Storage | None]) -> Callable[[P
     `find` finds a storage; or answers None, while only the references and the pickle's end are sought. Files of PyTorch
     0.3 name parts of storages by a view: (key, offset, count).
     """
-    def answer(reader: PickleReader, name: Any) -> _Elements:
+    def answer(reader: PickleReader, name: Any) -> StorageReference:
         if not (isinstance(name, tuple) and len(name) in (5, 6) and isinstance(name[0], str) and name[0] == "storage"
                 and isinstance(name[1], StorageKind) and isinstance(name[2], (str, int)) and is_size(name[4])):
             raise reader.damaged("it refers to something that is not a storage")
-        kind, count, view = name[1], name[4], name[5] if len(name) == 6 else None
-        found = find(StorageReference(kind, str(reader.key(name[2])), count))
-        if view is None:
-            return _Elements(found, kind.dtype, 0, count * kind.itemsize)
-        if not (isinstance(view, tuple) and len(view) == 3 and is_size(view[1]) and is_size(view[2])
-                and view[1] + view[2] <= count):
-            raise reader.damaged("it refers to a part that the storage does not have")
-        return _Elements(found, kind.dtype, view[1], view[2] * kind.itemsize)
+        found = StorageReference(name[1], str(reader.key(name[2])), name[4])
+        found.storage = find(found)
+        if len(name) == 6 and (view := name[5]) is not None:
+            reader.expect(isinstance(view, tuple) and len(view) == 3 and is_size(view[1]) and is_size(view[2])
+                          and view[1] + view[2] <= found.count, "it refers to a part that the storage does not have")
+            _, found.start, found.used = view
+        return found
     return answer
 
 
 # -- tensors ---------------------------------------------------------------------------------------------------------
 def _rebuild_tensor(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
-    """(storage, offset, size, stride, requires_grad, hooks, metadata)"""
-    if not 4 <= len(arguments) <= 7 or not isinstance(arguments[0], _Elements):
-        raise reader.damaged("a tensor's description is wrong")
-    return _view(reader, arguments[0], arguments[0].dtype, *arguments[1:4])
-
-
-def _rebuild_tensor_of_type(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
-    """(storage, offset, size, stride, requires_grad, hooks, dtype, metadata)"""
-    if not 7 <= len(arguments) <= 8 or not isinstance(arguments[0], _Elements) or not isinstance(arguments[6], DType):
-        raise reader.damaged("a tensor's description is wrong")
-    return _view(reader, arguments[0], arguments[6], *arguments[1:4])
+    """(storage, offset, size, stride, requires_grad, hooks, [dtype,] metadata)"""
+    reader.expect(4 <= len(arguments) <= 8 and isinstance(arguments[0], StorageReference),
+                  "a tensor's description is wrong")
+    kinds = [part for part in arguments[6:7] if isinstance(part, DType)]
+    return _view(reader, arguments[0], kinds[0] if kinds else arguments[0].kind.dtype, *arguments[1:4])
 
 
 def _rebuild_parameter(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
@@ -108,7 +95,8 @@ def _rebuild_parameter(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
     return arguments[0]
 
 
-def _view(reader: PickleReader, elements: _Elements, dtype: DType | None, offset: Any, size: Any, stride: Any) -> Any:
+def _view(reader: PickleReader, elements: StorageReference, dtype: DType | None, offset: Any, size: Any,
+          stride: Any) -> Any:
     """A strided view of a storage."""
     if not (isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride) <= MOST_AXES
             and all(is_size(n) for n in (offset, *size, *stride))):
@@ -118,7 +106,7 @@ def _view(reader: PickleReader, elements: _Elements, dtype: DType | None, offset
         return None
     if dtype is None:
         raise reader.damaged("a tensor has no type")
-    count = elements.nbytes // dtype.itemsize
+    count = elements.used * elements.kind.itemsize // dtype.itemsize
     last = offset + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else offset - 1
     if last >= count:
         raise reader.damaged(f"a tensor of shape {size} and strides {stride} from element {offset} on does not fit "
@@ -134,9 +122,7 @@ def _view(reader: PickleReader, elements: _Elements, dtype: DType | None, offset
         if stride[axis] != length:
             return flat[_places(flat, offset, size, stride)]
         length *= size[axis]
-    dense = flat.shrink(((offset, offset + length),)).reshape([size[axis] for axis in order] or [1])
-    if not order:
-        return dense.reshape([1] * len(size)).expand(size)
+    dense = flat.shrink(((offset, offset + length),)).reshape([size[axis] for axis in order])
     back = dense.permute([order.index(axis) for axis in sorted(order)])
     return back.reshape([n if axis in order else 1 for axis, n in enumerate(size)]).expand(size)
 
@@ -168,24 +154,10 @@ def _from_rows(reader: PickleReader, rows: Any) -> dict[Any, Any]:
     return {reader.key(key): value for key, value in rows}
 
 
-def _default_dict(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
-    return {}               # what it would make of missing keys is code, and is left out
-
-
-def _builtin(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
-    return None             # `list`, `dict`: only ever named, as the factory of a defaultdict
-
-
 def _complex(reader: PickleReader, arguments: tuple[Any, ...]) -> complex:
     sound = len(arguments) == 2 and all(isinstance(part, float) for part in arguments)
     reader.expect(sound, "a complex number is described wrongly")
     return complex(*arguments)
-
-
-def _no_bytes(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
-    """How protocol 2 writes b"": bytes()"""
-    reader.expect(not arguments, "bytes are described wrongly")
-    return b""
 
 
 def _byte_array(reader: PickleReader, arguments: tuple[Any, ...]) -> bytearray:
@@ -193,12 +165,6 @@ def _byte_array(reader: PickleReader, arguments: tuple[Any, ...]) -> bytearray:
     data = arguments[0] if arguments else b""
     reader.pay(len(data) if isinstance(data, (str, bytes)) else 0)
     return bytearray(data if isinstance(data, bytes) else _encode(reader, arguments))
-
-
-def _size(reader: PickleReader, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    reader.expect(len(arguments) == 1 and isinstance(arguments[0], tuple), "a torch.Size is described wrongly")
-    size: tuple[Any, ...] = arguments[0]
-    return size
 
 
 def _device(reader: PickleReader, arguments: tuple[Any, ...]) -> str:
@@ -217,13 +183,12 @@ def _encode(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
 
 
 _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
-    "torch._utils._rebuild_tensor": _rebuild_tensor,
-    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
-    "torch._utils._rebuild_tensor_v3": _rebuild_tensor_of_type,
+    **dict.fromkeys((f"torch._utils._rebuild_tensor{version}" for version in ("", "_v2", "_v3")), _rebuild_tensor),
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
-    "torch.Size": _size, "torch.device": _device,
-    "collections.OrderedDict": _container("OrderedDict", list, _from_rows), "collections.defaultdict": _default_dict,
+    "torch.Size": _container("torch.Size", tuple, lambda _, sizes: sizes), "torch.device": _device,
+    "collections.OrderedDict": _container("OrderedDict", list, _from_rows),
+    "collections.defaultdict": lambda reader, arguments: {},        # what it makes of missing keys is code: left out
     "collections.Counter": _container("Counter", dict, lambda _, counts: dict(counts)),
     "collections.deque": _container("deque", (list, tuple), lambda _, items: list(items)),      # as a list
     "_codecs.encode": _encode,
@@ -231,8 +196,10 @@ _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
 _BUILTINS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "set": _container("set", list, lambda reader, items: set(map(reader.key, items))),
     "frozenset": _container("frozenset", list, lambda reader, items: frozenset(map(reader.key, items))),
-    "complex": _complex, "bytes": _no_bytes, "bytearray": _byte_array,
-    **dict.fromkeys(("list", "dict", "int", "float"), _builtin)}
+    "complex": _complex, "bytearray": _byte_array,
+    "bytes": lambda reader, arguments: _encode(reader, arguments) if arguments else b"",
+    # only ever named, as the factory of a defaultdict
+    **dict.fromkeys(("list", "dict", "int", "float"), lambda reader, arguments: None)}
 STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
             "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8,
             "Byte": dtypes.uint8, "Bool": dtypes.bool, "Untyped": None}
