@@ -7,11 +7,9 @@ Integers become int32 (int64 when one of them does not fit), fractions float32, 
 from __future__ import annotations
 
 import array
-import itertools
 import math
 import struct
 import sys
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -105,23 +103,6 @@ def _read_torch(value: Any) -> HostValue:
 def numpy_dtype(dtype: Any) -> DType | None:
     """Our name of a NumPy dtype, or None."""
     return _BY_FORMAT.get(dtype.char)
-
-
-def true_places(data: memoryview, shape: Sequence[int]) -> list[Any]:
-    """The indices of the elements of a mask that are true, for each axis; by NumPy where it is loaded, which is faster.
-
-    >>> [axis.tolist() for axis in true_places(memoryview(bytes([0, 1, 1, 1])), (2, 2))]
-    [[0, 1, 1], [1, 0, 1]]
-    """
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        return [axis.astype("int64") for axis in numpy.frombuffer(data, "?").reshape(shape).nonzero()]
-    left = array.array("q", itertools.compress(range(math.prod(shape)), data.cast("B")))
-    axes = []
-    for size in reversed(shape[1:]):
-        axes.append(array.array("q", [place % size for place in left]))
-        left = array.array("q", [place // size for place in left])
-    return [left, *reversed(axes)]
 
 
 def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:
