@@ -36,10 +36,10 @@ def both(x: Any, y: Any) -> tuple[UOp, UOp]:
     return x.cast(dtype), y.cast(dtype)
 
 
-def broadcast(x: Any, y: Any) -> tuple[UOp, UOp]:
+def broadcast(x: Any, y: Any, op: o.Op = o.ADD) -> tuple[UOp, UOp]:
     """Two operands as nodes of one type and shape."""
     x, y = both(x, y)
-    shape = broadcast_shape(x.shape, y.shape)
+    shape = broadcast_shape(x.shape, y.shape, op)
     return x.broadcast(shape), y.broadcast(shape)
 
 
@@ -113,17 +113,12 @@ def at_least(x: Any, y: Any) -> UOp:
 def divide(x: Any, y: Any) -> UOp:
     """x / y in floats: two integers become the default float type."""
     if not is_float(x) and not is_float(y):
-        if isinstance(x, UOp):
-            x = x.cast(dtypes.default_float)
-        if isinstance(y, UOp):
-            y = y.cast(dtypes.default_float)
+        x, y = (n.cast(dtypes.default_float) if isinstance(n, UOp) else n for n in (x, y))
     return binary(o.DIV, x, y)
 
 
 def _of_floats(formula: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> UOp:
-    x, y = both(x, y)
-    shape = broadcast_shape(x.shape, y.shape, op)
-    return in_accumulator(formula, x.broadcast(shape), y.broadcast(shape))
+    return in_accumulator(formula, *broadcast(x, y, op))
 
 
 def _as_numbers(x: Any, y: Any) -> tuple[Any, Any]:

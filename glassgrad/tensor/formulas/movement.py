@@ -203,11 +203,9 @@ def diagonal(x: UOp, offset: int = 0, row: int = 0, column: int = 1) -> UOp:
     row, column = _from_front(row, rank), _from_front(column, rank)
     x = x.permute([*(a for a in range(rank) if a not in (row, column)), row, column])
     lead, (rows, columns) = x.shape[:-2], x.shape[-2:]
-    top, left = max(-offset, 0), max(offset, 0)
-    n = max(0, min(rows - top, columns - left))
+    top, left = min(max(-offset, 0), rows), min(max(offset, 0), columns)
+    n = min(rows - top, columns - left)
     bounds = [(0, m) for m in lead]
-    if n == 0:
-        return x.shrink([*bounds, (0, 0), (0, 0)]).reshape((*lead, 0))
     x = x.shrink([*bounds, (top, top + n), (left, left + n)]).reshape((*lead, n * n))
     x = x.pad([*[(0, 0) for _ in lead], (0, n)]).reshape((*lead, n, n + 1))
     return x.shrink([*bounds, (0, n), (0, 1)]).reshape((*lead, n))
