@@ -64,18 +64,14 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
 # -- two operands --------------------------------------------------------------------------------------------
 def binary(op: o.Op, x: Any, y: Any) -> UOp:
     """One op of two operands, at least one of which is a node."""
-    if isinstance(x, UOp):
-        if isinstance(y, UOp):
-            if x.dtype is not y.dtype or x.shape != y.shape and x.shape and y.shape:
-                x, y = broadcast_pair(x, y, op)
-        else:
-            y = number(y, x.dtype, op)
-            if y.dtype is not x.dtype:
-                x = x.cast(y.dtype)
-    else:
+    if not isinstance(y, UOp):
+        y = number(y, x.dtype, op)
+        x = x.cast(y.dtype)
+    elif not isinstance(x, UOp):
         x = number(x, y.dtype, op)
-        if x.dtype is not y.dtype:
-            y = y.cast(x.dtype)
+        y = y.cast(x.dtype)
+    elif x.dtype is not y.dtype or x.shape != y.shape and x.shape and y.shape:
+        x, y = broadcast_pair(x, y, op)
     dtype = x.dtype
     if dtype is _bool:
         op = _ON_TRUTH.get(op, op)

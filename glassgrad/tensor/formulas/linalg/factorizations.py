@@ -54,8 +54,7 @@ def solve(a: UOp, b: UOp) -> UOp:
 
 def inverse(a: UOp) -> UOp:
     """a^-1."""
-    n = a.shape[-1]
-    return solve(a, eye(n, a.dtype).reshape((1, n, n)).expand(a.shape))
+    return solve(a, eye(a.shape[-1], a.dtype).broadcast(a.shape))
 
 
 def _determinant_gradient(g: UOp, y: UOp, a: UOp) -> UOp:

@@ -156,9 +156,9 @@ def _contracted(x: UOp, w: UOp, bias: UOp | None, out: DType) -> UOp:
     x = x.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))    # (.., ...space, in, ...kernel)
     x = x.reshape((*x.shape[:2], 1, *x.shape[2:]))
     w = w.reshape((1, *w.shape[:2], *(1,) * rank, *w.shape[2:]))
-    shape = tuple(max(n, m) if 0 not in (n, m) else 0 for n, m in zip(x.shape, w.shape))
-    result = (x.expand(shape) * w.expand(shape)).sum(range(3 + rank, len(shape))).cast(out)
-    result = result.reshape((shape[0], shape[1] * shape[2], *shape[3:3 + rank]))
+    product = x * w
+    result = product.sum(range(3 + rank, len(product.shape))).cast(out)
+    result = result.reshape((x.shape[0], w.shape[1] * w.shape[2], *x.shape[3:3 + rank]))
     return result if bias is None else add(result, in_autocast_dtype(bias).reshape((1, bias.elements) + (1,) * rank))
 
 
