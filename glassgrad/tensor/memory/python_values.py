@@ -47,9 +47,7 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
         if flat and getattr(flat[0], "shape", ()) not in ((), (1,)) and hasattr(flat[0], "__array__"):
             return read_array(value, dtype)         # a list of arrays or tensors
         return _pack(flat, shape, dtype)
-    if isinstance(value, (bytes, bytearray)):
-        return HostValue(bytes(value), (len(value),), dtypes.uint8)
-    if isinstance(value, (memoryview, array.array)):
+    if isinstance(value, (bytes, bytearray, memoryview, array.array)):
         view = memoryview(value)
         if view.format not in _BY_FORMAT:
             raise InputError("cannot make a tensor of memory in this format", given=f"format {view.format!r}",
@@ -120,17 +118,14 @@ def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 # -- lists ---------------------------------------------------------------------------------------------------
-def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    shape = [len(value)]
-    flat = value
-    while flat and isinstance(flat[0], (list, tuple)):
-        n = len(flat[0])
+def _flatten(flat: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    shape = [len(flat)]
+    while any(isinstance(x, (list, tuple)) for x in flat):
+        n = len(flat[0]) if isinstance(flat[0], (list, tuple)) else -1
         if not all(isinstance(x, (list, tuple)) and len(x) == n for x in flat):
             raise _ragged(flat, shape)
         shape.append(n)
         flat = [x for row in flat for x in row]
-    if any(isinstance(x, (list, tuple)) for x in flat):
-        raise _ragged(flat, shape)
     return flat, tuple(shape)
 
 
