@@ -88,4 +88,3 @@ def _ends(x: Any) -> list[Any]:
         sides = [range(ENDS, 2 * ENDS) if end else range(n) for end, n in zip(last, piece.shape)]
         values.update(zip(itertools.product(*sides), _numbers(x._with(piece))))
     return [values[place] for place in sorted(values)]
-

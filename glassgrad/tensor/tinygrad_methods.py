@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, GlassgradError, InputError, ShapeError
-from glassgrad.compiler.graph import DType, Param, UOp, dtypes, ops as o, sizes_now, substitute, toposort
+from glassgrad.compiler.graph import Param, UOp, dtypes, ops as o, sizes_now, substitute, toposort
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
@@ -275,13 +275,7 @@ class TinygradNamesMixin(TensorBase):
                              ) from problem
 
     # -- elsewhere -------------------------------------------------------------------------------------------
-    def llvm_bf16_cast(self, dtype: DType | str) -> Self:
-        """`cast`. (In older tinygrad a way around compilers without bfloat16.)
-
-        >>> Tensor([1.0]).llvm_bf16_cast("bfloat16").dtype
-        dtypes.bfloat16
-        """
-        return self.cast(dtype)
+    llvm_bf16_cast = TensorBase.cast          # in older tinygrad a way around compilers without bfloat16
 
     def decode_hevc_frame(self, frame_pos: Any, shape: Sequence[int], state: Self,
                           ref_frames: Sequence[Self] | None = None) -> Self:

@@ -76,4 +76,3 @@ class _OneOf:
 
     def __call__(self, g: UOp, y: UOp, source: UOp) -> tuple[UOp]:
         return (self.results.backwards[self.number](g, source, *self.results.nodes(source)),)
-

@@ -16,7 +16,7 @@ from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
-from glassgrad.tensor.formulas.sorting import FEW, few_largest_of, key_of, largest_of, order_of
+from glassgrad.tensor.formulas.sorting import FEW, SHORT, few_largest_of, key_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
 
@@ -117,10 +117,10 @@ def sort(x: UOp, axis: int, descending: bool = False) -> tuple[UOp, UOp]:
     return (gather_known(x, axis, order) if x.shape and 0 not in x.shape else x), order
 
 
-def topk(x: UOp, k: int, axis: int, largest: bool, short: int) -> tuple[UOp, UOp]:
-    """The k largest or smallest values along an axis, in order, and their indices; axes of up to `short` are sorted."""
+def topk(x: UOp, k: int, axis: int, largest: bool) -> tuple[UOp, UOp]:
+    """The k largest or smallest values along an axis, in order, and their indices; short axes are sorted."""
     n = x.shape[axis]
-    if n <= short or 4 * k > n or 0 in x.shape:
+    if n <= SHORT or 4 * k > n or 0 in x.shape:
         indices = part(argsort(x, axis, largest), axis, 0, k)
         return gather_known(x, axis, indices), indices
     key = key_of(rows_of(x.detach(), axis), not largest)

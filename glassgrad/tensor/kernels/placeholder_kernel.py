@@ -115,6 +115,7 @@ class Element(Value):
         closed = _closed((*inside, store), end if isinstance(end, (tuple, list)) else (end,))
         return Memory(memory.node, memory.shape, (*memory.steps, *closed), memory.offset)
 
+
 # -- programs --------------------------------------------------------------------------------------------------------
 def _closed(steps: tuple[Statement, ...], loops: Sequence[Value]) -> tuple[Statement, ...]:
     for closing in reversed(loops):

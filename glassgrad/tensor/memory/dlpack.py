@@ -44,7 +44,6 @@ class _Versioned(ctypes.Structure):
                 ("deleter", _Deleter), ("flags", ctypes.c_uint64), ("array", _DLTensor)]
 
 
-
 CPU = 1
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 # the code and the bits of each type that DLPack has

@@ -152,4 +152,3 @@ def _pad_from_inside(x: UOp, axis: int, before: int, after: int, mode: str) -> U
         left, right = (repeat_interleave(part(x, axis, start, start + 1), times, axis)
                        for start, times in ((0, before), (n - 1, after)))
     return joined([left, x, right], axis)
-
