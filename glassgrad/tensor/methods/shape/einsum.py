@@ -16,7 +16,6 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.formulas import diagonal, mul, sum_dtype
-from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.methods import Self, TensorBase, arguments, of_kind, resolve_axes, spelled, whole
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -116,12 +115,9 @@ class EinsumMixin(TensorBase):
             raise ShapeError("the axes to sum over differ",
                              given=f"{self.shape} along {mine}, {other.shape} along {theirs}",
                              expected="equal sizes, pair by pair", fix="check dims")
-        rest, others = [a for a in range(self.ndim) if a not in mine], [a for a in range(other.ndim) if a not in theirs]
-        k = math.prod(self.shape[a] for a in mine)
-        x = self.uop.permute([*rest, *mine]).reshape((math.prod(self.shape[a] for a in rest), k))
-        y = other.uop.permute([*theirs, *others]).reshape((k, math.prod(other.shape[a] for a in others)))
-        shape = (*[self.shape[a] for a in rest], *[other.shape[a] for a in others])
-        return self._with(matmul(x, y).reshape(shape), other)
+        own = _LETTERS[:self.ndim]
+        its = "".join(own[mine[theirs.index(a)]] if a in theirs else _LETTERS[26 + a] for a in range(other.ndim))
+        return self.einsum(f"{own},{its}", self, other)
 
     def inner(self, other: Self) -> Self:
         """Products summed over the last axis of both.
