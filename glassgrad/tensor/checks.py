@@ -77,24 +77,18 @@ def _instance(*kinds: type) -> Callable[[Any], Any]:
     return lambda value: value if isinstance(value, kinds) else None
 
 
-def _integers(value: Any) -> tuple[int, ...] | None:
-    found = tuple(whole(item) for item in value) if isinstance(value, (list, tuple, range)) else (None,)
-    return None if None in found else found  # type: ignore[return-value]
-
-
-def _numbers(value: Any) -> tuple[float, ...] | None:
-    rows = isinstance(value, (list, tuple)) and value and all(isinstance(item, numbers.Real) for item in value)
-    return tuple(value) if rows else None
-
-
 def _items(value: Any) -> list[Any] | None:
     single = isinstance(value, (str, bytes, type, dict, TensorBase)) or not hasattr(value, "__iter__")
     return None if single else list(value)
 
 
-def _tensors(value: Any) -> list[Any] | None:
-    found = _items(value)
-    return found if found is not None and all(isinstance(item, TensorBase) for item in found) else None
+def _list_of(read: Callable[[Any], Any], least: int = 0) -> Callable[[Any], Any]:
+    """The plain values of a list of at least so many items of one kind."""
+    def found(value: Any) -> tuple[Any, ...] | None:
+        plain = [read(item) for item in _items(value) or ()]
+        fits = _items(value) is not None and len(plain) >= least and all(item is not None for item in plain)
+        return tuple(plain) if fits else None
+    return found
 
 
 # a kind, named as annotations name it: in words, and the plain value of an argument, or None where it is something else
@@ -108,9 +102,9 @@ KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "PathLike": ("a path", _instance(str, os.PathLike)),
     "Mapping": ("a dict", _instance(Mapping)),
     "list": ("a list", _items),
-    "list[Tensor]": ("a list of Tensors", _tensors),
-    "list[int]": ("a list of integers", _integers),
-    "list[float]": ("a list of numbers", _numbers),
+    "list[Tensor]": ("a list of Tensors", _list_of(_instance(TensorBase))),
+    "list[int]": ("a list of integers", _list_of(whole)),
+    "list[float]": ("a list of numbers", _list_of(_number, least=1)),
     "DType | str": ("a dtype", dtype_by_name),
 }
 _OF_FILES = ("PathLike", "Mapping")        # kinds of what functions of nn.state take

@@ -16,8 +16,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,18 +89,6 @@ _watched: WeakNodeDict[dict[Any, Watched]] = WeakNodeDict()
 _used_by: weakref.WeakKeyDictionary[UOp, tuple[UOp, Any]] = weakref.WeakKeyDictionary()
 # what an index was found to be in range for, by the user's index, with the version of its contents
 _in_range: WeakNodeDict[set[Any]] = WeakNodeDict()
-_trusting = False
-
-
-@contextmanager
-def trusted() -> Iterator[None]:
-    """Indices used inside are known to be in range: those from a sort, for example."""
-    global _trusting
-    before, _trusting = _trusting, True
-    try:
-        yield
-    finally:
-        _trusting = before
 
 
 def checking() -> bool:
@@ -113,7 +100,7 @@ def checking() -> bool:
 def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any, ignored: int | None = None) -> None:
     """Check this index, which names one of `limit` elements, when something is computed with it, unless it cannot be
     out of range. It is found by its node: the lookup must use this very one, not another that is equal to it."""
-    if _trusting or not checking():
+    if not checking():
         return
     watched, repeated = Watched(tuple(picks), shape, limit, ignored), recording() is not None
     known_good = _in_range.get(picks[0].indices)       # by the user's own index, which may come again

@@ -46,8 +46,6 @@ def version_of(node: UOp) -> int:
 
 def _stored(node: UOp) -> Limits | None:
     """Of integers in the host's memory that only this program writes."""
-    if node.dtype.kind not in "iub":
-        return None
     version, known = version_of(node), _stored_limits.get(node)
     if known is None or known[0] != version:
         known = version, _read_limits(node)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.compiler.graph import Length, UOp, dtypes, ops as o, sizes_now
+from glassgrad.compiler.graph import Length, dtypes, ops as o, sizes_now
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.formulas.movement import pad_axis, part
+from glassgrad.tensor.formulas.movement import part
 from glassgrad.tensor.memory.disk import on_disk
 
 MOST = 1000         # elements that are shown without leaving some out
@@ -50,7 +50,6 @@ def _values(x: Any) -> str:
     elif everything:
         numbers = _picked(_numbers(x), shape, [_shown(n, ends) for n, ends in zip(shape, cut)])
     else:
-        cut = [ENDS if n > 2 * ENDS else 0 for n in shape]
         numbers = _ends(x)
     dtype = x.dtype if x.dtype.kind != "f" or x.dtype in DECIMALS else dtypes.float32
     return array_text(numbers, [2 * ends or n for n, ends in zip(shape, cut)], dtype, cut, indent=len("Tensor("))
@@ -78,39 +77,14 @@ def _picked(numbers: Any, shape: Sequence[int], chosen: Sequence[Sequence[int]])
 
 
 def _ends(x: Any) -> list[Any]:
-    """The values at the ends of long axes, in row-major order."""
-    long = [axis for axis, n in enumerate(x.shape) if n > 2 * ENDS]
-    view = x.uop
-    for axis in long:
-        view = _both_ends(view, axis)
-    pieces = list(itertools.product(*((False, True) if axis in long else (False,) for axis in range(x.ndim))))
-    if _is_one_kernel(view, x) or not _is_one_kernel(_piece(x.uop, pieces[0]), x):
-        return list(_numbers(x._with(view)))
-    # the ends of a sum are summed one by one; together they would share a sum that is computed everywhere
+    """The numbers at the ends of each long axis, row by row. They are computed end by end: together, the ends of a sum
+    would share a sum that is computed everywhere."""
     values: dict[tuple[int, ...], Any] = {}
-    for last in pieces:
-        piece = _piece(x.uop, last)
+    for last in itertools.product(*((False, True) if n > 2 * ENDS else (False,) for n in x.shape)):
+        piece = x.uop
+        for axis, (end, n) in enumerate(zip(last, x.shape)):
+            if n > 2 * ENDS:
+                piece = part(piece, axis, n - ENDS, n) if end else part(piece, axis, 0, ENDS)
         sides = [range(ENDS, 2 * ENDS) if end else range(n) for end, n in zip(last, piece.shape)]
         values.update(zip(itertools.product(*sides), _numbers(x._with(piece))))
-    return [values[place] for place in itertools.product(*[range(n) for n in view.shape])]
-
-
-def _both_ends(x: UOp, axis: int) -> UOp:
-    """The elements 0, 1, 2 and n - 3, n - 2, n - 1 along an axis: the starts of two rows of n - 3."""
-    before, after = x.shape[:axis], x.shape[axis + 1:]
-    row = x.shape[axis] - ENDS
-    rows = pad_axis(x, axis, 0, row - ENDS).reshape((*before, 2, row, *after))
-    return part(rows, axis + 1, 0, ENDS).reshape((*before, 2 * ENDS, *after))
-
-
-def _piece(x: UOp, last: tuple[bool, ...]) -> UOp:
-    """The first or last elements along each long axis."""
-    for axis, end in enumerate(last):
-        n = x.shape[axis]
-        if n > 2 * ENDS:
-            x = part(x, axis, n - ENDS, n) if end else part(x, axis, 0, ENDS)
-    return x
-
-
-def _is_one_kernel(node: UOp, x: Any) -> bool:
-    return len(running.schedule([node], x.device)) <= 1
+    return [values[place] for place in sorted(values)]

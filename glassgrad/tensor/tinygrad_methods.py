@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, GlassgradError, InputError, ShapeError
-from glassgrad.compiler.graph import DType, Param, UOp, dtypes, ops as o, sizes_now, substitute, toposort
+from glassgrad.compiler.graph import Param, UOp, dtypes, ops as o, sizes_now, substitute, toposort
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
@@ -225,15 +225,6 @@ class TinygradNamesMixin(TensorBase):
         return cls.full((), fill_value, **kwargs)  # type: ignore[attr-defined]
 
     @classmethod
-    def invalids(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
-        """A tensor whose values do not matter; `empty`, which is zeros here.
-
-        >>> Tensor.invalids(2, 3).shape
-        (2, 3)
-        """
-        return cls.empty(*shape, device=device, dtype=dtype)  # type: ignore[attr-defined]
-
-    @classmethod
     def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
         """Random words of 32 bits: Threefry under a key of two words, from a counter of two words (low, high) on. The
         key is scrambled with the counter; then words come in pairs, each half of the row from one half of a pair.
@@ -283,41 +274,9 @@ class TinygradNamesMixin(TensorBase):
                              fix="check the address and the network, or read a file: Tensor(open(name, 'rb').read())"
                              ) from problem
 
-    # -- images ----------------------------------------------------------------------------------------------
-    def image_dot(self, w: Self, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """`dot`. (In tinygrad it is computed in textures; memory is plain here.)
-
-        >>> Tensor([[1.0, 2.0]]).image_dot(Tensor([[3.0], [4.0]])).tolist()
-        [[11.0]]
-        """
-        return self.dot(w, dtype, **spelling)  # type: ignore[attr-defined]
-
-    def image_conv2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1, dilation: Any = 1,
-                     padding: Any = 0, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """`conv2d`. (In tinygrad it is computed in textures; memory is plain here.)
-
-        >>> Tensor.ones(1, 1, 2, 2).image_conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
-        [[[[4.0]]]]
-        """
-        return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype, **spelling)  # type: ignore[attr-defined]
-
-    def leakyrelu(self, neg_slope: float = 0.01) -> Self:
-        """`leaky_relu`, by its older name.
-
-        >>> Tensor([-1.0]).leakyrelu(0.5).tolist()
-        [-0.5]
-        """
-        return self.leaky_relu(neg_slope)  # type: ignore[attr-defined]
-
-    def llvm_bf16_cast(self, dtype: DType | str) -> Self:
-        """`cast`. (In older tinygrad a way around compilers without bfloat16.)
-
-        >>> Tensor([1.0]).llvm_bf16_cast("bfloat16").dtype
-        dtypes.bfloat16
-        """
-        return self.cast(dtype)
-
     # -- elsewhere -------------------------------------------------------------------------------------------
+    llvm_bf16_cast = TensorBase.cast          # in older tinygrad a way around compilers without bfloat16
+
     def decode_hevc_frame(self, frame_pos: Any, shape: Sequence[int], state: Self,
                           ref_frames: Sequence[Self] | None = None) -> Self:
         """Not here: tinygrad lets the video hardware of NVIDIA cards do this.

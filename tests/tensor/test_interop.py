@@ -43,7 +43,8 @@ def test_an_array_of_a_tensor_is_shared_or_copied_as_it_was_asked_for():
 
 def test_numpys_functions_of_elements_stay_lazy():
     a, b = np.array([[0.25, -0.5]], "float32"), np.array([[2.0], [0.5]], "float32")
-    for name in interop._OF_ONE:
+    for name in ("negative", "absolute", "reciprocal", "square", "sqrt", "exp", "log1p", "sin", "arctan", "arcsinh",
+                 "floor", "rint", "sign", "signbit", "isnan", "logical_not"):
         values = a if name not in ("arccosh", "log", "log2", "log10", "sqrt") else np.abs(a) + 1
         out = getattr(np, name)(Tensor(values))
         assert isinstance(out, Tensor), name

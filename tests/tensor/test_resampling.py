@@ -10,6 +10,7 @@ from torch_reference import Tensor, check, torch  # noqa: E402
 
 import glassgrad.nn.functional as G  # noqa: E402
 from glassgrad import InputError  # noqa: E402
+from glassgrad.compiler.graph.ops import Ops  # noqa: E402
 
 F = torch.nn.functional
 ANTIALIASED = [((5, 7), (3, 3)), ((6, 9), (2, 4)), ((4, 4), (9, 7)), ((8, 5), (8, 2)), ((3, 3), (1, 1))]
@@ -33,6 +34,14 @@ def test_the_nearest_element_is_the_one_pytorch_rounds_to(n, count, mode):
     values = np.arange(n, dtype="float32").reshape(1, 1, n)
     wanted = F.interpolate(torch.from_numpy(values), count, mode=mode)
     assert G.interpolate(Tensor(values), count, mode=mode).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_doubling_an_image_looks_nothing_up(mode):
+    values = np.arange(24, dtype="float32").reshape(1, 2, 3, 4)
+    grown = Tensor(values).realize().interpolate((12, 8), mode=mode)
+    assert not any(node.op is Ops.GATHER for node in grown.uop.toposort())
+    assert grown.tolist() == F.interpolate(torch.from_numpy(values), (12, 8), mode=mode).tolist()
 
 
 @pytest.mark.parametrize("align_corners", [False, True])

@@ -26,7 +26,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max
     """
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
-    found = weight._slices_at(0, input)
+    found = weight.index_select(0, input)
     if padding_idx is not None:
         found = (input == padding_idx % weight.shape[0]).unsqueeze(-1).where(found.detach(), found)
     return _shared_out(found, _how_often(input, weight).cast(weight.dtype)) if scale_grad_by_freq else found
@@ -78,7 +78,7 @@ def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -
         raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
                          fix="leave max_norm out: rows are of any length then")
     picked, old = index.flatten(), weight.uop
-    rows = weight.detach()._slices_at(0, picked)
+    rows = weight.detach().index_select(0, picked)
     lengths = rows.abs().amax(-1, keepdim=True) if norm_type == float("inf") else \
         (rows.abs() ** norm_type).sum(-1, keepdim=True) ** (1 / norm_type)
     table = weight.detach().clone()

@@ -6,14 +6,12 @@ nothing: it is the value, and a note to `backward`.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 from glassgrad.compiler.graph import OwnGradient, UOp, ops as o
-from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 
 Backward = Callable[..., tuple[Any, ...]]
 
@@ -60,10 +58,10 @@ def gradient_is(backward: Callable[..., Any], deferred: bool = True) \
 
 class JointResults:
     """Values that one computation made of one input (Q and R of a matrix). The gradient of each needs all of them:
-    `backward(input, nodes, *gradients)`, with None for the gradients of the others. The `rest` have no gradient."""
+    the `backwards` are functions of it, of the input and of all values. The `rest` have no gradient."""
 
-    def __init__(self, values: tuple[UOp, ...], backward: Callable[..., UOp], *rest: UOp):
-        self.values, self.backward, self.rest = values, backward, rest
+    def __init__(self, values: tuple[UOp, ...], backwards: tuple[Callable[..., UOp], ...], *rest: UOp):
+        self.values, self.backwards, self.rest = values, backwards, rest
 
     def nodes(self, source: UOp) -> tuple[UOp, ...]:
         """The values as nodes that a gradient passes to the input."""
@@ -77,22 +75,4 @@ class _OneOf:
     number: int
 
     def __call__(self, g: UOp, y: UOp, source: UOp) -> tuple[UOp]:
-        gradients: list[UOp | None] = [None] * len(self.results.values)
-        gradients[self.number] = g
-        return (self.results.backward(source, self.results.nodes(source), *gradients),)
-
-
-def while_in_use(compute: Callable[[UOp], JointResults]) -> Callable[[UOp], JointResults]:
-    """The function, computing once for each input while something made of its results lives."""
-    known: WeakNodeDict[weakref.ref[JointResults]] = WeakNodeDict()
-
-    @wraps(compute)
-    def found(source: UOp) -> JointResults:
-        reference = known.get(source)
-        results = reference() if reference is not None else None
-        if results is None:
-            results = compute(source)
-            known.set(source, weakref.ref(results))
-        return results
-
-    return found
+        return (self.results.backwards[self.number](g, source, *self.results.nodes(source)),)

@@ -22,15 +22,7 @@ class _Blocks(threading.local):
     depth = 0
 
 
-class _Cut:
-    """The argument of a DETACH that a block made, to tell it from the user's."""
-
-    def __repr__(self) -> str:
-        return "no_grad"
-
-
 _blocks = _Blocks()
-_CUT = _Cut()
 
 
 class no_grad(ContextDecorator):
@@ -86,5 +78,5 @@ def cut(node: UOp) -> UOp | None:
 
 
 def ended(node: UOp) -> UOp:
-    """A node's value, which no gradient passes."""
-    return UOp(o.DETACH, node.dtype, (node,), _CUT)
+    """A node's value, which no gradient passes. The argument tells it from a `detach` of the user's."""
+    return UOp(o.DETACH, node.dtype, (node,), "no_grad")

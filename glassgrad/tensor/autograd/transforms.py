@@ -45,14 +45,11 @@ def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor],
     value = function(*inputs)
     start = value._with(distinct(full(value.shape, 0.0, value.dtype)))
     back = value.gradient(*inputs, gradient=start, materialize_grads=True)
-    total = None
-    for g, tangent in zip(back, tangents):
-        part = (g * tangent).sum()
-        total = part if total is None else total + part
-    if total is None:
+    parts = [(g * tangent).sum() for g, tangent in zip(back, tangents)]
+    if not parts:
         raise InputError("jvp needs at least one primal", given="none", expected="a list of tensors",
                          fix="jvp(f, [x], [v])")
-    return value, total.gradient(start, materialize_grads=True)[0]
+    return value, sum(parts[1:], parts[0]).gradient(start, materialize_grads=True)[0]
 
 
 def grad(function: Callable[..., Tensor], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:

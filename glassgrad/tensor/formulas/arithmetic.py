@@ -36,10 +36,10 @@ def both(x: Any, y: Any) -> tuple[UOp, UOp]:
     return x.cast(dtype), y.cast(dtype)
 
 
-def broadcast(x: Any, y: Any) -> tuple[UOp, UOp]:
+def broadcast(x: Any, y: Any, op: o.Op = o.ADD) -> tuple[UOp, UOp]:
     """Two operands as nodes of one type and shape."""
     x, y = both(x, y)
-    shape = broadcast_shape(x.shape, y.shape)
+    shape = broadcast_shape(x.shape, y.shape, op)
     return x.broadcast(shape), y.broadcast(shape)
 
 
@@ -64,18 +64,14 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
 # -- two operands --------------------------------------------------------------------------------------------
 def binary(op: o.Op, x: Any, y: Any) -> UOp:
     """One op of two operands, at least one of which is a node."""
-    if isinstance(x, UOp):
-        if isinstance(y, UOp):
-            if x.dtype is not y.dtype or x.shape != y.shape and x.shape and y.shape:
-                x, y = broadcast_pair(x, y, op)
-        else:
-            y = number(y, x.dtype, op)
-            if y.dtype is not x.dtype:
-                x = x.cast(y.dtype)
-    else:
+    if not isinstance(y, UOp):
+        y = number(y, x.dtype, op)
+        x = x.cast(y.dtype)
+    elif not isinstance(x, UOp):
         x = number(x, y.dtype, op)
-        if x.dtype is not y.dtype:
-            y = y.cast(x.dtype)
+        y = y.cast(x.dtype)
+    elif x.dtype is not y.dtype or x.shape != y.shape and x.shape and y.shape:
+        x, y = broadcast_pair(x, y, op)
     dtype = x.dtype
     if dtype is _bool:
         op = _ON_TRUTH.get(op, op)
@@ -113,17 +109,12 @@ def at_least(x: Any, y: Any) -> UOp:
 def divide(x: Any, y: Any) -> UOp:
     """x / y in floats: two integers become the default float type."""
     if not is_float(x) and not is_float(y):
-        if isinstance(x, UOp):
-            x = x.cast(dtypes.default_float)
-        if isinstance(y, UOp):
-            y = y.cast(dtypes.default_float)
+        x, y = (n.cast(dtypes.default_float) if isinstance(n, UOp) else n for n in (x, y))
     return binary(o.DIV, x, y)
 
 
 def _of_floats(formula: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> UOp:
-    x, y = both(x, y)
-    shape = broadcast_shape(x.shape, y.shape, op)
-    return in_accumulator(formula, x.broadcast(shape), y.broadcast(shape))
+    return in_accumulator(formula, *broadcast(x, y, op))
 
 
 def _as_numbers(x: Any, y: Any) -> tuple[Any, Any]:

@@ -90,9 +90,7 @@ def next_after(x: UOp, y: UOp) -> UOp:
 def _cut(x: UOp, part: DType) -> UOp:
     """(..., n) words -> (..., n * count) parts"""
     count = x.dtype.itemsize // part.itemsize
-    shape = (*x.shape, count)
-    shifts = (counting(count, x.dtype) * part.bits).reshape((1,) * len(x.shape) + (count,)).expand(shape)
-    parts = x.reshape((*x.shape, 1)).expand(shape) >> shifts
+    parts = x.reshape((*x.shape, 1)) >> (counting(count, x.dtype) * part.bits)
     return parts.cast(part).reshape((*x.shape[:-1], x.shape[-1] * count))
 
 

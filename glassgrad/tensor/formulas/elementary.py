@@ -8,7 +8,7 @@ float64. Where the known derivative is better than that of the formula, it is wr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.runtime.devices import Device
@@ -250,15 +250,15 @@ def one(x: UOp) -> UOp:
     return const(1, x.dtype).broadcast(x.shape)
 
 
-def whole_power(x: UOp, n: int) -> UOp:
-    """x^n for n >= 1 by squaring."""
+def whole_power(x: UOp, n: int, times: Callable[[UOp, UOp], UOp] = UOp.__mul__) -> UOp:
+    """x times itself, n >= 1 times, by squaring."""
     result: UOp | None = None
     while n:
         if n & 1:
-            result = x if result is None else result * x
+            result = x if result is None else times(result, x)
         n >>= 1
         if n:
-            x = x * x
+            x = times(x, x)
     assert result is not None
     return result
 

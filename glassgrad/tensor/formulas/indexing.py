@@ -16,19 +16,19 @@ from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.bitcast import reread
 from glassgrad.tensor.formulas.movement import along, counting, movedim, pad_axis, part
-from glassgrad.tensor.formulas.sorting import FEW, few_largest_of, key_of, largest_of, order_of
+from glassgrad.tensor.formulas.sorting import FEW, SHORT, few_largest_of, key_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
 
 # -- looking up ----------------------------------------------------------------------------------------------
-def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> UOp:
+def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True, known: bool = False) -> UOp:
     """One GATHER of the picked axes, moved to the front and made one, under the linear index. `from_end`: -1 is the
-    last index."""
+    last index. `known`: no index can be out of range."""
     single = [(axis, index) for axis, index in picks if not index.shape]
     if 0 < len(single) < len(picks):        # a node of one number is a number: its axis goes, and parts no neighbours
         gone = [axis for axis, _ in single]
         others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
-        return lookup(lookup(x, single, from_end), others, from_end)
+        return lookup(lookup(x, single, from_end, known), others, from_end, known)
     axes = [a for a, _ in picks]
     shape: tuple[int, ...] = functools.reduce(broadcast_shape, [index.shape for _, index in picks])
     linear: UOp | None = None
@@ -41,8 +41,9 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
         linear = target if linear is None else linear * n + target
     assert linear is not None
     rows_count = math.prod(x.shape[a] for a in axes)
-    watched = [index_range_check.Pick(index, x.shape[axis], axis, from_end) for axis, index in picks]
-    index_range_check.watch(linear, watched, x.shape, rows_count)
+    if not known:
+        watched = [index_range_check.Pick(index, x.shape[axis], axis, from_end) for axis, index in picks]
+        index_range_check.watch(linear, watched, x.shape, rows_count)
     rest = [a for a in range(len(x.shape)) if a not in axes]
     rows = x.permute(axes + rest).reshape((rows_count, *(x.shape[a] for a in rest)))
     found = UOp(o.GATHER, x.dtype, (rows, linear))
@@ -53,7 +54,7 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
     return found.permute(order)
 
 
-def gather(x: UOp, axis: int, index: UOp, from_end: bool = False) -> UOp:
+def gather(x: UOp, axis: int, index: UOp, from_end: bool = False, known: bool = False) -> UOp:
     """out[i, j] = x[index[i, j], j] for axis 0, and so on."""
     rank = len(x.shape)
     if not rank:
@@ -61,19 +62,17 @@ def gather(x: UOp, axis: int, index: UOp, from_end: bool = False) -> UOp:
     axis = axis + rank if axis < 0 else axis
     x = x.shrink([(0, n if a == axis else i) for a, (n, i) in enumerate(zip(x.shape, index.shape))])
     picks = [(a, index if a == axis else along(n, a, index.shape, dtypes.int64)) for a, n in enumerate(index.shape)]
-    return lookup(x, picks, from_end)
+    return lookup(x, picks, from_end, known)
 
 
 def gather_known(x: UOp, axis: int, index: UOp) -> UOp:
     """`gather` by indices that cannot be out of range."""
-    with index_range_check.trusted():
-        return gather(x, axis, index)
+    return gather(x, axis, index, known=True)
 
 
 def take(x: UOp, axis: int, index: UOp) -> UOp:
     """x[:, .., index] by indices that cannot be out of range."""
-    with index_range_check.trusted():
-        return lookup(x, [(axis, index)])
+    return lookup(x, [(axis, index)], known=True)
 
 
 def choose(x: UOp, target: UOp, axis: int, ignored: int | None = None) -> UOp:
@@ -118,10 +117,10 @@ def sort(x: UOp, axis: int, descending: bool = False) -> tuple[UOp, UOp]:
     return (gather_known(x, axis, order) if x.shape and 0 not in x.shape else x), order
 
 
-def topk(x: UOp, k: int, axis: int, largest: bool, short: int) -> tuple[UOp, UOp]:
-    """The k largest or smallest values along an axis, in order, and their indices; axes of up to `short` are sorted."""
+def topk(x: UOp, k: int, axis: int, largest: bool) -> tuple[UOp, UOp]:
+    """The k largest or smallest values along an axis, in order, and their indices; short axes are sorted."""
     n = x.shape[axis]
-    if n <= short or 4 * k > n or 0 in x.shape:
+    if n <= SHORT or 4 * k > n or 0 in x.shape:
         indices = part(argsort(x, axis, largest), axis, 0, k)
         return gather_known(x, axis, indices), indices
     key = key_of(rows_of(x.detach(), axis), not largest)

@@ -118,20 +118,14 @@ def every(x: UOp, axis: int, step: int) -> UOp:
 def joined(parts: list[UOp], axis: int) -> UOp:
     """Nodes of one type one after another along an axis: each padded to the whole, the right one chosen by index."""
     parts = [p for p in parts if p.shape[axis]] or parts[:1]
-    total = sum(p.shape[axis] for p in parts)
-    out: UOp | None = None
-    start = 0
-    for p in parts:
+    total, start = sum(p.shape[axis] for p in parts), parts[0].shape[axis]
+    out = pad_axis(parts[0], axis, 0, total - start)
+    for p in parts[1:]:
         n = p.shape[axis]
-        spread = p.pad([(start, total - start - n) if i == axis else (0, 0) for i in range(len(p.shape))])
-        if out is None:
-            out = spread
-        else:
-            inside = full((n,), True, dtypes.bool).pad([(start, total - start - n)])
-            inside = inside.reshape((1,) * axis + (total,) + (1,) * (len(p.shape) - axis - 1)).expand(spread.shape)
-            out = UOp(o.WHERE, p.dtype, (inside, spread, out))
+        inside = full((n,), True, dtypes.bool).pad([(start, total - start - n)])
+        inside = inside.reshape((1,) * axis + (total,) + (1,) * (len(p.shape) - axis - 1)).expand(out.shape)
+        out = UOp(o.WHERE, p.dtype, (inside, pad_axis(p, axis, start, total - start - n), out))
         start += n
-    assert out is not None
     return out
 
 
@@ -203,11 +197,9 @@ def diagonal(x: UOp, offset: int = 0, row: int = 0, column: int = 1) -> UOp:
     row, column = _from_front(row, rank), _from_front(column, rank)
     x = x.permute([*(a for a in range(rank) if a not in (row, column)), row, column])
     lead, (rows, columns) = x.shape[:-2], x.shape[-2:]
-    top, left = max(-offset, 0), max(offset, 0)
-    n = max(0, min(rows - top, columns - left))
+    top, left = min(max(-offset, 0), rows), min(max(offset, 0), columns)
+    n = min(rows - top, columns - left)
     bounds = [(0, m) for m in lead]
-    if n == 0:
-        return x.shrink([*bounds, (0, 0), (0, 0)]).reshape((*lead, 0))
     x = x.shrink([*bounds, (top, top + n), (left, left + n)]).reshape((*lead, n * n))
     x = x.pad([*[(0, 0) for _ in lead], (0, n)]).reshape((*lead, n, n + 1))
     return x.shrink([*bounds, (0, n), (0, 1)]).reshape((*lead, n))

@@ -13,7 +13,6 @@ import os
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import Cell, DType, RandomBits, UOp, dtypes, most, ops as o
 from glassgrad.tensor.formulas import along, elementary, largest, minimum, part, running, topk, total, unsqueeze
-from glassgrad.tensor.formulas.sorting import SHORT
 
 
 class RandomStreams:
@@ -100,7 +99,7 @@ def weighted_draws(weights: UOp, count: int, replacement: bool) -> UOp:
     if not replacement and count > 1:
         # the largest of ln(u) / w: the first of exponential clocks (Efraimidis and Spirakis, 2006)
         clocks = elementary.log(1 - uniform((rows, n), weights.dtype)) / weights
-        return topk(weights.eq(0).where(-math.inf, clocks), count, 1, True, SHORT)[1]
+        return topk(weights.eq(0).where(-math.inf, clocks), count, 1, True)[1]
     heights = running(o.ADD, weights, 1)           # the index where the running sum passes a random height
     drawn = uniform((rows, count), weights.dtype) * part(heights, 1, n - 1, n)
     passed = unsqueeze(heights, 1).le(unsqueeze(drawn, 2)).cast(dtypes.int32)

@@ -78,11 +78,9 @@ def variance(x: UOp, axis: Axis = None, keepdim: bool = False, correction: int =
 def standard_deviation(x: UOp, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> UOp:
     """The square root of the variance; of equal values 0, with a gradient of 0."""
     x = as_float(x)
-    if x.dtype.accumulator is not x.dtype:
-        return standard_deviation(x.cast(x.dtype.accumulator), axis, keepdim, correction).cast(x.dtype)
-    spread = variance(x, axis, keepdim, correction)
+    spread = variance(x.cast(x.dtype.accumulator), axis, keepdim, correction)
     flat = spread.eq(0)                                            # the root is too steep there
-    return flat.where(0.0, flat.where(1.0, spread).sqrt())
+    return flat.where(0.0, flat.where(1.0, spread).sqrt()).cast(x.dtype)
 
 
 def norm(x: UOp, p: float = 2, axis: Axis = None, keepdim: bool = False) -> UOp:

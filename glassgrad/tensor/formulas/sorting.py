@@ -140,21 +140,22 @@ def _merged(blocks: UOp, ways: int) -> UOp:
     block = counting(count, _counted(count * width)).reshape((count, 1))
     first, place = block - block % ways, counting(width).broadcast((count, width))
     for step in range(1, ways):
-        place = place + _below(blocks, first + (block + step) % ways, blocks)
+        place = place + passed_in(blocks, first + (block + step) % ways, blocks.shape,
+                                  lambda read: read < blocks)
     joined = (count // ways, ways * width)
     return _moved_to(blocks.reshape(joined), place.reshape(joined))
 
 
-def _below(ordered: UOp, row: UOp, limit: UOp, value: Callable[[UOp], UOp] = lambda x: x) -> UOp:
-    """How many elements of a row have a value below the limit. Values never fall along a row: it is a binary search,
-    whose steps are powers of two."""
+def passed_in(ordered: UOp, row: UOp, shape: tuple[Any, ...], passes: Callable[[UOp], UOp]) -> UOp:
+    """How many elements of a row a condition holds for, which holds up to some element: a binary search, whose steps
+    are powers of two, for every element of `shape`. `row` is the number of the row that each looks into."""
     n = ordered.shape[1]
-    flat, found = ordered.reshape((ordered.elements,)), full(limit.shape, 0, row.dtype)
+    flat, found = ordered.reshape((ordered.elements,)), full(shape, 0, row.dtype)
     for bit in range(most(n).bit_length() - 1, -1, -1):
         more = found + (1 << bit)
-        at = (row * n + more - 1).reshape((limit.elements,))
-        read = value(UOp(o.GATHER, flat.dtype, (flat, at)).reshape(limit.shape))
-        found = ((more < n + 1) & (read < limit)).where(more, found)
+        at = (row * n + more - 1).reshape((found.elements,))
+        read = UOp(o.GATHER, flat.dtype, (flat, at)).reshape(shape)
+        found = ((more < n + 1) & passes(read)).where(more, found)
     return found.cast(dtypes.int32)
 
 
@@ -228,7 +229,7 @@ def largest_of(key: UOp, k: int) -> UOp:
     half, count = (16, dtypes.int32) if most(n) < 1 << 15 else (32, dtypes.int64)
     counts = _running((above.cast(count) << half) | level.cast(count))
 
-    def taken(reached: UOp) -> UOp:
-        return (reached >> half) + (reached & ((1 << half) - 1)).minimum(left.cast(count))
+    def before(reached: UOp) -> UOp:
+        return (reached >> half) + (reached & ((1 << half) - 1)).minimum(left.cast(count)) < wanted
     wanted = (counting(k, count) + 1).reshape((1, k)).broadcast((rows, k))
-    return _below(counts, counting(rows, _counted(rows * n)).reshape((rows, 1)), wanted, taken)
+    return passed_in(counts, counting(rows, _counted(rows * n)).reshape((rows, 1)), (rows, k), before)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glassgrad.compiler.graph import UOp, const, dtypes, full, ops as o
+from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extreme, as_float, at_most, ceil, clamp,
                                        counting, diagonal, divide, flatten, floor, gather_known, is_nan, lerp, less,
-                                       matrix_transpose, maximum, mean, minimum, movedim, mul, pad_axis, part,
-                                       round_half_even, rows_of, running, sort, take, total, unsqueeze)
+                                       matrix_transpose, maximum, mean, movedim, mul, pad_axis, part, round_half_even,
+                                       rows_of, running, sort, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
+from glassgrad.tensor.formulas.sorting import passed_in
 from glassgrad.tensor.formulas.special_functions import differences
 
 
@@ -113,14 +114,10 @@ def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation
 
 def search_sorted(rows: UOp, values: UOp, right: bool) -> UOp:
     """Where each value would go into a sorted vector, or each row of values into its own row: before equal ones, or
-    after them (`right`). NaN goes to the end. The range is halved for all values at once."""
-    n = rows.shape[-1]
-    low, high = full(values.shape, 0, dtypes.int32), full(values.shape, n, dtypes.int32)
-    for _ in range(n.bit_length()):
-        middle = (low + high) // 2
-        inside = minimum(middle, n - 1)
-        at = take(rows, 0, inside) if len(rows.shape) == 1 else gather_known(rows, -1, inside)
-        above = less(values, at) if right else at_most(values, at)
-        below = above.logical_not() & (low < high)
-        low, high = below.where(middle + 1, low), below.where(high, middle)
-    return low
+    after them (`right`). NaN goes to the end."""
+    def goes_before(at: UOp) -> UOp:
+        return (less(values, at) if right else at_most(values, at)).logical_not()
+
+    lead, n = rows.shape[:-1], rows.shape[-1]
+    row = counting(math.prod(lead), dtypes.int64).reshape((*lead, 1))
+    return passed_in(rows.reshape((math.prod(lead), n)), row, values.shape, goes_before)

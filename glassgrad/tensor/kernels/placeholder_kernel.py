@@ -105,17 +105,15 @@ class Element(Value):
 
     def store(self, value: Any) -> Program:
         """Write; the program so far, and this."""
-        return Program(self._written(value, ()))
+        return self.set(value)
 
     def set(self, value: Any, end: Any = ()) -> Memory:
         """Write, inside loops that end here; the memory, to be read afterwards."""
-        return self.memory._after(self._written(value, end if isinstance(end, (tuple, list)) else (end,)))
-
-    def _written(self, value: Any, ended: Sequence[Value]) -> tuple[Statement, ...]:
-        found, before = self._wrap(value), self.memory.steps
-        inside = [s for s in _merged(found.steps, self.position.steps) if all(s is not b for b in before)]
-        store = Store(self.memory.node, self.position.node, found.node.cast(self.dtype))
-        return (*before, *_closed((*inside, store), ended))
+        memory, found = self.memory, self._wrap(value)
+        inside = [s for s in _merged(found.steps, self.position.steps) if all(s is not b for b in memory.steps)]
+        store = Store(memory.node, self.position.node, found.node.cast(self.dtype))
+        closed = _closed((*inside, store), end if isinstance(end, (tuple, list)) else (end,))
+        return Memory(memory.node, memory.shape, (*memory.steps, *closed), memory.offset)
 
 
 # -- programs --------------------------------------------------------------------------------------------------------
@@ -156,9 +154,6 @@ class Memory(Program):
     def numel(self) -> int:
         """How many elements."""
         return self.size
-
-    def _after(self, steps: tuple[Statement, ...]) -> Memory:
-        return Memory(self.node, self.shape, steps, self.offset)
 
     def after(self, *_: Any) -> Memory:
         """The same memory, read after what is named: here reading is always after what was set."""

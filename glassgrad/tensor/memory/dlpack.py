@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import weakref
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
@@ -31,18 +32,17 @@ class _DLTensor(ctypes.Structure):
                 ("byte_offset", ctypes.c_uint64)]
 
 
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
 class _Managed(ctypes.Structure):
-    pass
+    _fields_ = [("array", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 
 
 class _Versioned(ctypes.Structure):
-    pass
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                ("deleter", _Deleter), ("flags", ctypes.c_uint64), ("array", _DLTensor)]
 
-
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_Managed._fields_ = [("array", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
-_Versioned._fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
-                       ("deleter", _Deleter), ("flags", ctypes.c_uint64), ("array", _DLTensor)]
 
 CPU = 1
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
@@ -51,13 +51,13 @@ _TYPES = {dtype: (4 if dtype is dtypes.bfloat16 else _CODES[dtype.kind], 8 * dty
           if dtype.kind != "f" or dtype.bits > 8}
 _READ_ONLY, _COPIED = 1, 2                       # bits of `flags`
 _MAJOR = 1                                       # layouts of a later major version cannot be read
-_python = ctypes.pythonapi
-_python.PyCapsule_New.restype = ctypes.py_object
-_python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_python.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+# functions of capsules' addresses: one that is being freed must not be held as an object
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi))
+_is_capsule, _set_name = (ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)((name, ctypes.pythonapi))
+                          for name in ("PyCapsule_IsValid", "PyCapsule_SetName"))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi))
 # a capsule keeps the pointer to its name: these live as long as the module
 _NAME, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
 _NAME_1, _USED_1 = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"used_dltensor_versioned")
@@ -70,19 +70,12 @@ def _taken_back(managed: int) -> None:
     _given.pop(managed, None)
 
 
-_CapsuleEnd = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-@_CapsuleEnd
+@_Deleter
 def _capsule_dropped(capsule: int) -> None:
     """A capsule that was not taken is freed, and what it holds with it."""
-    plain = ctypes.PyDLL(None)
-    plain.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    plain.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    plain.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     for name in (_NAME, _NAME_1):
-        if plain.PyCapsule_IsValid(capsule, name):
-            _given.pop(plain.PyCapsule_GetPointer(capsule, name), None)
+        if _is_capsule(capsule, name):
+            _given.pop(_pointer(capsule, name), None)
 
 
 # -- giving --------------------------------------------------------------------------------------------------
@@ -100,23 +93,11 @@ def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, cop
         _Managed(array, None, _taken_back)
     address = ctypes.addressof(managed)
     _given[address] = (managed, sizes, strides, memory, keep)
-    return _python.PyCapsule_New(address, _NAME_1 if versioned else _NAME,
-                                 ctypes.cast(_capsule_dropped, ctypes.c_void_p))
+    return _new_capsule(address, _NAME_1 if versioned else _NAME,
+                        ctypes.cast(_capsule_dropped, ctypes.c_void_p))
 
 
 # -- taking --------------------------------------------------------------------------------------------------
-class _Owner:
-    """Memory that another library lends; given back when the last buffer over it goes."""
-    __slots__ = ("managed", "deleter")
-
-    def __init__(self, managed: int, deleter: Any):
-        self.managed, self.deleter = managed, deleter
-
-    def __del__(self) -> None:
-        if self.deleter:
-            self.deleter(self.managed)
-
-
 class Foreign(NamedTuple):
     """Another library's memory: `owner` keeps it alive, `steps` count elements."""
     owner: Any
@@ -130,15 +111,15 @@ class Foreign(NamedTuple):
 def take(source: Any) -> Foreign:
     """The memory that an object with `__dlpack__`, or a capsule, offers."""
     capsule = _asked(source) if hasattr(source, "__dlpack__") and not isinstance(source, type) else source
-    held = ctypes.py_object(capsule)
-    versioned = bool(_python.PyCapsule_IsValid(held, _NAME_1))
-    if not versioned and not _python.PyCapsule_IsValid(held, _NAME):
+    versioned = bool(_is_capsule(id(capsule), _NAME_1))
+    if not versioned and not _is_capsule(id(capsule), _NAME):
         raise InputError("this is no DLPack capsule, or it was used already", given=f"{type(source).__name__}",
                          expected="an object with __dlpack__, or a fresh capsule", fix="pass the array itself")
-    address = _python.PyCapsule_GetPointer(held, _NAME_1 if versioned else _NAME)
+    address = _pointer(id(capsule), _NAME_1 if versioned else _NAME)
     managed: Any = (_Versioned if versioned else _Managed).from_address(address)
-    _python.PyCapsule_SetName(held, _USED_1 if versioned else _USED)
-    owner = _Owner(address, managed.deleter)
+    _set_name(id(capsule), _USED_1 if versioned else _USED)
+    if managed.deleter:                              # given back when the last buffer over it goes
+        weakref.finalize(managed, managed.deleter, address).atexit = False
     if versioned and managed.major > _MAJOR:
         raise InputError("this DLPack capsule is of a later version", given=f"version {managed.major}.{managed.minor}",
                          expected=f"version {_MAJOR}", fix="go through NumPy: Tensor(numpy.asarray(array))")
@@ -148,7 +129,7 @@ def take(source: Any) -> Foreign:
                           expected="the CPU, 1", fix="move it to the CPU first")
     shape = tuple(array.shape[i] for i in range(array.ndim))
     steps = tuple(array.strides[i] for i in range(array.ndim)) if array.strides else _row_major(shape)
-    return Foreign(owner, (array.data or 0) + array.byte_offset, shape, steps, _dtype_of(array.dtype),
+    return Foreign(managed, (array.data or 0) + array.byte_offset, shape, steps, _dtype_of(array.dtype),
                    versioned and bool(managed.flags & _READ_ONLY))
 
 

@@ -20,7 +20,7 @@ from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.python_values import HostValue
 from glassgrad.tensor.tensor_base import Self, TensorBase
 
-# NumPy's functions of elements that are methods here: numpy.exp(x) is x.exp(), and stays lazy
+# NumPy's functions of two elements, and what computes them here, beside a tensor and behind something else
 _OPERATORS = {name: (f"__{sign}__", f"__r{sign}__") for name, sign in {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv", "floor_divide": "floordiv",
     "remainder": "mod", "power": "pow", "matmul": "matmul", "bitwise_and": "and", "bitwise_or": "or",
@@ -29,10 +29,6 @@ _OPERATORS |= {"equal": ("__eq__", "__eq__"), "not_equal": ("__ne__", "__ne__"),
                "less_equal": ("__le__", "__ge__"), "greater": ("__gt__", "__lt__"),
                "greater_equal": ("__ge__", "__le__"), "maximum": ("maximum", "maximum"),
                "minimum": ("minimum", "minimum")}
-_OF_ONE = {name: name for name in """reciprocal square sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh
-           tanh floor ceil trunc sign isnan isinf isfinite logical_not""".split()}
-_OF_ONE |= {"negative": "neg", "absolute": "abs", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
-            "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "rint": "round"}
 
 
 def _as_arrays(value: Any) -> Any:
@@ -81,8 +77,9 @@ class InteropMixin(TensorBase):
         values; written into `out` where one is given, as in `array += x`."""
         name = ufunc.__name__
         if method == "__call__" and not options:
-            if len(inputs) == 1 and name in _OF_ONE:
-                return getattr(self, _OF_ONE[name])()
+            of_one = getattr(self, "round" if name == "rint" else name, None) if len(inputs) == 1 else None
+            if of_one is not None:
+                return of_one()
             if len(inputs) == 2 and name in _OPERATORS:
                 first, second = inputs
                 straight, reflected = _OPERATORS[name]
@@ -210,9 +207,7 @@ class InteropMixin(TensorBase):
         if self.ndim not in (1, 2) or max(self.shape) > 12 or 0 in self.shape:
             from html import escape  # a table of all names of letters, which only notebooks need
             return f"<pre>{escape(repr(self))}</pre><small>{facts}</small>"
-        x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.cast(dtypes.float32)
-        numbers, length = list(running.numbers_of(x.uop, x.device)), self.shape[-1]
-        rows = [numbers[start:start + length] for start in range(0, len(numbers), length)]
+        rows = self.numpy().reshape(-1, self.shape[-1]).tolist()
         spell = "{:.6g}".format if self.dtype.kind == "f" else str
         body = "".join("<tr>" + "".join(f"<td>{spell(v)}</td>" for v in row) + "</tr>" for row in rows)
         return f"<table>{body}</table><small>{facts}</small>"

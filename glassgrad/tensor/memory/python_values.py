@@ -7,11 +7,9 @@ Integers become int32 (int64 when one of them does not fit), fractions float32, 
 from __future__ import annotations
 
 import array
-import itertools
 import math
 import struct
 import sys
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -49,9 +47,7 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
         if flat and getattr(flat[0], "shape", ()) not in ((), (1,)) and hasattr(flat[0], "__array__"):
             return read_array(value, dtype)         # a list of arrays or tensors
         return _pack(flat, shape, dtype)
-    if isinstance(value, (bytes, bytearray)):
-        return HostValue(bytes(value), (len(value),), dtypes.uint8)
-    if isinstance(value, (memoryview, array.array)):
+    if isinstance(value, (bytes, bytearray, memoryview, array.array)):
         view = memoryview(value)
         if view.format not in _BY_FORMAT:
             raise InputError("cannot make a tensor of memory in this format", given=f"format {view.format!r}",
@@ -107,23 +103,6 @@ def numpy_dtype(dtype: Any) -> DType | None:
     return _BY_FORMAT.get(dtype.char)
 
 
-def true_places(data: memoryview, shape: Sequence[int]) -> list[Any]:
-    """The indices of the elements of a mask that are true, for each axis; by NumPy where it is loaded, which is faster.
-
-    >>> [axis.tolist() for axis in true_places(memoryview(bytes([0, 1, 1, 1])), (2, 2))]
-    [[0, 1, 1], [1, 0, 1]]
-    """
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        return [axis.astype("int64") for axis in numpy.frombuffer(data, "?").reshape(shape).nonzero()]
-    left = array.array("q", itertools.compress(range(math.prod(shape)), data.cast("B")))
-    axes = []
-    for size in reversed(shape[1:]):
-        axes.append(array.array("q", [place % size for place in left]))
-        left = array.array("q", [place // size for place in left])
-    return [left, *reversed(axes)]
-
-
 def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:
     """A flat list as nested lists.
 
@@ -139,17 +118,14 @@ def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 # -- lists ---------------------------------------------------------------------------------------------------
-def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    shape = [len(value)]
-    flat = value
-    while flat and isinstance(flat[0], (list, tuple)):
-        n = len(flat[0])
+def _flatten(flat: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    shape = [len(flat)]
+    while any(isinstance(x, (list, tuple)) for x in flat):
+        n = len(flat[0]) if isinstance(flat[0], (list, tuple)) else -1
         if not all(isinstance(x, (list, tuple)) and len(x) == n for x in flat):
             raise _ragged(flat, shape)
         shape.append(n)
         flat = [x for row in flat for x in row]
-    if any(isinstance(x, (list, tuple)) for x in flat):
-        raise _ragged(flat, shape)
     return flat, tuple(shape)
 
 

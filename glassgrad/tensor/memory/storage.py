@@ -50,13 +50,9 @@ class TensorStorage:
 
     def whole(self) -> UOp:
         """The present value of all of it."""
-        found = None
-        for member in self.live():
-            root = _undone(member.uop, member._steps)
-            if root is not None and (found is None or not member._steps):
-                found = root
-        if found is None:
-            found = self._kept
+        members = sorted(self.live(), key=lambda member: bool(member._steps))          # first those that show all of it
+        roots = [_undone(member.uop, member._steps) for member in members]
+        found = next((root for root in (*roots, self._kept) if root is not None), None)
         if found is None:
             raise Bug("a storage whose value no tensor leads to")
         return found

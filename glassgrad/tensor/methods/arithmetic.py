@@ -262,13 +262,7 @@ class ArithmeticMixin(TensorBase):
         """
         return self._named("mod", arithmetic.remainder, other, reverse, spelling)
 
-    def remainder(self, other: Any) -> Self:
-        """x % other.
-
-        >>> Tensor([7, -7]).remainder(3).tolist()
-        [1, 2]
-        """
-        return self._divided(arithmetic.remainder, other)
+    remainder = mod
 
     def fmod(self, other: Any = REQUIRED, **spelling: Any) -> Self:
         """The remainder with the sign of the dividend, as in C; exact for quotients below 2^46 (float64: 2^104).
@@ -319,13 +313,7 @@ class ArithmeticMixin(TensorBase):
         """
         return self._named("bitwise_xor", o.XOR, other, reverse, spelling)
 
-    def xor(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
-        """x ^ other.
-
-        >>> Tensor([6]).xor(3).tolist()
-        [5]
-        """
-        return self._named("xor", o.XOR, other, reverse, spelling)
+    xor = bitwise_xor
 
     def lshift(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
         """The bits moved up; the same as `x << other`.

@@ -6,7 +6,7 @@ Each one is a leaf of its own, with a gradient of its own, even when two hold th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
@@ -14,7 +14,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import DType, Length, UOp, const, dtype_by_name, dtypes, full, most, ops as o
 from glassgrad.tensor import index_range_check, realize_and_read as running
 from glassgrad.tensor.autograd.gradient_leaves import distinct
-from glassgrad.tensor.formulas import as_float, counting, eye, largest, mul, tril, triu
+from glassgrad.tensor.formulas import as_float, counting, equal, eye, largest, mul, tril, triu, unsqueeze
 from glassgrad.tensor.memory.disk import on_disk, opened
 from glassgrad.tensor.memory.python_values import read_array
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, computed, number, of_kind, options,
@@ -78,6 +78,8 @@ class CreationMixin(TensorBase):
             return cls._leaf(opened(str(place), made, kind), None, requires_grad)
         return cls.full(made, 0, kind, device, requires_grad)
 
+    invalids = empty          # tinygrad's name
+
     @classmethod
     def const(cls, b: Any, dtype: Any = None, device: str | None = None) -> Self:
         """One number as a tensor without axes. (Older texts give the type first.)
@@ -100,10 +102,8 @@ class CreationMixin(TensorBase):
 
     def _filled(self, fill_value: Any, given: dict[str, Any]) -> Self:
         """One value everywhere, in the shape of this tensor."""
-        value = plain_number(fill_value, "to fill a tensor with")
         kind, device, grad = options(given, self.dtype, self.uop.device or self._device)
-        _refuse_overflow(value, kind)
-        return self._made(full(self.shape, value, kind), device, grad)
+        return self.full(self.shape, fill_value, kind, device, grad)
 
     def zeros_like(self, **kwargs: Any) -> Self:
         """Zeros in the shape and dtype of this tensor.
@@ -201,23 +201,15 @@ class CreationMixin(TensorBase):
             return cls._made(_symbolic_range(start, stop, step, dtype_by_name(dtype or dtypes.default_int)), device,
                              requires_grad)
         whole = not any(isinstance(n, float) for n in (start, stop, step))
-        kind = dtype_by_name(dtype) if dtype is not None else cls._range_dtype(start, stop, whole)
-        count = max(0, math.ceil((stop - start) / step))
-        if kind.kind == "f":
-            wide = kind.accumulator
-            numbers = counting(count, dtypes.int64 if count >= 1 << 31 else dtypes.int32)
-            node = (numbers.cast(wide) * step + start).cast(kind)
-        else:
-            node = counting(count, kind) * step + start if whole else \
-                (counting(count, dtypes.int32).cast(dtypes.float64) * step + start).cast(kind)
-        return cls._made(node, device, requires_grad)
-
-    @staticmethod
-    def _range_dtype(start: Any, stop: Any, whole: bool) -> DType:
-        if not whole:
-            return dtypes.default_float
         fits = all(dtypes.default_int.min <= n <= dtypes.default_int.max for n in (start, stop))
-        return dtypes.default_int if fits else dtypes.int64
+        default = dtypes.default_float if not whole else dtypes.default_int if fits else dtypes.int64
+        kind = dtype_by_name(dtype or default)
+        count = max(0, math.ceil((stop - start) / step))
+        if whole and kind.kind != "f":
+            return cls._made(counting(count, kind) * step + start, device, requires_grad)
+        wide = kind.accumulator if kind.kind == "f" else dtypes.float64
+        numbers = counting(count, dtypes.int64 if count >= 1 << 31 else dtypes.int32)
+        return cls._made((numbers.cast(wide) * step + start).cast(kind), device, requires_grad)
 
     @classmethod
     def linspace(cls, start: float, stop: float = REQUIRED, steps: int = REQUIRED, dtype: DType | str | None = None,
@@ -307,9 +299,7 @@ class CreationMixin(TensorBase):
         >>> Tensor.tril_indices(2, 2).tolist()
         [[0, 1, 1], [0, 0, 1]]
         """
-        rows, columns, offset = _matrix_size("tril_indices", row, col, offset)
-        found = [(i, j) for i in range(rows) for j in range(min(max(i + offset + 1, 0), columns))]
-        return cls([[p[k] for p in found] for k in range(2)], dtype=dtypes.int32)
+        return cls(_places("tril_indices", row, col, offset, lambda beyond: beyond <= 0), dtype=dtypes.int32)
 
     @classmethod
     def triu_indices(cls, row: int, col: int, offset: int = 0) -> Self:
@@ -318,9 +308,7 @@ class CreationMixin(TensorBase):
         >>> Tensor.triu_indices(2, 2).tolist()
         [[0, 0, 1], [0, 1, 1]]
         """
-        rows, columns, offset = _matrix_size("triu_indices", row, col, offset)
-        found = [(i, j) for i in range(rows) for j in range(min(max(i + offset, 0), columns), columns)]
-        return cls([[p[k] for p in found] for k in range(2)], dtype=dtypes.int32)
+        return cls(_places("triu_indices", row, col, offset, lambda beyond: beyond >= 0), dtype=dtypes.int32)
 
     def one_hot(self, num_classes: int = -1) -> Self:
         """A new last axis with 1 at the index that each value names and 0 elsewhere; -1 counts up to the largest value.
@@ -335,8 +323,7 @@ class CreationMixin(TensorBase):
         count, = arguments("one_hot", num_classes=num_classes)
         if count == -1:
             count = int(running.number_in(largest(self.uop), self.device)) + 1
-        classes = counting(count, self.uop.dtype).broadcast((*self.shape, count))
-        chosen = self.uop.reshape((*self.shape, 1)).expand((*self.shape, count)).eq(classes)
+        chosen = equal(unsqueeze(self.uop, -1), counting(count, self.uop.dtype))
         if settings.SANITIZE:
             shape = (*self.shape, count)
             index_range_check.watch(self.uop, [index_range_check.Pick(self.uop, count, self.ndim, False)], shape, count)
@@ -361,12 +348,14 @@ class CreationMixin(TensorBase):
         return cls._leaf(shared if shared is not None else running.store(read_array(array), place), None, requires_grad)
 
 
-def _matrix_size(what: str, row: Any, col: Any, offset: Any) -> tuple[int, int, int]:
+def _places(what: str, row: Any, col: Any, offset: Any, chosen: Callable[[int], bool]) -> list[list[int]]:
+    """The rows, and the columns, of the elements chosen by how far they lie beyond a diagonal."""
     rows, columns, offset = arguments(what, row=row, col=col, offset=offset)
     if rows * columns > 1 << 28:
         raise InputError(f"{what} lists its indices one by one", given=f"{rows} x {columns}",
                          expected="at most 2^28 elements", fix="use triu or tril on a tensor of ones")
-    return rows, columns, offset
+    found = [(i, j) for i in range(rows) for j in range(columns) if chosen(j - i - offset)]
+    return [[place[k] for place in found] for k in range(2)]
 
 
 def _refuse_overflow(value: Any, kind: DType) -> None:

@@ -229,10 +229,6 @@ class ElementwiseMixin(TensorBase):
         if low is None and high is None:
             raise InputError("clamp needs a limit", given="neither min_ nor max_", expected="at least one of them",
                              fix="write x.clamp(0) or x.clamp(max_=1)")
-        return self._within(low, high)
-
-    def _within(self, low: Any, high: Any) -> Self:
-        """This within limits, either of which may be None."""
         limits = [None if limit is None else self._operand(limit, "in clamp") for limit in (low, high)]
         return self._with(arithmetic.clamp(self.uop, *limits), low, high)
 
@@ -244,7 +240,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([1, 5]).clamp_min(3).tolist()
         [3, 5]
         """
-        return self._within(min, None)
+        return self.clamp(min)
 
     def clamp_max(self, max: Any) -> Self:
         """At most `max`.
@@ -252,7 +248,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([1, 5]).clamp_max(3).tolist()
         [1, 3]
         """
-        return self._within(None, max)
+        return self.clamp(None, max)
 
     def lerp(self, end: Operand, weight: Operand) -> Self:
         """From this (weight 0) to `end` (weight 1), in a straight line.

@@ -16,7 +16,8 @@ from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.formulas import (any_true, diagonal, equal, flatten, largest, norm, reductions,
-                                       running as running_total, smallest, statistics, sum_dtype, total, unsqueeze)
+                                       running as running_total, smallest, stack, statistics, sum_dtype, total,
+                                       unsqueeze)
 from glassgrad.tensor.methods import (REQUIRED, Axis, Found, Self, TensorBase, arguments, computed, of_kind, two_axes,
                                       working_axis)
 
@@ -267,8 +268,7 @@ class ReductionsMixin(TensorBase):
                              fix="write x.histc(10), for example")
         x = flatten(self.uop)
         if low == high and self.numel():
-            low, high = (float(running.number_in(node.cast(dtypes.float64), self.device))
-                         for node in (smallest(x), largest(x)))
+            low, high = running.numbers_of(stack([smallest(x), largest(x)]).cast(dtypes.float64), self.device)
         if low == high:
             low, high = low - 1, high + 1
         return self._with(statistics.histogram(x, bins, low, high))

@@ -13,8 +13,8 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import Scatter, UOp, dtypes, full, ops as o
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (arg_extreme, argsort, both, cat, flatten, gather_known, largest, maximum,
-                                       minimum, part, running as running_total, smallest, sort, sorting, squeeze, stack,
-                                       take, topk, total, true_indices, where)
+                                       minimum, part, running as running_total, smallest, sort, squeeze, stack, take,
+                                       topk, total, true_indices, where)
 from glassgrad.tensor.formulas.statistics import median, mode, quantile, search_sorted
 from glassgrad.tensor.methods import (Found, Self, TensorBase, arguments, broadcast_shape, choice, of_kind,
                                       plain_number, resolve_axis, share)
@@ -72,7 +72,7 @@ class SortingMixin(TensorBase):
         if not 0 <= k <= n:
             raise InputError("topk cannot choose this many", given=f"k={k} of an axis of {n}",
                              expected=f"k from 0 to {n}", fix="choose a smaller k")
-        return self._found(topk(x, k, axis, largest, sorting.SHORT), axis, keepdim=True)
+        return self._found(topk(x, k, axis, largest), axis, keepdim=True)
 
     def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
         """The k-th smallest value along an axis (1 is the smallest), and its index.

@@ -9,10 +9,11 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
-from glassgrad.compiler.graph import UOp, dtypes
+from glassgrad.compiler.graph import dtypes
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (add, all_true, arithmetic, as_float, as_node, both, broadcast, cat, divide,
                                        elementary, equal, in_accumulator, mul, special_functions as special, where)
+from glassgrad.tensor.formulas.linalg.products import scaled
 from glassgrad.tensor.methods import (Operand, Self, TensorBase, arguments, computed, fit_together, resolve_axis,
                                       working_axis)
 
@@ -197,11 +198,8 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([1]).addcmul(Tensor([2]), Tensor([3])).tolist()
         [7]
         """
-        def formula(x: UOp, y: Any, z: Any, factor: float) -> UOp:
-            product = mul(*both(y, z))
-            return add(x, product if factor == 1 else mul(product, factor))
-
-        return computed(self, formula, "addcmul", tensor1=tensor1, tensor2=tensor2, value=value)
+        return computed(self, lambda x, y, z, factor: add(x, scaled(mul(*both(y, z)), factor)), "addcmul",
+                        tensor1=tensor1, tensor2=tensor2, value=value)
 
     def addcdiv(self, tensor1: Operand, tensor2: Operand, value: float = 1) -> Self:
         """x + value tensor1 / tensor2.

@@ -11,6 +11,7 @@ import math
 
 from glassgrad.compiler.graph import Cell, UOp, dtypes, full, ops as o
 from glassgrad.tensor import realize_and_read as running
+from glassgrad.tensor.formulas.indexing import gather_known
 from glassgrad.tensor.formulas.movement import above_diagonal, counting, eye, halves, joined, matrix_transpose, part
 
 
@@ -59,10 +60,7 @@ def eliminate(a: UOp, b: UOp, device: str) -> tuple[UOp, UOp, UOp]:
         order = here.where(chosen.reshape((batch, 1)), order)
         pivots = here.where(pivot.reshape((batch, 1)), pivots)
         m, used, order, pivots = _run(device, m, used | is_pivot, order, pivots)
-    right = part(m, 2, n, width).reshape((batch * n, width - n))
-    start = (counting(batch, dtypes.int64) * n).reshape((batch, 1))
-    x = UOp(o.GATHER, a.dtype, (right, (start + order).reshape((batch * n,)))).reshape(b.shape)
-    x, = _run(device, x)
+    x, = _run(device, gather_known(part(m, 2, n, width), 1, order.reshape((batch, n, 1)).expand(b.shape)))
     return x, pivots, order
 
 

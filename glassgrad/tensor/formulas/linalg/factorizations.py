@@ -14,7 +14,7 @@ from typing import Any
 from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient, while_in_use
+from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import (any_true, cat, elementary, eye, gather_known, matrix_transpose, pad_axis, part,
                                        product, sign, square, squeeze, total, tril, unsqueeze)
@@ -54,8 +54,7 @@ def solve(a: UOp, b: UOp) -> UOp:
 
 def inverse(a: UOp) -> UOp:
     """a^-1."""
-    n = a.shape[-1]
-    return solve(a, eye(n, a.dtype).reshape((1, n, n)).expand(a.shape))
+    return solve(a, eye(a.shape[-1], a.dtype).broadcast(a.shape))
 
 
 def _determinant_gradient(g: UOp, y: UOp, a: UOp) -> UOp:
@@ -101,13 +100,13 @@ def _symmetric(x: UOp) -> UOp:
     return (x + matrix_transpose(x)) * 0.5
 
 
-@while_in_use
 def orthogonal(a: UOp) -> JointResults:
     """Q (m, k) and R (k, n); the rest are the m - k columns that complete Q."""
     batch, m, n = a.shape
     k = min(m, n)
     q, r = algorithms.householder(a, _device(a))
-    return JointResults((part(q, 2, 0, k), part(r, 1, 0, k)), _qr_gradient, part(q, 2, k, m).detach())
+    return JointResults((part(q, 2, 0, k), part(r, 1, 0, k)), (_q_gradient, _r_gradient),
+                        part(q, 2, k, m).detach())
 
 
 def complete_orthogonal(a: UOp) -> tuple[UOp, UOp]:
@@ -118,32 +117,34 @@ def complete_orthogonal(a: UOp) -> tuple[UOp, UOp]:
     return (cat([q, found.rest[0]], 2), pad_axis(r, 1, 0, below)) if below else (q, r)
 
 
-def _qr_gradient(a: UOp, parts: tuple[UOp, ...], to_q: UOp | None, to_r: UOp | None) -> UOp:
-    """For m >= n (Walter et al., 2010): (gQ + Q copyltu(M)) R^-T with M = R gR^T - gQ^T Q. A wider matrix is a square
-    one with more columns, whose gradient passes through Q."""
-    q, r = parts
-    m, n = a.shape[1:]
-    if m >= n:
-        return _qr_gradient_square(q, r, to_q, to_r)
-    rest = part(a, 2, m, n)
-    if to_r is None:
-        return cat([_qr_gradient_square(q, part(r, 2, 0, m), to_q, None), rest * 0.0], 2)
-    to_right = part(to_r, 2, m, n)
-    through = matmul(rest, matrix_transpose(to_right))
-    into_q = through if to_q is None else to_q + through
-    first = _qr_gradient_square(q, part(r, 2, 0, m), into_q, part(to_r, 2, 0, m))
-    return cat([first, matmul(q, to_right)], 2)
+def _q_gradient(g: UOp, a: UOp, q: UOp, r: UOp) -> UOp:
+    """(g + Q copyltu(-g^T Q)) R^-T (Walter et al., 2010), of the first columns of a wide matrix: they decide Q."""
+    k = q.shape[2]
+    inner = _mirrored(-matmul(matrix_transpose(g), q))
+    return pad_axis(_over_triangle(g + matmul(q, inner), part(r, 2, 0, k)), 2, 0, a.shape[2] - k)
 
 
-def _qr_gradient_square(q: UOp, r: UOp, to_q: UOp | None, to_r: UOp | None) -> UOp:
-    inner = None if to_r is None else matmul(r, matrix_transpose(to_r))
-    if to_q is not None:
-        crossed = matmul(matrix_transpose(to_q), q)
-        inner = -crossed if inner is None else inner - crossed
-    assert inner is not None
-    inner = tril(inner) + matrix_transpose(tril(inner, -1))
-    gathered = matmul(q, inner) if to_q is None else to_q + matmul(q, inner)
-    return matrix_transpose(solve(r, matrix_transpose(gathered)))
+def _r_gradient(g: UOp, a: UOp, q: UOp, r: UOp) -> UOp:
+    """Q copyltu(R g^T) R^-T; the further columns of a wide matrix are Q^T A, so their gradient passes through Q too."""
+    k, n = q.shape[2], a.shape[2]
+    square = part(r, 2, 0, k)
+    inner = _mirrored(matmul(square, matrix_transpose(part(g, 2, 0, k))))
+    first = _over_triangle(matmul(q, inner), square)
+    if n == k:
+        return first
+    further = part(g, 2, k, n)
+    through = _q_gradient(matmul(part(a, 2, k, n), matrix_transpose(further)), a, q, r)
+    return cat([first, matmul(q, further)], 2) + through
+
+
+def _mirrored(x: UOp) -> UOp:
+    """A lower triangle, also above the diagonal."""
+    return tril(x) + matrix_transpose(tril(x, -1))
+
+
+def _over_triangle(x: UOp, r: UOp) -> UOp:
+    """x R^-T."""
+    return matrix_transpose(solve(r, matrix_transpose(x)))
 
 
 # -- singular values -----------------------------------------------------------------------------------------
@@ -152,7 +153,6 @@ def _descending(sizes: UOp, n: int) -> UOp:
     return _computed(part(order_of(key_of(sizes, True)), 1, 0, n))
 
 
-@while_in_use
 def singular(a: UOp) -> JointResults:
     """U (m, n), S (n), V (n, n) with U diag(S) V^T = a; the rest are the m - n columns that complete U."""
     batch, m, n = a.shape
@@ -168,21 +168,16 @@ def singular(a: UOp) -> JointResults:
     complete = algorithms.householder(u, _device(a))[0]           # columns without a length get an orthogonal one
     u = has_length.where(u, part(complete, 2, 0, n))
     rest = part(complete, 2, n, m).detach()
-    return JointResults((_computed(u), _computed(s), _computed(v)), _singular_gradient, rest)
+    backwards = (_left_gradient, _size_gradient, _right_gradient)
+    return JointResults((_computed(u), _computed(s), _computed(v)), backwards, rest)
 
 
-def _singular_gradient(a: UOp, parts: tuple[UOp, ...], to_u: UOp | None, to_s: UOp | None, to_v: UOp | None) -> UOp:
-    """Of S: U diag(g) V^T; of U and V as below (Townsend, 2016)."""
-    u, s, v = parts
-    if to_s is not None:
-        return matmul(u * unsqueeze(to_s, 1), matrix_transpose(v))
-    if to_u is not None:
-        return _left_gradient(to_u, u, s, v)
-    assert to_v is not None
-    return _right_gradient(to_v, u, s, v)
+def _size_gradient(g: UOp, a: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
+    """U diag(g) V^T; of U and V as below (Townsend, 2016)."""
+    return matmul(u * unsqueeze(g, 1), matrix_transpose(v))
 
 
-def _left_gradient(g: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
+def _left_gradient(g: UOp, a: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
     """(U (F o (U^T g - g^T U)) S + (I - U U^T) g S^-1) V^T, with F as in `_gaps`."""
     crossed = matmul(matrix_transpose(u), g)
     skew = _gaps(s) * (crossed - matrix_transpose(crossed))
@@ -191,7 +186,7 @@ def _left_gradient(g: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
     return matmul(inner + outside, matrix_transpose(v))
 
 
-def _right_gradient(g: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
+def _right_gradient(g: UOp, a: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
     """U S (F o (V^T g - g^T V)) V^T."""
     crossed = matmul(matrix_transpose(v), g)
     skew = _gaps(s) * (crossed - matrix_transpose(crossed))
@@ -206,32 +201,31 @@ def _gaps(s: UOp) -> UOp:
 
 
 # -- eigenvalues ---------------------------------------------------------------------------------------------
-@while_in_use
 def eigen(a: UOp) -> JointResults:
     """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which the lower triangle is
     read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `algorithms.jacobi`
     finds are its eigenvectors; their own quotients are the values."""
     n = a.shape[-1]
-    whole = tril(a) + matrix_transpose(tril(a, -1))
+    whole = _mirrored(a)
     shift = total(square(whole), (1, 2), keepdim=True).sqrt()
     raised = whole + eye(n, a.dtype) * (shift + shift.eq(0).cast(a.dtype))
     _, vectors, sizes = algorithms.jacobi(_computed(raised), _device(a))
     order = _descending(sizes, n).flip((1,))                       # the largest come first
     vectors = gather_known(vectors, 2, unsqueeze(order, 1).expand(a.shape))
     values = total(vectors * matmul(whole, vectors), 1)
-    return JointResults((_computed(values), _computed(vectors)), _eigen_gradient)
+    return JointResults((_computed(values), _computed(vectors)), (_value_gradient, _vector_gradient))
 
 
-def _eigen_gradient(a: UOp, parts: tuple[UOp, ...], to_values: UOp | None, to_vectors: UOp | None) -> UOp:
-    """Of values V diag(g) V^T; of vectors V ((V^T g) / (l_j - l_i) off the diagonal) V^T, made symmetric (Magnus,
-    1985)."""
-    values, v = parts
-    if to_values is not None:
-        return matmul(v * unsqueeze(to_values, 1), matrix_transpose(v))
-    assert to_vectors is not None
+def _value_gradient(g: UOp, a: UOp, values: UOp, v: UOp) -> UOp:
+    """V diag(g) V^T."""
+    return matmul(v * unsqueeze(g, 1), matrix_transpose(v))
+
+
+def _vector_gradient(g: UOp, a: UOp, values: UOp, v: UOp) -> UOp:
+    """V ((V^T g) / (l_j - l_i) off the diagonal) V^T, made symmetric (Magnus, 1985)."""
     one = eye(a.shape[-1], a.dtype)
     gaps = unsqueeze(values, 1) - unsqueeze(values, 2) + one
-    inner = matmul(matrix_transpose(v), to_vectors) / gaps * (1 - one)
+    inner = matmul(matrix_transpose(v), g) / gaps * (1 - one)
     return _symmetric(matmul(matmul(v, inner), matrix_transpose(v)))
 
 

@@ -89,23 +89,25 @@ class FirstTakesAll:
         return (first.eq(number).where(mine, 0).sum(taps).reshape(x.shape),)
 
 
+def _given(value: Any, rank: int) -> list[int | None]:
+    """The integers of a sequence, or one for all axes; None for what is no integer."""
+    one = whole(value)
+    return [one] * rank if one is not None else [whole(n) for n in value] if isinstance(value, (tuple, list)) else []
+
+
 def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
     """One number per space axis, from one number or a sequence."""
-    one = whole(value)
-    sizes = (one,) * rank if one is not None else \
-        tuple(whole(n) for n in value) if isinstance(value, (tuple, list)) else ()
+    sizes = _given(value, rank)
     if len(sizes) != rank or any(n is None or n < least for n in sizes):
         raise InputError(f"{what} does not fit the space axes", given=f"{what}={value!r}",
                          expected=f"an integer of {least} or more, or {rank} of them",
                          fix=f"write {what}={least}, for example")
-    return sizes  # type: ignore[return-value]
+    return tuple(sizes)  # type: ignore[arg-type]
 
 
 def space_padding(padding: Any, rank: int) -> list[tuple[int, int]]:
     """Padding as (before, after) per space axis, from an int, one per axis, or two, from the last backward."""
-    one = whole(padding)
-    given = [one] * rank if one is not None else \
-        [whole(n) for n in padding] if isinstance(padding, (tuple, list)) else []
+    given = _given(padding, rank)
     amounts = [n for n in given if n is not None]
     if len(amounts) == 2 * rank:
         pairs = [(amounts[i], amounts[i + 1]) for i in range(0, 2 * rank, 2)][::-1]
@@ -154,28 +156,35 @@ def _contracted(x: UOp, w: UOp, bias: UOp | None, out: DType) -> UOp:
     x = x.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))    # (.., ...space, in, ...kernel)
     x = x.reshape((*x.shape[:2], 1, *x.shape[2:]))
     w = w.reshape((1, *w.shape[:2], *(1,) * rank, *w.shape[2:]))
-    shape = tuple(max(n, m) if 0 not in (n, m) else 0 for n, m in zip(x.shape, w.shape))
-    result = (x.expand(shape) * w.expand(shape)).sum(range(3 + rank, len(shape))).cast(out)
-    result = result.reshape((shape[0], shape[1] * shape[2], *shape[3:3 + rank]))
+    product = x * w
+    result = product.sum(range(3 + rank, len(product.shape))).cast(out)
+    result = result.reshape((x.shape[0], w.shape[1] * w.shape[2], *x.shape[3:3 + rank]))
     return result if bias is None else add(result, in_autocast_dtype(bias).reshape((1, bias.elements) + (1,) * rank))
+
+
+def _in_one_dtype(x: UOp, w: UOp, groups: int, dtype: DType | None, transposed: bool = False) -> tuple[UOp, UOp, DType]:
+    """The input and the weight, which fits it, in the type to sum in; and the type of the result."""
+    x, w = in_autocast_dtype(x), in_autocast_dtype(w)
+    rank, (first, second) = len(w.shape) - 2, ("in", "out") if transposed else ("out", "in")
+    if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or w.shape[0] % groups or \
+            x.shape[1] != (w.shape[0] if transposed else groups * w.shape[1]):
+        raise ShapeError(f"the weight does not fit the input of this {'transposed ' * transposed}convolution",
+                         given=f"input {x.shape}, weight {w.shape}, groups={groups}",
+                         expected=f"input (batch, in, ...space) and weight ({first}, {second} / groups, ...kernel) "
+                                  f"with as many kernel axes as space axes, and {first} divisible by groups",
+                         fix="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)")
+    out = dtype or sum_dtype(promote(x.dtype, w.dtype))
+    return x.cast(out.accumulator), w.cast(out.accumulator), out
 
 
 def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
              dtype: DType | None) -> UOp:
     """The convolution of (batch, in, ...space) with a weight of (out, in / groups, ...kernel)."""
-    x, w = in_autocast_dtype(x), in_autocast_dtype(w)
+    x, w, out = _in_one_dtype(x, w, groups, dtype)
     rank = len(w.shape) - 2
-    if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or x.shape[1] != groups * w.shape[1] or w.shape[0] % groups:
-        raise ShapeError("the weight does not fit the input of this convolution",
-                         given=f"input {x.shape}, weight {w.shape}, groups={groups}",
-                         expected="input (batch, in, ...space) and weight (out, in / groups, ...kernel) with as "
-                                  "many kernel axes as space axes, and out divisible by groups",
-                         fix="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)")
     size, strides, dilations = w.shape[2:], each(stride, rank, "stride"), each(dilation, rank, "dilation")
     pairs = space_padding(padding, rank)
     refuse_large_windows("conv2d", x.shape[2:], pairs, size, dilations)
-    out = dtype or sum_dtype(promote(x.dtype, w.dtype))
-    x, w = x.cast(out.accumulator), w.cast(out.accumulator)
     batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
     seen = Windows(size, strides, dilations).seen(pad_constant(x, [(0, 0), (0, 0), *pairs]))
     seen = seen.reshape((batch, groups, inputs, *seen.shape[2:]))
@@ -185,19 +194,11 @@ def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilatio
 def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
                         output_padding: Any) -> UOp:
     """The transposed convolution of (batch, in, ...space) with a weight of (in, out / groups, ...kernel)."""
-    x, w = in_autocast_dtype(x), in_autocast_dtype(w)
+    x, w, out = _in_one_dtype(x, w, groups, None, transposed=True)
     rank = len(w.shape) - 2
-    if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or x.shape[1] != w.shape[0] or w.shape[0] % groups:
-        raise ShapeError("the weight does not fit the input of this transposed convolution",
-                         given=f"input {x.shape}, weight {w.shape}, groups={groups}",
-                         expected="input (batch, in, ...space) and weight (in, out / groups, ...kernel) with as many "
-                                  "kernel axes as space axes, and in divisible by groups",
-                         fix="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)")
     size = w.shape[2:]
     strides, dilations = each(stride, rank, "stride"), each(dilation, rank, "dilation")
     pads, extra = each(padding, rank, "padding", 0), each(output_padding, rank, "output_padding", 0)
-    out = sum_dtype(promote(x.dtype, w.dtype))
-    x, w = x.cast(out.accumulator), w.cast(out.accumulator)
     batch, inputs, outputs = x.shape[0], x.shape[1] // groups, w.shape[1]
     x = x.reshape((batch, groups, inputs, *x.shape[2:]))
     for i in range(rank):    # (.., n, ..) to (.., length, .., k): what each position receives through each tap

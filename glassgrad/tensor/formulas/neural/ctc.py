@@ -32,18 +32,9 @@ def from_labels(x: UOp, labels: UOp, lengths: UOp, counts: UOp, blank: int) -> U
     chain = pad_axis(chain, 1, 0, 1, blank)                                  # blank, label, blank, .., label, blank
     states = 2 * size + 1
     before = part(pad_axis(chain, 1, 2, 0, blank), 1, 0, states)
-    skips = chain.ne(blank) & chain.ne(before)
-    logs = gather(x, 2, chain.reshape((1, batch, states)).expand((steps, batch, states)))
-    return losses(logs, skips, lengths, counts * 2)
-
-
-def losses(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> UOp:
-    """The loss of each sequence.
-
-    logs: (time, batch, states), each state's log-probability. skips: (batch, states), whether a path may come from two
-    states before. lengths: (batch,), how many steps count. ends: (batch,), the last state, an even number.
-    """
-    logs = logs.contiguous()
+    skips = chain.ne(blank) & chain.ne(before)           # whether a path may come from two states before
+    logs = gather(x, 2, chain.reshape((1, batch, states)).expand((steps, batch, states))).contiguous()
+    ends = counts * 2                                    # the last states
     total = _total(_alphas(logs, skips, lengths)[-1], lengths, ends)
     return own_gradient(-total, (logs, skips, lengths, ends), _backward)
 

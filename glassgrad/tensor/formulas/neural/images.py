@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import operator
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from glassgrad.compiler.graph import UOp, const, dtypes, full
 from glassgrad.tensor.formulas import (add, as_float, at, clamp, counting, floor, gather, matrix_transpose, maximum,
-                                       minimum, movedim, mul, round_half_even, stack, take, total, unsqueeze)
+                                       movedim, mul, repeat_interleave, round_half_even, stack, take, total, unsqueeze)
 from glassgrad.tensor.formulas.float_remainder import toward_zero
 from glassgrad.tensor.formulas.linalg.products import matmul
 
@@ -42,14 +41,9 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
         """The elements of an axis that count at a position, and how much each does."""
         t = (t + 1) * ((n - 1) / 2) if align_corners else ((t + 1) * n - 1) / 2
         if mode == "bicubic":
-            first = floor(t.detach())
-            return [(_in_range(first + k, n, padding_mode, align_corners), _cubic(t - first - k, -0.75))
-                    for k in (-1, 0, 1, 2)]
+            return [(_in_range(place, n, padding_mode, align_corners), share) for place, share in _taps(t, mode)]
         t = _in_range(t, n, padding_mode, align_corners)
-        if mode == "nearest":
-            return [(round_half_even(t.detach()), const(1, t.dtype))]
-        first = floor(t.detach())
-        return [(first, 1 - (t - first)), (first + 1, t - first)]
+        return [(round_half_even(t.detach()), const(1, t.dtype))] if mode == "nearest" else _taps(t, mode)
 
     def value_at(column: UOp, row: UOp) -> UOp:
         inside = column.ge(0) & (column < width) & row.ge(0) & (row < height)
@@ -106,42 +100,32 @@ def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: floa
     return (result >> bits).cast(dtypes.uint8)
 
 
-@functools.cache
-def _integers_agree(n: int, count: int, offset: int) -> bool:
-    """Whether integers, which views can follow, give the nearest elements that PyTorch gives, which rounds to float32:
-    of 2 elements resized to 82, number 41 is the first one there."""
-    rounded = ctypes.c_float
-    step = rounded(n / count).value
-    return all((2 * i + offset) * n // (2 * count) == min(int(rounded((i + offset / 2) * step).value), n - 1)
-               for i in range(count))
-
-
 def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: float) -> UOp:
     """One axis with `count` elements, `step` of the old ones apart."""
     n = x.shape[axis]
     number = counting(count)
     if mode.startswith("nearest"):
-        offset = 0 if mode == "nearest" else 1
-        if step == n / count and _integers_agree(n, count, offset):
-            index = (number * 2 + 1) * n // (2 * count) if offset else number * n // count
-        else:
-            index = floor((number + 0.5 * offset) * step).cast(dtypes.int32)
-            index = index.minimum(n - 1)
-        return take(x, axis, index)
+        times = count // n if n and count % n == 0 else 0
+        if times and times & (times - 1) == 0 and step * times == 1:         # any other step is rounded, as in PyTorch
+            return repeat_interleave(x, times, axis)
+        index = floor((number + (0.5 if mode == "nearest-exact" else 0.0)) * step).cast(dtypes.int32)
+        return take(x, axis, index.minimum(n - 1))
     x = as_float(x)
     wide = x.dtype.accumulator
     x = x.cast(wide)
     source = number.cast(wide) * step if align_corners else (number.cast(wide) + 0.5) * step - 0.5
     column = (count, *(1,) * (len(x.shape) - axis - 1))
+    source = source if mode == "bicubic" else maximum(source, 0)
+    return _sum([take(x, axis, clamp(place, 0, n - 1).cast(dtypes.int32)) * share.reshape(column)
+                 for place, share in _taps(source, mode)])
+
+
+def _taps(t: UOp, mode: str) -> list[tuple[UOp, UOp]]:
+    """The elements around a place between them, and their shares: four of a cubic curve, or two of a straight line."""
+    first = floor(t.detach())
     if mode == "bicubic":
-        first = floor(source)
-        return _sum([take(x, axis, clamp(first.cast(dtypes.int32) + k, 0, n - 1))
-                     * _cubic(source - first - k, -0.75).reshape(column) for k in (-1, 0, 1, 2)])
-    source = maximum(source, 0)
-    low = minimum(source.cast(dtypes.int32), n - 1)
-    high = minimum(low + 1, n - 1)
-    weight = (source - low.cast(wide)).reshape(column)
-    return take(x, axis, low) * (1 - weight) + take(x, axis, high) * weight
+        return [(first + k, _cubic(t - first - k, -0.75)) for k in (-1, 0, 1, 2)]
+    return [(first, 1 - (t - first)), (first + 1, t - first)]
 
 
 def resize_smoothly(x: UOp, axis: int, count: int, mode: str, step: float) -> UOp:

@@ -58,22 +58,19 @@ def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[i
 # -- pools over windows --------------------------------------------------------------------------------------
 def mean_pool(x: UOp, options: PoolOptions, count_padding: bool = True, divisor: float | None = None) -> UOp:
     """The mean of each window."""
-    x, what = as_float(x), "avg_pool2d"
-    padded, windows = options.padded(what, x, 0)
+    x = as_float(x)
+    padded, windows = options.padded("avg_pool2d", x, 0)
     seen, rank = windows.of(padded), windows.rank
     sums = total(seen, windows.taps(seen))
     if divisor is not None:
         return divide(sums, divisor)
     if count_padding and not options.ceil_mode:
         return divide(sums, math.prod(seen.shape[len(seen.shape) - rank:]))
-    space = x.shape[len(x.shape) - rank:]
-    if count_padding:    # what ceil_mode added at the end never counts, the padding itself does
-        grown = tuple(n + b + a for n, (b, a) in zip(space, space_padding(options.padding, rank)))
-        whole = PoolOptions(options.kernel_size, options.stride, options.dilation, 0, True)
-        counted = windows.of(whole.padded(what, full(grown, 1, x.dtype), 0)[0])
-        counted = counted.shrink([(0, n) for n in seen.shape[-2 * rank:]])
-    else:
-        counted = windows.of(options.padded(what, full(space, 1, x.dtype), 0)[0])
+    # what ceil_mode added at the end never counts; the padding itself may
+    space, pairs = x.shape[len(x.shape) - rank:], space_padding(options.padding, rank)
+    starts, ends = zip(*((0, b + n + a) if count_padding else (b, b + n) for n, (b, a) in zip(space, pairs)))
+    ones = full(tuple(end - start for start, end in zip(starts, ends)), 1, x.dtype)
+    counted = windows.of(ones.pad([(start, n - end) for start, end, n in zip(starts, ends, padded.shape[-rank:])]))
     return divide(sums, total(counted, tuple(range(rank, 2 * rank))))
 
 

@@ -14,6 +14,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.formulas import (add, divide, eye, largest, less, matrix_transpose, mul, total, tril, triu,
                                        unsqueeze, where)
+from glassgrad.tensor.formulas.elementary import whole_power
 from glassgrad.tensor.formulas.linalg import factorizations as factors
 from glassgrad.tensor.formulas.linalg.factorizations import inverted, matrices, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
@@ -78,8 +79,7 @@ class FactorizationsMixin(TensorBase):
         >>> [t.item() for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
         [-1.0, 0.0]
         """
-        sign, size = of_matrices(factors.signed_log, self.uop, "slogdet")
-        return self._with(sign), self._with(size)
+        return tuple(map(self._with, of_matrices(factors.signed_log, self.uop, "slogdet")))  # type: ignore[return-value]
 
     def logdet(self) -> Self:
         """The logarithm of the determinant; NaN where it is negative.
@@ -101,13 +101,9 @@ class FactorizationsMixin(TensorBase):
         if self.ndim < 2 or power.shape[-1] != power.shape[-2]:
             raise ShapeError("matrix_power needs a square matrix", given=f"shape {self.shape}", expected="(.., n, n)",
                              fix="check the tensor's shape: print(x.shape)")
-        power, n = (inverted(power), -n) if n < 0 else (power, n)
-        result = None
-        while n:
-            if n & 1:
-                result = power if result is None else matmul(result, power)
-            power, n = matmul(power, power) if n > 1 else power, n >> 1
-        return self._with(eye(self.shape[-1], self.dtype).broadcast(self.shape) if result is None else result)
+        if n == 0:
+            return self._with(eye(self.shape[-1], self.dtype).broadcast(self.shape))
+        return self._with(whole_power(inverted(power) if n < 0 else power, abs(n), matmul))
 
     # -- factors ---------------------------------------------------------------------------------------------
     def cholesky(self, upper: bool = False) -> Self:
@@ -131,8 +127,7 @@ class FactorizationsMixin(TensorBase):
         """
         choice("there is no such qr", 'write x.qr("reduced")', mode=mode, among=("complete", "reduced"))
         formula = factors.complete_orthogonal if mode == "complete" else factors.orthogonal
-        q, r = of_matrices(formula, self.uop, "qr", False)
-        return self._with(q), self._with(r)
+        return tuple(map(self._with, of_matrices(formula, self.uop, "qr", False)))  # type: ignore[return-value]
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
         """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows have length 1 and are
@@ -141,8 +136,8 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).svd()[1].tolist()
         [4.0, 3.0]
         """
-        u, s, v = singular_values(self.uop, *arguments("svd", full_matrices=full_matrices))
-        return self._with(u), self._with(s), self._with(v)
+        full_matrices, = arguments("svd", full_matrices=full_matrices)
+        return tuple(map(self._with, singular_values(self.uop, full_matrices)))  # type: ignore[return-value]
 
     def svdvals(self) -> Self:
         """The singular values, in descending order.
@@ -212,8 +207,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).eigh()[0].tolist()
         [1.0, 2.0]
         """
-        values, vectors = _eigen(self.uop, UPLO, "eigh")
-        return self._with(values), self._with(vectors)
+        return tuple(map(self._with, _eigen(self.uop, UPLO, "eigh")))  # type: ignore[return-value]
 
     def eigvalsh(self, UPLO: str = "L") -> Self:
         """The eigenvalues of a symmetric matrix, in ascending order.

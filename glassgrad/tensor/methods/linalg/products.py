@@ -80,6 +80,8 @@ class ProductsMixin(TensorBase):
         other, kind = arguments("dot", spelling, other=other, dtype=dtype)
         return self._product(other, dtype=kind)
 
+    image_dot = dot          # tinygrad's, in textures; memory is plain here
+
     def outer(self, other: Self) -> Self:
         """Every element of this vector times every element of the other.
 
@@ -195,10 +197,8 @@ class ProductsMixin(TensorBase):
         >>> Tensor([[1, 1]]).addr(Tensor([2]), Tensor([3, 4])).tolist()
         [[7, 9]]
         """
-        def product(x: UOp, y: UOp) -> UOp:
-            return products.matmul(unsqueeze(x, 1 if x.shape else 0), unsqueeze(y, 0))
-
-        return self._added(product, "addr", beta, alpha, vec1=vec1, vec2=vec2)
+        return self._added(lambda x, y: products.matmul(unsqueeze(x, -1), unsqueeze(y, 0)), "addr", beta, alpha,
+                           vec1=vec1, vec2=vec2)
 
     def baddbmm(self, batch1: Self, batch2: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha batch1 @ batch2, for stacks of matrices.

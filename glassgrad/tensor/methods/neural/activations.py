@@ -49,6 +49,8 @@ class ActivationsMixin(TensorBase):
         """
         return self._combined(activations.leaky_relu, neg_slope, beside="as a slope")
 
+    leakyrelu = leaky_relu          # its older name
+
     def elu(self, alpha: float = 1.0) -> Self:
         """x where it is positive, alpha (e^x - 1) elsewhere.
 

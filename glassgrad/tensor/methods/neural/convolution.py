@@ -35,6 +35,8 @@ class ConvolutionMixin(TensorBase):
         return computed(self, convolve, "conv2d", spelling, weight=weight, bias=bias, groups=groups, stride=stride,
                         dilation=dilation, padding=padding, dtype=dtype)
 
+    image_conv2d = conv2d          # tinygrad's, in textures; memory is plain here
+
     def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Sizes = 1,
                          dilation: Sizes = 1, padding: Sizes = 0, output_padding: Sizes = 0) -> Self:
         """The transposed convolution of (batch, in, ...space) with a weight of (in, out / groups, ...kernel): each

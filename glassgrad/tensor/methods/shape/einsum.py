@@ -16,11 +16,9 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtype_by_name, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.formulas import diagonal, mul, sum_dtype
-from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.methods import Self, TensorBase, arguments, of_kind, resolve_axes, spelled, whole
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_JOINED = "(...)"       # the axes that ... stands for, inside of a group
 
 
 def _wrong(formula: str, expected: str) -> InputError:
@@ -37,12 +35,10 @@ def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
         raise _wrong(formula, f"one term per operand: {len(ranks)} here")
     if not re.fullmatch(r"[A-Za-z.,]*(->[A-Za-z.]*)?", plain):
         raise _wrong(formula, "letters, commas, ... and ->")
-    free = [c for c in _LETTERS if c not in plain]
-    most = max([rank - len(term.replace("...", "")) for term, rank in zip(inputs, ranks) if "..." in term], default=0)
-    dots = "".join(free[:max(most, 0)])
+    widths = [rank - len(term.replace("...", "")) for term, rank in zip(inputs, ranks)]
+    dots = "".join([c for c in _LETTERS if c not in plain][:max(0, *widths)])
     written = []
-    for term, rank in zip(inputs, ranks):
-        width = rank - len(term.replace("...", ""))
+    for term, rank, width in zip(inputs, ranks, widths):
         term = term.replace("...", dots[len(dots) - width:] if width > 0 else "")
         if len(term) != rank or "." in term:
             raise ShapeError("a term of the formula does not fit its operand",
@@ -119,12 +115,9 @@ class EinsumMixin(TensorBase):
             raise ShapeError("the axes to sum over differ",
                              given=f"{self.shape} along {mine}, {other.shape} along {theirs}",
                              expected="equal sizes, pair by pair", fix="check dims")
-        rest, others = [a for a in range(self.ndim) if a not in mine], [a for a in range(other.ndim) if a not in theirs]
-        k = math.prod(self.shape[a] for a in mine)
-        x = self.uop.permute([*rest, *mine]).reshape((math.prod(self.shape[a] for a in rest), k))
-        y = other.uop.permute([*theirs, *others]).reshape((k, math.prod(other.shape[a] for a in others)))
-        shape = (*[self.shape[a] for a in rest], *[other.shape[a] for a in others])
-        return self._with(matmul(x, y).reshape(shape), other)
+        own = _LETTERS[:self.ndim]
+        its = "".join(own[mine[theirs.index(a)]] if a in theirs else _LETTERS[26 + a] for a in range(other.ndim))
+        return self.einsum(f"{own},{its}", self, other)
 
     def inner(self, other: Self) -> Self:
         """Products summed over the last axis of both.
@@ -144,24 +137,22 @@ class EinsumMixin(TensorBase):
         >>> Tensor([[1, 2, 3, 4]]).rearrange("1 (a b) -> b a", a=2).tolist()
         [[1, 3], [2, 4]]
         """
-        sides = formula.split("->") if isinstance(formula, str) else ()
+        sides = formula.replace("\N{HORIZONTAL ELLIPSIS}", "...").split("->") if isinstance(formula, str) else ()
         if len(sides) != 2:
             raise _wrong(formula, "one -> between the axes as they are and as they shall be")
-        left, right = (_axes(side, formula) for side in sides)
-        named = [n for axis in left for n in axis if n != "..."]
-        dotted = [sum(axis.count("...") + axis.count(_JOINED) for axis in side) for side in (left, right)]
-        if dotted not in ([0, 0], [1, 1]) or dotted[0] != left.count(["..."]):
+        left, right = (_axes(side.replace("...", " "), formula) for side in sides)
+        named = [name for axis in left for name in axis]
+        dotted = [side.count("...") for side in sides]
+        if dotted not in ([0, 0], [1, 1]) or re.search(r"\([^)]*\.\.\.", sides[0]):
             raise _wrong(formula, "... once on each side, on the left without ( ), or not at all")
-        extra = self.ndim - (len(left) - 1) if ["..."] in left else 0
-        if extra < 0 or ["..."] not in left and len(left) != self.ndim:
+        extra = self.ndim - len(left)
+        if extra < 0 or extra and not dotted[0]:
             raise ShapeError("the formula does not fit the tensor",
-                             given=f"{len(left)} axes in {formula!r}, shape {self.shape}",
+                             given=f"{len(left) + dotted[0]} axes in {formula!r}, shape {self.shape}",
                              expected="one name or (...) group per axis",
                              fix="check the tensor's shape: print(x.shape)")
-        dots = [f"...{i}" for i in range(extra)]
-        left = [[*g] for axis in left for g in ([[d] for d in dots] if axis == ["..."] else [axis])]
-        right = [g for axis in right for g in ([[d] for d in dots] if axis == ["..."] else
-                                               [[d for n in axis for d in (dots if n == _JOINED else [n])]])]
+        others = "".join(f" _axis{i} " for i in range(extra))
+        left, right = (_axes(side.replace("...", others), formula) for side in sides)
         if len(set(named)) != len(named) or sorted(n for a in left for n in a) != sorted(n for a in right for n in a):
             raise _wrong(formula, "the same names on both sides, each once on a side")
         known = {name: of_kind("int", "rearrange", **{name: size}) for name, size in sizes.items()}
@@ -214,14 +205,13 @@ def _product(x: UOp, a: str, y: UOp, b: str, later: set[str]) -> tuple[UOp, str]
 
 
 def _axes(side: str, formula: str) -> list[list[str]]:
-    """'a (b c) 1 ...' as [[a], [b, c], [], [...]]; the dots inside of a group are `_JOINED`."""
+    """'a (b c) 1' as [[a], [b, c], []]."""
     axes: list[list[str]] = []
-    for token in re.findall(r"\([^()]*\)|\.\.\.|\w+|\S", side.replace("\N{HORIZONTAL ELLIPSIS}", "...")):
+    for token in re.findall(r"\([^()]*\)|\w+|\S", side):
         if token == "(":
             raise _wrong(formula, "a ) for every (, and no groups in groups")
-        dots = "..." if token == "..." else _JOINED
-        names = [dots if name == "..." else name for name in re.findall(r"\.\.\.|\w+|[^\s()]", token) if name != "1"]
-        if token == ")" or not all(name == dots or name.isidentifier() for name in names):
+        names = [name for name in re.findall(r"\w+|[^\s()]", token) if name != "1"]
+        if token == ")" or not all(name.isidentifier() for name in names):
             raise _wrong(formula, "names, 1, ... and groups in ( )")
         axes.append(names)
     return axes

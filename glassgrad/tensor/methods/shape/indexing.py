@@ -16,7 +16,6 @@ from glassgrad.tensor import index_range_check, realize_and_read as running
 from glassgrad.tensor.formulas import (counting, every, flatten, gather, lookup, put, repeat_interleave, replace_view,
                                        where)
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
-from glassgrad.tensor.memory.python_values import true_places
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, index_fits, of_kind,
                                       resolve_axis, shape_from, size_from, spelled, whole)
 
@@ -58,7 +57,7 @@ class IndexingMixin(TensorBase):
 
     # -- reading the key -------------------------------------------------------------------------------------
     def _parts(self, key: Any) -> list[Any]:
-        """The key as one entry per axis (and per None), ... filled in; lists and masks as tensors of indices."""
+        """The parts of a key, with lists and arrays as tensors."""
         keys = list(key) if isinstance(key, tuple) else [key]
         parts: list[Any] = []
         for k in keys:
@@ -67,22 +66,19 @@ class IndexingMixin(TensorBase):
                 k = self.__class__(k, device=self.device)
                 if k.dtype.kind == "f" and k.numel() == 0:
                     k = k.cast(dtypes.int32)
-            if k is None or k is Ellipsis or isinstance(k, slice):
-                parts.append(k)
-            elif isinstance(k, TensorBase):
+            if isinstance(k, TensorBase):
                 _integers(k, "x[index.int()]")
-                parts.append(k)
             elif isinstance(k, Length) or whole(k) is not None:
-                parts.append(size_from(k))
-            else:
+                k = size_from(k)
+            elif not (k is None or k is Ellipsis or isinstance(k, slice)):
                 raise IndexKindError("cannot index a tensor with this", given=f"{k!r} of type {type(k).__name__}",
                                      expected="an int, a slice, None, ..., or an integer or bool tensor",
                                      fix="convert it to one of these")
-        if len(parts) == 1 and isinstance(parts[0], TensorBase) and parts[0].dtype is dtypes.bool:
-            return parts
-        return self._spread(parts)
+            parts.append(k)
+        return parts
 
     def _spread(self, parts: list[Any]) -> list[Any]:
+        """One part per axis (and per None): ... filled in, and masks as tensors of indices."""
         ellipses = sum(p is Ellipsis for p in parts)
         if ellipses > 1:
             raise IndexKindError("an index can hold only a single ellipsis (...)", given=f"{ellipses} of them",
@@ -94,23 +90,18 @@ class IndexingMixin(TensorBase):
                     raise IndexKindError("a single truth value stands alone in an index",
                                          given=f"it and {len(parts) - 1} more", expected="a mask with axes",
                                          fix="write x[mask][...]")
-                expanded.extend(self._indices_of(p))
+                places = running.array_of(p.uop, p.device).nonzero()       # how many there are, only computing tells
+                expanded.extend(self.__class__(axis, device=self.device) for axis in places)
             else:
                 expanded.append(p)
         used = sum(p is not None and p is not Ellipsis for p in expanded)
         if used > self.ndim:
             raise IndexRangeError("too many indices for this tensor", given=f"{used} indices, shape {self.shape}",
                                   expected=f"at most {self.ndim}", fix="check the tensor's shape: print(x.shape)")
-        rest = [slice(None)] * (self.ndim - used)
-        if any(p is Ellipsis for p in expanded):
-            at = next(i for i, p in enumerate(expanded) if p is Ellipsis)
-            return expanded[:at] + rest + expanded[at + 1:]
-        return expanded + rest
-
-    def _indices_of(self, mask: TensorBase) -> list[Self]:
-        """A mask as index tensors, one per axis of it; how many are true is known only by computing it."""
-        found = true_places(running.bytes_of(mask.uop, mask.device), mask.shape)
-        return [self.__class__(axis, device=self.device) for axis in found]
+        if not ellipses:
+            expanded.append(Ellipsis)
+        at = next(i for i, p in enumerate(expanded) if p is Ellipsis)
+        return expanded[:at] + [slice(None)] * (self.ndim - used) + expanded[at + 1:]
 
     def _basic(self, parts: list[Any]) -> tuple[UOp, list[tuple[int, UOp]]]:
         """The view that numbers, slices and None give, and the tensors still to look up, by axis of the view."""
@@ -124,14 +115,13 @@ class IndexingMixin(TensorBase):
             if not mask.ndim:           # one truth value: all of the tensor, or nothing, along a new axis
                 some = int(running.number_in(mask.uop, mask.device))
                 return self.uop.reshape((1, *self.shape)).shrink(((0, some), *((0, n) for n in self.shape))), []
-            parts = self._spread(parts)
         x = self.uop
         bounds: list[tuple[Any, Any]] = []
         strides: list[int] = []
         shape: list[int] = []                       # of the result, before strides above 1 are applied
         picks: list[tuple[int, UOp]] = []
         axis = 0
-        for p in parts:
+        for p in self._spread(parts):
             if p is None:
                 shape.append(1)
                 continue
@@ -139,7 +129,11 @@ class IndexingMixin(TensorBase):
             start: Any = 0
             stop, step = n, 1
             if isinstance(p, (int, Length)):
-                self._check_range(p, axis)
+                if not -n <= p < n:
+                    raise IndexRangeError(
+                        "the index is out of bounds", given=f"index {p} on axis {axis} of {self.shape}",
+                        expected=f"an index from {-n} to {n - 1}" if n else "an axis that has elements",
+                        fix="check the tensor's shape: print(x.shape)")
                 start = p + n if p < 0 else p
                 stop = start + 1
             elif isinstance(p, slice):
@@ -157,14 +151,6 @@ class IndexingMixin(TensorBase):
         for i, s in enumerate(strides):
             x = every(x, i, abs(s))
         return x.reshape(tuple(shape)), picks
-
-    def _check_range(self, index: Any, axis: int) -> None:
-        n = self.shape[axis]
-        if -n <= index < n:
-            return
-        raise IndexRangeError("the index is out of bounds", given=f"index {index} on axis {axis} of {self.shape}",
-                              expected=f"an index from {-n} to {n - 1}" if n else "an axis that has elements",
-                              fix="check the tensor's shape: print(x.shape)")
 
     def _slice(self, p: slice, n: int) -> tuple[int, int, int]:
         """A slice as (start, stop, step) with 0 <= start <= stop; a negative step reads that part backward."""
@@ -251,10 +237,7 @@ class IndexingMixin(TensorBase):
         [[2, 2], [4, 4]]
         """
         dim, index = arguments("index_select", spelling, dim=dim, index=index)
-        return self._slices_at(resolve_axis(dim, self.ndim, "index_select"), index)
-
-    def _slices_at(self, axis: int, index: Self) -> Self:
-        """x[:, .., index], where -1 is no index: rows of a table, or of another axis."""
+        axis = resolve_axis(dim, self.ndim, "index_select")
         if index.dtype.kind not in "iu" or not self.ndim:
             return self[(slice(None),) * axis + (index,)]
         if index_range_check.checking():
@@ -283,8 +266,7 @@ class IndexingMixin(TensorBase):
         if isinstance(repeats, (list, tuple)) or hasattr(repeats, "__array_interface__"):
             repeats = self.__class__(repeats, device=self.device)
         if isinstance(repeats, TensorBase):
-            chosen = self._repeated_indices(repeats, x.shape[axis])
-            return self._with(x)._slices_at(axis, chosen)
+            return self._with(x).index_select(axis, self._repeated_indices(repeats, x.shape[axis]))
         [times] = shape_from((repeats,), "repeat_interleave")
         if times < 0:
             raise _not_so_often(times)

@@ -10,8 +10,8 @@ from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes
-from glassgrad.tensor.formulas import (cat, diagonal, diagonal_matrix, flatten, pad_axis, part, roll, squeeze, stack,
-                                       take, total, unsqueeze)
+from glassgrad.tensor.formulas import (at, cat, diagonal, diagonal_matrix, flatten, movement, pad_axis, part, roll,
+                                       stack, take, total, unsqueeze)
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_shape, choice, fit_together,
                                       of_kind, resolve_axis, shape_from, spelled, whole, working_axis)
 
@@ -211,15 +211,10 @@ class JoiningMixin(TensorBase):
         [[1, 2], [3, 4], [5]]
         """
         sizes, dim = spelled("split", spelling, sizes=sizes, dim=dim)
-        return self._split(sizes, dim, "split")
-
-    split_with_sizes = split
-
-    def _split(self, sizes: Any, dim: int, what: str) -> tuple[Self, ...]:
-        axis = working_axis(dim, self.ndim, what)
+        axis = working_axis(dim, self.ndim, "split")
         n, size = self.shape[axis], whole(sizes)
         if size is None:
-            parts = shape_from((sizes,), what)
+            parts = shape_from((sizes,), "split")
         elif size <= 0:
             raise InputError("split needs pieces of at least one element", given=str(size), expected="1 or more",
                              fix="write x.split(2), for example")
@@ -230,6 +225,8 @@ class JoiningMixin(TensorBase):
                              expected=f"sizes whose sum is {n}", fix="check the sizes")
         ends = list(itertools.accumulate(parts))
         return self._pieces(axis, [(end - size, end) for end, size in zip(ends, parts)])
+
+    split_with_sizes = split
 
     def chunk(self, chunks: int, dim: int = 0, **spelling: Any) -> list[Self]:
         """At most so many equal pieces along an axis (the last may be smaller).
@@ -243,7 +240,7 @@ class JoiningMixin(TensorBase):
             raise InputError("chunk needs at least one piece", given=str(chunks), expected="1 or more",
                              fix="write x.chunk(2), for example")
         n = self.shape[working_axis(dim, self.ndim, "chunk")]
-        return list(self._split(math.ceil(n / count) if n else [0] * count, dim, "chunk"))
+        return list(self.split(math.ceil(n / count) if n else [0] * count, dim))
 
     def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0, **spelling: Any
                      ) -> tuple[Self, ...]:
@@ -299,8 +296,7 @@ class JoiningMixin(TensorBase):
         """
         dim, = spelled("unbind", spelling, dim=dim)
         axis = working_axis(dim, self.ndim, "unbind")
-        x = self.uop
-        return tuple(self._view(squeeze(part(x, axis, i, i + 1), axis)) for i in range(self.shape[axis]))
+        return tuple(self._view(at(self.uop, axis, i)) for i in range(self.shape[axis]))
 
     def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, **spelling: Any) -> Self:
         """Elements moved along axes, those that leave at one end coming in at the other.
@@ -358,7 +354,7 @@ class JoiningMixin(TensorBase):
         if self.ndim not in (1, 2):
             raise ShapeError("diag needs a vector or a matrix", given=f"shape {self.shape}", expected="1 or 2 axes",
                              fix="for stacks of matrices use x.diagonal(0, -2, -1), of vectors x.diag_embed()")
-        return self._with(_diagonal(self.uop, offset) if self.ndim == 2 else diagonal_matrix(self.uop, offset))
+        return self._with(movement.diagonal(self.uop, offset) if self.ndim == 2 else diagonal_matrix(self.uop, offset))
 
     def diag_embed(self, offset: int = 0) -> Self:
         """Matrices with the last axis as their diagonal, `offset` elements above (or below, negative) the main one.
@@ -390,9 +386,6 @@ class JoiningMixin(TensorBase):
                              expected="a shape that can be broadcast to the tensor's", fix="check the sizes")
         gone = [*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and self.shape[lead + i] != 1)]
         return self._with((total(self.uop, gone, keepdim=True) if gone else self.uop).reshape(shape))
-
-
-_diagonal = diagonal         # the formula; the method `diag` has a parameter of this name
 
 
 def _joined(first: Any, others: Sequence[Any], what: str, dim: int, ready: Callable[[UOp], UOp] = lambda x: x) -> Any:

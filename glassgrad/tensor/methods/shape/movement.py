@@ -29,13 +29,8 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3, 4, 5, 6]).reshape(2, -1).tolist()
         [[1, 2, 3], [4, 5, 6]]
         """
-        if spelling:
-            shape = several("reshape", spelling, shape=shape)
-        return self._reshaped(shape)
-
-    def _reshaped(self, shape: tuple[Any, ...]) -> Self:
         x = self.uop
-        shape = one_row(shape)
+        shape = one_row(several("reshape", spelling, shape=shape) if spelling else shape)
         if any(n is None for n in shape):
             shape = tuple(x.shape[i] if n is None and i < len(x.shape) else n for i, n in enumerate(shape))
         sizes = shape_from(shape, "reshape")
@@ -52,7 +47,7 @@ class MovementMixin(TensorBase):
         if spelling:
             shape = several("view", spelling, shape=shape)
         kind = shape[0] if len(shape) == 1 and isinstance(shape[0], DType) else None if shape else dtype
-        return self.bitcast(kind) if kind is not None else self._reshaped(shape)
+        return self.bitcast(kind) if kind is not None else self.reshape(*shape)
 
     def view_as(self, other: Self) -> Self:
         """Reshaped to another tensor's shape.
@@ -60,15 +55,9 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3, 4]).view_as(Tensor.zeros(2, 2)).tolist()
         [[1, 2], [3, 4]]
         """
-        return self._reshaped(arguments("view_as", other=other)[0].shape)
+        return self.reshape(arguments("view_as", other=other)[0].shape)
 
-    def reshape_as(self, other: Self) -> Self:
-        """Reshaped to another tensor's shape.
-
-        >>> Tensor([1, 2, 3, 4]).reshape_as(Tensor.zeros(2, 2)).tolist()
-        [[1, 2], [3, 4]]
-        """
-        return self._reshaped(arguments("reshape_as", other=other)[0].shape)
+    reshape_as = view_as
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, **spelling: Any) -> Self:
         """Several neighbouring axes as one.
@@ -106,10 +95,10 @@ class MovementMixin(TensorBase):
         axis = resolve_axis(dim, len(shape), "unflatten")
         parts = shape_from((sizes,), "unflatten")
         if not shape:
-            return self._reshaped(parts)
+            return self.reshape(parts)
         if any(n < 0 for n in parts):
             parts = _filled_in(shape[axis:axis + 1], parts, "unflatten")
-        return self._reshaped(shape[:axis] + parts + shape[axis + 1:])
+        return self.reshape(shape[:axis] + parts + shape[axis + 1:])
 
     def squeeze(self, dim: int | Sequence[int] | None = None, **spelling: Any) -> Self:
         """Without axes of size 1: all of them, or those given; an axis of another size stays.
@@ -229,13 +218,8 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1], [2]]).expand(2, 3).tolist()
         [[1, 1, 1], [2, 2, 2]]
         """
-        if spelling:
-            shape = several("expand", spelling, shape=shape)
-        return self._expanded(shape)
-
-    def _expanded(self, shape: tuple[Any, ...]) -> Self:
         x = self.uop
-        shape = one_row(shape)
+        shape = one_row(several("expand", spelling, shape=shape) if spelling else shape)
         lead = len(shape) - len(x.shape)
         keeps = [n is None or not isinstance(n, Length) and whole(n) == -1 for n in shape]
         kept = tuple(x.shape[i - lead] if keeps[i] and i >= lead else n for i, n in enumerate(shape))
@@ -253,7 +237,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1], [2]]).expand_as(Tensor.zeros(2, 2)).tolist()
         [[1, 1], [2, 2]]
         """
-        return self._expanded(arguments("expand_as", other=other)[0].shape)
+        return self.expand(arguments("expand_as", other=other)[0].shape)
 
     def broadcast_to(self, shape: Sizes = REQUIRED, **spelling: Any) -> Self:
         """Expanded to a shape, the axes aligned at the right.
@@ -261,7 +245,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
         [[1, 2], [1, 2]]
         """
-        return self._expanded(tuple(spelled("broadcast_to", spelling, shape=shape)))
+        return self.expand(*spelled("broadcast_to", spelling, shape=shape))
 
     def repeat(self, *repeats: Any, **spelling: Any) -> Self:
         """The whole tensor, one after another along each axis.
@@ -328,12 +312,9 @@ class MovementMixin(TensorBase):
         if len(axes) != 2:
             raise cannot_take("rot90", "dims", dims, "two axes")
         x, (first, second) = self.uop, axes
-        if k % 4 == 0:
-            return self
-        if k % 4 == 2:
-            return self._with(x.flip(axes))
-        return self._with(transpose(x.flip((second,)), first, second) if k % 4 == 1 else
-                          transpose(x, first, second).flip((second,)))
+        for _ in range(k % 4):
+            x = transpose(x.flip((second,)), first, second)
+        return self._with(x)
 
 
 def _filled_in(shape: tuple[Any, ...], sizes: tuple[int, ...], what: str) -> tuple[int, ...]:

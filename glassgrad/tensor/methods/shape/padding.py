@@ -7,7 +7,7 @@ from typing import Any
 
 from glassgrad.base.errors import ModeError, ShapeError
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.tensor.formulas.movement import joined, pad_constant, part
+from glassgrad.tensor.formulas.movement import joined, pad_constant, part, repeat_interleave
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, choice, of_kind, one_row, plain_number,
                                       resolve_axis, shape_from, spelled)
 
@@ -149,11 +149,6 @@ def _pad_from_inside(x: UOp, axis: int, before: int, after: int, mode: str) -> U
     elif mode == "circular":
         left, right = part(x, axis, n - before, n), part(x, axis, 0, after)
     else:
-        left, right = _copies(part(x, axis, 0, min(before, 1)), axis, before), \
-            _copies(part(x, axis, n - min(after, 1), n), axis, after)
+        left, right = (repeat_interleave(part(x, axis, start, start + 1), times, axis)
+                       for start, times in ((0, before), (n - 1, after)))
     return joined([left, x, right], axis)
-
-
-def _copies(x: UOp, axis: int, count: int) -> UOp:
-    """An axis of size 1 repeated; of no copies nothing is left."""
-    return x.expand(x.shape[:axis] + (count,) + x.shape[axis + 1:]) if count else x
