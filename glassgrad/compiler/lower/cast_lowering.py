@@ -1,4 +1,4 @@
-"""Casts in plain arithmetic. In: casts to and from float16, bfloat16, fp8; of floats to integers. Out: other UOps.
+"""What targets lack, in plain arithmetic. In: casts of small floats, of floats to integers; equal booleans. Out: UOps.
 
 No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast of a
 reduced-precision float goes through float32 and rounds to nearest, ties to even; what is too large becomes infinity, or
@@ -24,10 +24,23 @@ def carrier(dtype: DType) -> DType:
     return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
 
 
+def held(dtype: DType) -> DType:
+    """The type that a renderer holds values of a type in, where it has no small floats: their bits."""
+    return carrier(dtype) if dtype in SMALL_FLOATS else dtype
+
+
+def in_memory(dtype: DType) -> DType:
+    """The type of what lies in memory for a type: a boolean is a byte."""
+    return dtypes.uint8 if dtype is dtypes.bool else held(dtype)
+
+
 def legalizer(native: frozenset[DType], rounding: bool) -> Callable[[UOp], UOp | None]:
     """Replaces what a target lacks: casts of small floats but the `native` ones, of floats to integers other than int32
-    and int64, and TRUNC unless `rounding`."""
+    and int64, TRUNC unless `rounding`, and comparisons of booleans."""
     def legalize(node: UOp) -> UOp | None:
+        if node.op in (o.CMPLT, o.CMPEQ) and node.src[0].dtype.kind == "b":
+            x, y = node.src
+            return ~x & y if node.op is o.CMPLT else ~(x ^ y)
         if node.op is o.CAST and (node.dtype in SMALL_FLOATS or node.src[0].dtype in SMALL_FLOATS):
             return cast(node.src[0], node.dtype, native)
         if node.op is o.CAST and node.src[0].dtype.kind == "f" and node.dtype.kind in "iu":

@@ -19,9 +19,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, Kernel, Statement, Store, Turn, expressions, ranges_of,
-                                            shared_locals, walk)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
+                                            Kernel, Statement, Store, Turn, expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
@@ -62,8 +61,6 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
 
 class GpuFunction(GpuArithmetic, GroupThreads):
     """One phase as one function that every thread of every group runs."""
-    in_values = (LANE, UNIT)
-
     def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, dialect: Dialect, tasks: int, group_bytes: int):
         self.dialect, self.kernel, self.task_count, self.group_bytes = dialect, kernel, tasks, group_bytes
