@@ -66,7 +66,7 @@ class Spelling:
     parameter: str = "{kind} {name}"
     value: str = "{kind} {name} = {value};"                         # a variable that keeps its value
     cut: str = "({kind})({text})"                                   # what is left of 32 bits in a smaller type
-    distance: str = "y"                                             # to shift by, {most} bits at most
+    distance: str = "{y}"                                           # to shift by
     differ: str = "{x} != {y}"                                      # of floats: a NaN differs from all
     absolute: str = "fabs"                                          # of floats
 
@@ -291,19 +291,12 @@ class CArithmetic:
         return self.call(f"{name}_{full}", dtype, x.lanes, x, y)
 
     def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
-        if y.constant is not None:
-            if not 0 <= y.constant < dtype.bits:
-                return self.wide(self.constant(0, dtype), x.lanes)
-            whole = self.converted(x, dtype) if x.constant is not None else x.inside   # C's 16 is an int
-            shifted = f"{whole} {sign} {y.constant}"
-            return CValue(shifted if x.lanes else self.cut(dtype, shifted), dtype, x.lanes, False)
+        """x shifted by y, which is less than the number of bits."""
         lanes = max(x.lanes, y.lanes)
-        x, y = self.wide(x, lanes), self.wide(y, lanes)
-        name, scalar = "left" if sign == "<<" else "right", self.type(dtype)
-        shifted = self.cut(dtype, f"x {sign} {self.spelling.distance.format(most=max(32, dtype.bits) - 1)}")
-        body = self.choice(dtype, f"y < 0 || y >= {dtype.bits}", "0", shifted).text
-        helper = self.define(f"{name}_{NAMES[dtype]}", scalar, self.parameters(scalar, "xy"), f"return {body};")
-        return self.per_lane(name, helper, dtype, x, y)
+        whole = self.converted(x, dtype) if x.constant is not None and not lanes else self.wide(x, lanes).inside
+        by = self.spelling.distance.format(y=self.wide(y, lanes).inside) if y.constant is None else y.constant
+        shifted = f"{whole} {sign} {by}"                     # of a converted x: C's 16 is an int
+        return CValue(shifted if lanes else self.cut(dtype, shifted), dtype, lanes, False)
 
     def divide(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
         """x // y or x % y of integers, rounding down; 0 where y is 0."""

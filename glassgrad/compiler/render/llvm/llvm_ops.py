@@ -173,14 +173,6 @@ class LlvmArithmetic:
         best = self.select(self.compare(how, x, y), x, y)
         return best if is_number(x) else self.select(self.compare("uno", x, x), x, best)
 
-    def shift(self, name: str, dtype: DType, x: LlvmValue, y: LlvmValue) -> LlvmValue:
-        """x shifted by y; 0 where y is negative or not less than the number of bits."""
-        if y.constant is not None:
-            return self.instruction(name, x, y) if 0 <= y.constant < dtype.bits else self.constant(0, x, dtype)
-        inside = self.compare("ult", y, self.constant(dtype.bits, y, dtype))
-        safe = self.instruction("and", y, self.constant(dtype.bits - 1, y, dtype))
-        return self.select(inside, self.instruction(name, x, safe), self.constant(0, x, dtype))
-
     def truncated(self, sign: str, dtype: DType, x: LlvmValue, y: LlvmValue, remainder: bool) -> LlvmValue:
         """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
         return self.instruction(f"{sign}rem" if remainder else f"{sign}div", x, y)
@@ -295,8 +287,8 @@ LLVM_OPS: dict[o.Op, LlvmOp] = {
     o.AND: instruction(i="and"),
     o.OR: instruction(i="or"),
     o.XOR: instruction(i="xor"),
-    o.SHL: lambda ir, dtype, x, y: ir.shift("shl", dtype, x, y),
-    o.SHR: lambda ir, dtype, x, y: ir.shift("ashr" if dtype.kind == "i" else "lshr", dtype, x, y),
+    o.SHL: instruction(i="shl"),
+    o.SHR: lambda ir, dtype, x, y: ir.instruction("ashr" if dtype.kind == "i" else "lshr", x, y),
     o.WHERE: lambda ir, dtype, condition, x, y: ir.select(condition, x, y),
     o.MULACC: LlvmArithmetic.multiply_add,
 }

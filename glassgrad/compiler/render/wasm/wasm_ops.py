@@ -286,23 +286,15 @@ class WasmArithmetic:
         return self.select(self.compare("lt", dtype, *((y, x) if name == "max" else (x, y))), x, y)
 
     def shift(self, name: str, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
-        """x shifted by y; 0 where y is negative or not less than the number of bits."""
+        """x shifted by y, which is less than the number of bits."""
         instruction = name if name == "shl" else "shr_s" if dtype.kind == "i" else "shr_u"
-        if y.constant is not None:
-            if not 0 <= y.constant < dtype.bits:
-                return self.constant(0, x)
-            by = int(y.constant)
-            if x.lanes:
-                pieces = tuple([Code(f"{shape_of(dtype)}.{instruction}", (piece, number(by))) for piece in x.pieces])
-                return WasmValue(pieces, dtype, x.lanes)
-            return self.native(instruction, dtype, x, literal(by, dtype))
+        if x.lanes and y.constant is not None:
+            by = number(int(y.constant))
+            pieces = tuple([Code(f"{shape_of(dtype)}.{instruction}", (piece, by)) for piece in x.pieces])
+            return WasmValue(pieces, dtype, x.lanes)
         if x.lanes:
-            return self.lanewise(lambda a, b: self.shift(name, dtype, a, b), dtype, x, y)
-        y = self.bound(y)
-        type_ = scalar_type(dtype)
-        inside = Code(f"{type_}.lt_u", (y.code, number(dtype.bits, type_)))
-        return self.select(WasmValue((inside,), dtypes.bool), self.native(instruction, dtype, x, y),
-                           self.constant(0, x))
+            return self.lanewise(lambda a, b: self.native(instruction, dtype, a, b), dtype, x, y)
+        return self.native(instruction, dtype, x, y)
 
     def truncated(self, sign: str, dtype: DType, x: WasmValue, y: WasmValue, remainder: bool) -> WasmValue:
         """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""

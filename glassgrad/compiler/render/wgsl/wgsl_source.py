@@ -46,7 +46,7 @@ SPELLING = Spelling(
     parameter="{name}: {kind}",
     value="let {name} = {value};",
     cut="extractBits({text}, 0u, {bits}u)",
-    distance="(u32(y) & {most}u)",
+    distance="u32({y})",
     differ="!({x} == {y})",
     absolute="abs",
 )
