@@ -56,12 +56,15 @@ class CFunction(CArithmetic, Walker):
         head = f"void {self.name}(void **args, i64 task, void *scratch) {{"
         self.take_apart_task()
         self.run(self.body)
+        lines = [*self.pointers, *self.declared(), *self.scopes[0].lines]
+        return "\n".join([head, *["  " + line for line in lines], "}"])
+
+    def declared(self) -> list[str]:
+        """Declarations of the registers."""
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
             variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(name)
-        declared = [f"  {kind} {', '.join(names)};" for kind, names in variables.items()]
-        return "\n".join([head, *["  " + line for line in self.pointers], *declared,
-                          *["  " + line for line in self.scopes[0].lines], "}"])
+        return [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
 
     def take_apart_task(self) -> None:
         """The counters of the TASK loops, from the number of the task."""

@@ -100,11 +100,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             lines = [*["  " + line for line in lines], f"  {d.wait}"]
         else:
             head, foot = [f"{self.counts_in} task = {d.group};"], []
-        variables: dict[str, list[str]] = {}
-        for register, name in self.registers.items():
-            variables.setdefault(self.type(register.dtype), []).append(name)
-        declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
-        parameters = self._parameters(in_global)
+        declared, parameters = self.declared(), self._parameters(in_global)
         scratch = self._scratch_lines(in_global)
         body = [f"{self.counts_in} {self.thread} = {d.thread};", *scratch, *self.beside.begin(), *self.pointers,
                 *declared, *head, *lines, *foot, *self.beside.end()]
