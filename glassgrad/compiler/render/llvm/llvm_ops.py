@@ -177,10 +177,6 @@ class LlvmArithmetic:
         """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
         return self.instruction(f"{sign}rem" if remainder else f"{sign}div", x, y)
 
-    def bound(self, x: LlvmValue) -> LlvmValue:
-        """A value that can be used more than once: any."""
-        return x
-
     def fold(self, combine: o.Op, dtype: DType, value: LlvmValue) -> LlvmValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
         lanes = value.lanes
@@ -199,7 +195,7 @@ class LlvmArithmetic:
         return result
 
     # -- conversions ---------------------------------------------------------------------------------------------
-    def cast(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
+    def converted(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
         """The value in another type. float -> int32 or int64 as x86 does it: the least integer if it cannot fit."""
         a, b = source.kind, dtype.kind
         to = TYPES[dtype]
