@@ -279,8 +279,7 @@ def unroll_and_jam(work: KernelWork) -> None:
     target = work.target
     legalize = legalizer(target.small_floats(work.language), rounding=target.has_round or target.groups)
     origins: dict[Statement, Statement] | None = None if work.rows is None else {}
-    has_steps = work.language not in ("c", "plain c")
-    work.phases = [jam(phase, legalize, origins, has_steps) for phase in work.kernel.phases]
+    work.phases = [jam(phase, legalize, origins) for phase in work.kernel.phases]
     if work.rows is not None and origins is not None:
         from glassgrad.compiler.lower.printing import rows_of
         rows = rows_of(work.kernel)

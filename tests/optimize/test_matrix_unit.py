@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 from loop_kernels import AMX, AVX512, SIZES, Inputs, check
-from render_kernels import run as run_rendered
 from scripts import run_script
 
 from glassgrad import Context, Tensor, Variable, dtypes
@@ -192,17 +191,6 @@ def test_every_neighbour_gives_the_same_bits(rng: np.random.Generator) -> None:
 
 
 # -- what is rendered ----------------------------------------------------------------------------------------
-def test_the_c_of_a_product_shows_each_instruction_as_loops_and_computes_it(rng: np.random.Generator) -> None:
-    made, exact, bound, lie = product(rng, 67, 1040, 73, "tn")
-    kernel = optimize(lower(ast_of(made)), AMX)
-    source = make_source(kernel, AMX, "c")
-    assert "f32 acc1_0_0[16][16], acc1_0_1[16][16]" in source
-    assert re.search(r"for \(i64 b = 0; b < 2; b\+\+\) {[^}]* acc1_0_0\[r\]\[c\] \+= v\d+ \* v\d+;", source), source
-    got = np.zeros(67 * 73, "float32")
-    run_rendered(kernel, [got, *[bits(x) for x in lie]], "c", AMX)
-    assert (abs(got.reshape(67, 73) - exact) <= bound).all()
-
-
 def test_the_llvm_of_a_product_names_the_instructions() -> None:
     x = Tensor.zeros(64, 640, dtype=dtypes.int8).contiguous().realize().cast("int32")
     text = make_source(optimize(lower(ast_of(x @ x.T)), AMX), AMX, "llvm")

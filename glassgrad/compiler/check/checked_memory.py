@@ -31,35 +31,35 @@ def poisoned(dtype: DType, shape: tuple[int, ...]) -> Array:
     return np.full(shape, 0x5A, np.uint8).repeat(dtype.itemsize, -1).view(np.dtype(dtype.format))
 
 
+Fail = Callable[[int, int, str], Bug]       # what went wrong: which access, the other task, in words
+
+
+def _used_alone(users: Array, tasks: Array, what: str, fail: Fail) -> None:
+    """Elements must be used by nobody, or by the tasks that use them now."""
+    foreign = (users != NOBODY) & (users != tasks)
+    if foreign.any():
+        at = int(foreign.argmax())
+        raise fail(at, int(users[at]), what)
+
+
 class Watch:
     """Which task stored or loaded each element of one array in the present phase."""
 
     def __init__(self, size: int):
         self.writers, self.readers = np.full(size, NOBODY), np.full(size, NOBODY)
 
-    def load(self, index: Array, tasks: Array, fail: Callable[[int, int, str], Bug]) -> None:
-        writers = self.writers[index]
-        foreign = (writers != NOBODY) & (writers != tasks)
-        if foreign.any():
-            at = int(foreign.argmax())
-            raise fail(at, int(writers[at]), "loads what another task stored in the same phase")
+    def load(self, index: Array, tasks: Array, fail: Fail) -> None:
+        _used_alone(self.writers[index], tasks, "loads what another task stored in the same phase", fail)
         old = self.readers[index]
         new = np.where((old == NOBODY) | (old == tasks), tasks, SEVERAL)
         self.readers[index] = new
         self.readers[index[self.readers[index] != new]] = SEVERAL      # several tasks in this one access
 
-    def store(self, index: Array, tasks: Array, fail: Callable[[int, int, str], Bug]) -> None:
-        for users, what in ((self.writers[index], "stores where another task stored in the same phase"),
-                            (self.readers[index], "stores what another task loads in the same phase")):
-            foreign = (users != NOBODY) & (users != tasks)
-            if foreign.any():
-                at = int(foreign.argmax())
-                raise fail(at, int(users[at]), what)
+    def store(self, index: Array, tasks: Array, fail: Fail) -> None:
+        _used_alone(self.writers[index], tasks, "stores where another task stored in the same phase", fail)
+        _used_alone(self.readers[index], tasks, "stores what another task loads in the same phase", fail)
         self.writers[index] = tasks
-        writers = self.writers[index]
-        if (writers != tasks).any():
-            at = int((writers != tasks).argmax())
-            raise fail(at, int(writers[at]), "stores where another task stored in the same phase")
+        _used_alone(self.writers[index], tasks, "stores where another task stored in the same phase", fail)
 
 
 class CheckedMemory:

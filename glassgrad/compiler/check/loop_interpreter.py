@@ -158,7 +158,7 @@ class _PhaseRun:
     def _before_stop(self, loop: For, mask: Wide | None) -> Wide | None:
         if loop.stop is None:
             return mask
-        return self.axes.both(mask, self.axes.below(self.counters[loop.range], self._value(loop.stop, mask)))
+        return self.axes.both(mask, self.axes.apply(np.less, self.counters[loop.range], self._value(loop.stop, mask)))
 
     def _loop(self, loop: For, mask: Wide | None) -> None:
         range_, size = loop.range, loop.range.arg.size
@@ -203,7 +203,8 @@ class _PhaseRun:
                       f"which it does not have as an axis")
         if mask is not None:
             nothing = Wide(np.asarray(math.nan if register.dtype.is_float else 0, array_type(register.dtype)))
-            value = self.axes.select(any_over(mask, self._own(register)), value, self.registers.get(register, nothing))
+            old = self.registers.get(register, nothing)
+            value = self.axes.apply(np.where, any_over(mask, self._own(register)), value, old)
         self.registers[register] = value
 
     def _wait(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier | Turn, mask: Wide | None) -> None:
@@ -268,7 +269,7 @@ class _PhaseRun:
         self.in_step = False
         if mask is not None:
             self._no_stray(mask, [*own, *value.axes], f"accumulates into register {register.arg}")
-            value = self.axes.select(mask, value, constant(identity(s.combine, register.dtype)))
+            value = self.axes.apply(np.where, mask, value, constant(identity(s.combine, register.dtype)))
         step = binary(s.combine, register.dtype)
         value = self._fold(value, step, [a for a in value.axes if a not in (*own, *self.along)])
         if self.along:                         # one after another, as the loop would
@@ -281,7 +282,9 @@ class _PhaseRun:
             result = Wide(sums[(slice(None),) * at + (slice(1, None),)], axes)
         else:
             result = self._apply(step, [old, value])
-        self.registers[register] = result if mask is None else self.axes.select(any_over(mask, own), result, old)
+        if mask is not None:
+            result = self.axes.apply(np.where, any_over(mask, own), result, old)
+        self.registers[register] = result
 
     def _store(self, s: Store, mask: Wide | None) -> None:
         memory = self._memory(s.memory)
@@ -359,11 +362,10 @@ class _PhaseRun:
         raise Bug(f"{self.title} cannot compute {node}")
 
     def _apply(self, node: UOp, sources: list[Wide]) -> Wide:
-        arrays, axes = self.axes.align(sources)
-        array = np.asarray(evaluate(np, node, arrays))
-        if array.dtype != array_type(node.dtype):
-            raise Bug(f"{self.title} computes {node} as {array.dtype}: its sources have other types")
-        return Wide(array, axes)
+        value = self.axes.apply(lambda *arrays: evaluate(np, node, list(arrays)), *sources)
+        if value.array.dtype != array_type(node.dtype):
+            raise Bug(f"{self.title} computes {node} as {value.array.dtype}: its sources have other types")
+        return value
 
     def _load(self, node: UOp, sources: list[Wide], mask: Wide | None) -> Wide:
         memory = self._memory(node.src[0])
@@ -382,7 +384,7 @@ class _PhaseRun:
         if node.src[0] in self.in_flight.rounds and not self.in_step:
             self.in_flight.use(node.src[0], np.unique(at), stored=False)
         value = Wide(memory.load(at, rows), axes)
-        return value if gate is None else self.axes.select(gate, value, Wide(value.array.dtype.type(0)))
+        return value if gate is None else self.axes.apply(np.where, gate, value, Wide(value.array.dtype.type(0)))
 
     def _register(self, node: UOp) -> Wide:
         if self.waits and not self.units.isdisjoint(node.src):

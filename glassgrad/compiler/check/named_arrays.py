@@ -6,7 +6,7 @@ combined.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,16 +59,12 @@ class NamedAxes:
         """Two masks at once; None is a mask that holds everywhere."""
         if x is None or y is None:
             return y if x is None else x
-        (a, b), axes = self.align([x, y])
-        return Wide(np.asarray(a & b), axes)
+        return self.apply(np.logical_and, x, y)
 
-    def select(self, mask: Wide, yes: Wide, no: Wide) -> Wide:
-        (m, a, b), axes = self.align([mask, yes, no])
-        return Wide(np.where(m, a, b), axes)
-
-    def below(self, x: Wide, y: Wide) -> Wide:
-        (a, b), axes = self.align([x, y])
-        return Wide(np.asarray(a < b), axes)
+    def apply(self, function: Callable[..., Any], *values: Wide) -> Wide:
+        """A function of NumPy on values, element by element."""
+        arrays, axes = self.align(values)
+        return Wide(np.asarray(function(*arrays)), axes)
 
 
 def any_over(mask: Wide, keep: Iterable[Axis]) -> Wide:

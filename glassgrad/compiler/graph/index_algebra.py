@@ -375,8 +375,7 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
             continue
         stack.pop()
         if terms is not None:
-            same = all([memo[atom] is atom for atom in terms]) and not _cancels(top, terms)
-            memo[top] = top if same else _over(linear(top)[0], terms, memo)
+            memo[top] = _over(linear(top)[0], terms, memo)
             continue
         src = tuple([memo[s] for s in top.src])
         memo[top] = top if src == top.src else rebuild(top, src)
@@ -385,18 +384,6 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
 
 def _is_sum(node: UOp) -> bool:
     return node.dtype is dtypes.index and (node.op is o.ADD or node.op is o.MUL and node.src[1].op is o.CONST)
-
-
-def _cancels(node: UOp, terms: Terms) -> bool:
-    """Whether a sum mentions something that its canonical form does not: (i + 1) * 0, i - i + j."""
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        if top.op is not o.CONST and top not in terms:
-            if top.op not in (o.ADD, o.SUB, o.MUL):
-                return True
-            stack.extend(top.src)
-    return False
 
 
 def _over(constant: int, terms: Terms, new: Mapping[UOp, UOp]) -> UOp:

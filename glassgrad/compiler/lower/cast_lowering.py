@@ -1,4 +1,4 @@
-"""Casts in plain arithmetic. In: casts to and from float16, bfloat16, fp8; of floats to integers. Out: other UOps.
+"""What targets lack, in plain arithmetic. In: casts of floats, shifts, comparisons of booleans. Out: other UOps.
 
 No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast of a
 reduced-precision float goes through float32 and rounds to nearest, ties to even; what is too large becomes infinity, or
@@ -24,14 +24,29 @@ def carrier(dtype: DType) -> DType:
     return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
 
 
+def held(dtype: DType) -> DType:
+    """The type that a renderer holds values of a type in, where it has no small floats: their bits."""
+    return carrier(dtype) if dtype in SMALL_FLOATS else dtype
+
+
+def in_memory(dtype: DType) -> DType:
+    """The type of what lies in memory for a type: a boolean is a byte."""
+    return dtypes.uint8 if dtype is dtypes.bool else held(dtype)
+
+
 def legalizer(native: frozenset[DType], rounding: bool) -> Callable[[UOp], UOp | None]:
     """Replaces what a target lacks: casts of small floats but the `native` ones, of floats to integers other than int32
-    and int64, and TRUNC unless `rounding`."""
+    and int64, TRUNC unless `rounding`, shifts by any number, and comparisons of booleans."""
     def legalize(node: UOp) -> UOp | None:
+        if node.op in (o.CMPLT, o.CMPEQ) and node.src[0].dtype.kind == "b":
+            x, y = node.src
+            return ~x & y if node.op is o.CMPLT else ~(x ^ y)
         if node.op is o.CAST and (node.dtype in SMALL_FLOATS or node.src[0].dtype in SMALL_FLOATS):
             return cast(node.src[0], node.dtype, native)
         if node.op is o.CAST and node.src[0].dtype.kind == "f" and node.dtype.kind in "iu":
             return to_integer(node.src[0], node.dtype)
+        if node.op in (o.SHL, o.SHR):
+            return shift(node)
         if node.op is o.TRUNC and not rounding and node.dtype.kind == "f":
             return truncate(node.src[0])
         return None
@@ -86,6 +101,17 @@ def round_to(x: UOp, dtype: DType) -> UOp:
     result = (size < ((128 - bias) << 23)).where(tiny, result)
     result = (const(0x7F800000, dtypes.uint32) < size).where(const(_NAN[dtype], dtypes.uint32), result)
     return (result | sign).cast(carrier(dtype)).bitcast(dtype)
+
+
+def shift(node: UOp) -> UOp:
+    """A shift by fewer bits than there are, which is all that instructions define; 0 where it is by more, or by less
+    than 0."""
+    x, y = node.src
+    bits, none = x.dtype.bits, const(0, x.dtype)
+    if y.op is o.CONST:
+        return node if 0 <= y.arg < bits else none
+    inside = y.bitcast(carrier(y.dtype)) < bits
+    return inside.where(UOp(node.op, x.dtype, (x, y & (bits - 1))), none)
 
 
 def to_integer(x: UOp, dtype: DType) -> UOp:

@@ -6,7 +6,6 @@ a condition outside which the element is 0 (padding).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from glassgrad.base.errors import Bug
@@ -14,7 +13,7 @@ from glassgrad.compiler.graph import Shape, UOp, ops as o
 from glassgrad.compiler.graph.axis_dependence import runs
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, build, divide, index, less, linear,
                                                     modulo, multiply, operation, times)
-from glassgrad.compiler.graph.symbolic import Length, Size, memory_size, most
+from glassgrad.compiler.graph.symbolic import Size, memory_size, most
 
 Index = tuple[UOp, ...]
 
@@ -63,36 +62,22 @@ def reshape_index(at: Index, shape: Shape, source: Shape, size: Callable[[Size],
     return tuple(out)
 
 
-def _regroup(at: Index, shape: Shape, source: Shape, size_of: Callable[[Size], UOp]) -> list[UOp]:
+def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]) -> list[UOp]:
+    """The same elements under other axes: their number, and its digits. Where a symbolic size does not stand first, how
+    far apart elements are is known only when the kernel runs."""
     if shape == source:
         return list(at)
-    if any(isinstance(n, Length) for part in (shape, source) for n in [n for n in part if n != 1][1:]):
-        return _regroup_symbolic(at, shape, source, size_of)
-    flat = flatten(at, shape)
-    out: list[UOp] = []
-    size = math.prod(map(most, source))
-    for n in source:
-        n = most(n)
-        size = size // n if n else 0
-        out.append(index(0) if n == 1 or size == 0 else modulo(divide(flat, size), n))
-    return out
-
-
-def _regroup_symbolic(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]) -> list[UOp]:
-    """Where a symbolic size does not stand first, how far apart elements are is known only when the kernel runs."""
-    flat, step = index(0), 1
+    number, step = index(0), 1
     for i, n in zip(reversed(at), reversed(shape)):
-        flat = add(flat, times(i, size(step)))
+        number = add(number, times(i, size(step)))
         step = step * n
     out: list[UOp] = []
     left = sum(n != 1 for n in source)
     for n in reversed(source):
-        if n == 1:
-            out.append(index(0))
-            continue
-        left -= 1
-        out.append(operation(o.MOD, flat, size(n)) if left else flat)      # what is left is below the first size
-        flat = operation(o.IDIV, flat, size(n)) if left else flat
+        left -= n != 1
+        last = left == 0                             # what is left is below the first size
+        out.append(index(0) if n in (0, 1) else number if last else operation(o.MOD, number, size(n)))
+        number = number if last or n == 0 else operation(o.IDIV, number, size(n))
     return out[::-1]
 
 

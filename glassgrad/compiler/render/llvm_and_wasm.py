@@ -40,7 +40,6 @@ class LowLevelWalker(Walker):
     def literal(self, value: float | int | bool, dtype: DType) -> Value: raise NotImplementedError
     def vector_of(self, values: Sequence[int], dtype: DType) -> Value: raise NotImplementedError
     def wide(self, x: Value, lanes: int) -> Value: raise NotImplementedError
-    def bound(self, x: Value) -> Value: raise NotImplementedError
     def fold(self, combine: o.Op, dtype: DType, x: Value) -> Value: raise NotImplementedError
     def bitcast(self, x: Value, dtype: DType) -> Value: raise NotImplementedError
     def register(self, node: UOp) -> Value: raise NotImplementedError
@@ -56,6 +55,10 @@ class LowLevelWalker(Walker):
     # a loop that runs at least once; a variable for a multiple of its counter
     def counted_loop(self, statement: For, flow: Flow) -> None: raise NotImplementedError
     def counted(self, atom: UOp, k: int) -> Value: raise NotImplementedError
+
+    def bound(self, x: Value) -> Value:
+        """A value that can be used more than once: any, where values are names."""
+        return x
 
     # -- control -------------------------------------------------------------------------------------------------
     def count_tasks(self, task: Value) -> None:

@@ -33,14 +33,14 @@ class Jammed:
     units: list[UOp]          # the ranges inside one instruction of a matrix unit
 
 
-def jam(phase: Phase, legalize: Callable[[UOp], UOp | None], origins: dict[Statement, Statement] | None = None,
-        steps: bool = True) -> Jammed:
+def jam(phase: Phase, legalize: Callable[[UOp], UOp | None],
+        origins: dict[Statement, Statement] | None = None) -> Jammed:
     """The phase written out. `legalize` exchanges a node (its sources are done) for what the target can do, or None.
-    `origins` is filled with the statement of the phase behind each that is written. `steps` of a matrix unit stay as
-    they are: one instruction each."""
+    `origins` is filled with the statement of the phase behind each that is written. Steps of a matrix unit stay as they
+    are: one instruction each."""
     loops, body = numbered_loops(phase.body)
     wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
-    writer = _Jam(legalize, wide[LANE], wide[UNIT], origins, steps)
+    writer = _Jam(legalize, wide[LANE], wide[UNIT], origins)
     for loop in reversed(loops):
         if loop.stop is not None:      # a task past the stop does nothing
             body = [If(ix.less(loop.range, loop.stop), body)]
@@ -55,8 +55,8 @@ def jam(phase: Phase, legalize: Callable[[UOp], UOp | None], origins: dict[State
 
 class _Jam:
     def __init__(self, legalize: Callable[[UOp], UOp | None], lanes: set[UOp], units: set[UOp],
-                 origins: dict[Statement, Statement] | None, steps: bool):
-        self.legalize, self.units, self.origins, self.steps = legalize, units, origins, steps
+                 origins: dict[Statement, Statement] | None):
+        self.legalize, self.units, self.origins = legalize, units, origins
         self.lanes = {r for r in lanes if r.arg.size > 1}
         self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
@@ -79,7 +79,7 @@ class _Jam:
                         out.extend(inner) if test.op is o.CONST else out.append(If(test, inner))
             elif isinstance(statement, (Assign, Accumulate)):
                 register = statement.register
-                as_it_is = self.steps and isinstance(statement, Accumulate) and is_step(statement, self.units)
+                as_it_is = isinstance(statement, Accumulate) and is_step(statement, self.units)
                 value = statement.value if as_it_is else self.prepare(statement.value)
                 if isinstance(statement, Accumulate):
                     value = self.folded(value, statement.combine, register)

@@ -21,6 +21,7 @@ from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 READS = "reads"     # what a load depends on, besides its memory: the branches that make it safe
 NOTHING: frozenset[Any] = frozenset()
+IN_VALUES = (LANE, UNIT)     # loops that are inside one value or instruction: no control
 SUMS = (o.ADD, o.SUB, o.MUL)
 SETTLED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)     # have a value without being computed
 
@@ -50,7 +51,6 @@ class Flow:
 
 class Walker:
     """Goes through a jammed phase. Subclasses say how each thing is written, in a Value type of their own."""
-    in_values: tuple[str, ...] = (LANE, UNIT)     # loops that are inside one value or instruction: no control
 
     def __init__(self, jammed: Jammed):
         self.lanes = {r: r.arg.size for r in jammed.lanes}
@@ -129,7 +129,7 @@ class Walker:
                 continue
             self.before(statement)
             if isinstance(statement, For):
-                if statement.kind in self.in_values:
+                if statement.kind in IN_VALUES:
                     self.run(statement.body)
                 else:
                     self.loop(statement, self.flows[statement])
@@ -299,7 +299,7 @@ class Walker:
             if isinstance(s, (For, If)):
                 inner = self.flows[s] = self._flow(s.body)
                 flow.writes.update(inner.writes)
-                flow.loops |= inner.loops or isinstance(s, For) and s.kind not in self.in_values
+                flow.loops |= inner.loops or isinstance(s, For) and s.kind not in IN_VALUES
                 flow.exposed.update((r, None) for r in inner.exposed if r not in flow.assigned)
                 if isinstance(s, For) and (s.stop is None or bounds(s.stop)[0] > 0):
                     flow.assigned.update(inner.assigned)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
-from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, bits_of, carrier
+from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, bits_of, carrier, held
+from glassgrad.compiler.render.op_tables import line_of
 
 NAMES = {dtypes.bool: "bool", dtypes.int8: "i8", dtypes.uint8: "u8", dtypes.int16: "i16", dtypes.uint16: "u16",
          dtypes.int32: "i32", dtypes.uint32: "u32", dtypes.int64: "i64", dtypes.uint64: "u64", dtypes.float32: "f32",
@@ -42,11 +43,6 @@ class CValue(NamedTuple):
         return self.text if self.simple else f"({self.text})"
 
 
-def kept(dtype: DType) -> DType:
-    """The type a value is carried in."""
-    return carrier(dtype) if dtype in SMALL_FLOATS else dtype
-
-
 @dataclass
 class Definitions:
     """What comes before the functions: types, then helpers, each by name in the order of their first use."""
@@ -70,7 +66,7 @@ class Spelling:
     parameter: str = "{kind} {name}"
     value: str = "{kind} {name} = {value};"                         # a variable that keeps its value
     cut: str = "({kind})({text})"                                   # what is left of 32 bits in a smaller type
-    distance: str = "y"                                             # to shift by, {most} bits at most
+    distance: str = "{y}"                                           # to shift by
     differ: str = "{x} != {y}"                                      # of floats: a NaN differs from all
     absolute: str = "fabs"                                          # of floats
 
@@ -122,12 +118,8 @@ class CArithmetic:
 
     def apply(self, op: o.Op, dtype: DType, *values: CValue) -> CValue:
         """An op on values of `dtype`, by its line in the table."""
-        if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
-            raise Bug(f"{op.name} of {dtype.name} reached the {self.language} renderer; it must be computed in float32")
-        write = self.ops.get(op)
-        if write is None or dtype.kind not in op.takes:
-            raise Bug(f"{op.name} of {dtype.name} reached the {self.language} renderer; it must be lowered before")
-        return write(self, dtype, *values)
+        result: CValue = line_of(self.ops, op, dtype, self.language)(self, dtype, *values)
+        return result
 
     def constant(self, value: float | int | bool, dtype: DType) -> CValue:
         known = bits_of(float(value), dtype) if dtype in SMALL_FLOATS else value
@@ -138,7 +130,7 @@ class CArithmetic:
         """The C name of a type, defined when first used."""
         if lanes and dtype is dtypes.bool:
             dtype = MASK
-        base, types = NAMES[kept(dtype)], self.definitions.types
+        base, types = NAMES[held(dtype)], self.definitions.types
         if base not in types:
             spelled = self.spelled[base]
             types[base] = f"typedef {spelled} {base};" if spelled != base else ""
@@ -146,7 +138,7 @@ class CArithmetic:
             return base
         name = f"{base}x{lanes}"
         if name not in types:
-            whole = width(lanes) * kept(dtype).itemsize
+            whole = width(lanes) * held(dtype).itemsize
             types[name] = f"typedef {base} {name} __attribute__((vector_size({whole})));"
         return name
 
@@ -202,10 +194,10 @@ class CArithmetic:
         if dtype is dtypes.bool:
             test = condition.inside
             return CValue(f"({test} & {yes.inside}) | (~{test} & {no.inside})", dtype, lanes, False)
-        full, bits = self.type(dtype, lanes), self.type(SIGNED[kept(dtype).itemsize], lanes)
+        full, bits = self.type(dtype, lanes), self.type(SIGNED[held(dtype).itemsize], lanes)
         name = self.define(f"select_{full}", full, f"{bits} where, {full} x, {full} y",
                            f"return ({full})((where & ({bits})x) | (~where & ({bits})y));")
-        return self.call(name, dtype, lanes, self.mask(condition, kept(dtype).itemsize), yes, no)
+        return self.call(name, dtype, lanes, self.mask(condition, held(dtype).itemsize), yes, no)
 
     def mask(self, condition: CValue, itemsize: int) -> CValue:
         """A vector of booleans in lanes of another size."""
@@ -273,7 +265,7 @@ class CArithmetic:
 
     def compare(self, sign: str, x: CValue, y: CValue) -> CValue:
         """x sign y of numbers, as booleans."""
-        lanes, itemsize = max(x.lanes, y.lanes), kept(x.dtype).itemsize
+        lanes, itemsize = max(x.lanes, y.lanes), held(x.dtype).itemsize
         if not lanes:
             spelled = self.spelling.differ if sign == "!=" and x.dtype.kind == "f" else f"{{x}} {sign} {{y}}"
             return CValue(spelled.format(x=x.inside, y=y.inside), dtypes.bool, 0, False)
@@ -281,17 +273,6 @@ class CArithmetic:
         if itemsize == MASK.itemsize:
             return CValue(result.text, dtypes.bool, lanes, False)
         return CValue(f"__builtin_convertvector({result.text}, {self.type(dtypes.bool, lanes)})", dtypes.bool, lanes)
-
-    def logic(self, sign: str, x: CValue, y: CValue) -> CValue:
-        """x sign y of booleans. "<" is (not x) & y, and "==" is not (x ^ y)."""
-        lanes = max(x.lanes, y.lanes)
-        x, y = self.wide(x, lanes), self.wide(y, lanes)
-        if sign == "<":
-            return CValue(f"{'~' if lanes else '!'}{x.inside} & {y.inside}", dtypes.bool, lanes, False)
-        if sign == "==" and lanes:
-            return CValue(f"~({x.inside} ^ {y.inside})", dtypes.bool, lanes)
-        sign = "!=" if sign == "^" and not lanes else sign
-        return CValue(f"{x.inside} {sign} {y.inside}", dtypes.bool, lanes, False)
 
     def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
         """max or min of numbers; a NaN wins."""
@@ -310,19 +291,12 @@ class CArithmetic:
         return self.call(f"{name}_{full}", dtype, x.lanes, x, y)
 
     def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
-        if y.constant is not None:
-            if not 0 <= y.constant < dtype.bits:
-                return self.wide(self.constant(0, dtype), x.lanes)
-            whole = self.converted(x, dtype) if x.constant is not None else x.inside   # C's 16 is an int
-            shifted = f"{whole} {sign} {y.constant}"
-            return CValue(shifted if x.lanes else self.cut(dtype, shifted), dtype, x.lanes, False)
+        """x shifted by y, which is less than the number of bits."""
         lanes = max(x.lanes, y.lanes)
-        x, y = self.wide(x, lanes), self.wide(y, lanes)
-        name, scalar = "left" if sign == "<<" else "right", self.type(dtype)
-        shifted = self.cut(dtype, f"x {sign} {self.spelling.distance.format(most=max(32, dtype.bits) - 1)}")
-        body = self.choice(dtype, f"y < 0 || y >= {dtype.bits}", "0", shifted).text
-        helper = self.define(f"{name}_{NAMES[dtype]}", scalar, self.parameters(scalar, "xy"), f"return {body};")
-        return self.per_lane(name, helper, dtype, x, y)
+        whole = self.converted(x, dtype) if x.constant is not None and not lanes else self.wide(x, lanes).inside
+        by = self.spelling.distance.format(y=self.wide(y, lanes).inside) if y.constant is None else y.constant
+        shifted = f"{whole} {sign} {by}"                     # of a converted x: C's 16 is an int
+        return CValue(shifted if lanes else self.cut(dtype, shifted), dtype, lanes, False)
 
     def divide(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
         """x // y or x % y of integers, rounding down; 0 where y is 0."""
@@ -396,7 +370,7 @@ class CArithmetic:
         to, source = self.type(dtype, x.lanes), self.type(x.dtype, x.lanes)
         if to == source:
             return x._replace(dtype=dtype)
-        if x.lanes or kept(dtype).kind != "f" and kept(x.dtype).kind != "f":
+        if x.lanes or held(dtype).kind != "f" and held(x.dtype).kind != "f":
             return CValue(f"({to}){x.inside}", dtype, x.lanes)
         name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
                            "bits.from = x;", "return bits.to;")
@@ -411,23 +385,9 @@ def width(lanes: int) -> int:
 COp = Callable[..., CValue]      # (renderer, type of the operands, *operands)
 
 
-def infix(sign: str, of_bools: str = "") -> COp:
-    """x sign y; of booleans, with a sign of their own."""
-    def write(c: CArithmetic, dtype: DType, x: CValue, y: CValue) -> CValue:
-        return c.logic(of_bools, x, y) if dtype.kind == "b" else c.infix(sign, x, y, dtype)
-    return write
-
-
-def compare(sign: str, of_bools: str) -> COp:
-    def write(c: CArithmetic, dtype: DType, x: CValue, y: CValue) -> CValue:
-        return c.logic(of_bools, x, y) if dtype.kind == "b" else c.compare(sign, x, y)
-    return write
-
-
-def extreme(sign: str, name: str, of_bools: str) -> COp:
-    def write(c: CArithmetic, dtype: DType, x: CValue, y: CValue) -> CValue:
-        return c.logic(of_bools, x, y) if dtype.kind == "b" else c.extreme(dtype, x, y, sign, name)
-    return write
+def infix(sign: str) -> COp:
+    """x sign y."""
+    return lambda c, dtype, x, y: c.infix(sign, x, y, dtype)
 
 
 C_OPS: dict[o.Op, COp] = {
@@ -437,20 +397,20 @@ C_OPS: dict[o.Op, COp] = {
     o.SQRT: lambda c, dtype, x: c.function("sqrt", dtype, x),
     o.TRUNC: lambda c, dtype, x: c.function("trunc", dtype, x),
     o.NOT: lambda c, dtype, x: c.invert(dtype, x),
-    o.ADD: infix("+", of_bools="|"),
+    o.ADD: infix("+"),
     o.SUB: infix("-"),
-    o.MUL: infix("*", of_bools="&"),
+    o.MUL: infix("*"),
     o.DIV: infix("/"),
     o.IDIV: lambda c, dtype, x, y: c.divide(dtype, x, y, "/", "divide"),
     o.MOD: lambda c, dtype, x, y: c.divide(dtype, x, y, "%", "modulo"),
-    o.MAX: extreme(">", "max", of_bools="|"),
-    o.MIN: extreme("<", "min", of_bools="&"),
-    o.CMPLT: compare("<", of_bools="<"),
-    o.CMPNE: compare("!=", of_bools="^"),
-    o.CMPEQ: compare("==", of_bools="=="),
-    o.AND: infix("&", of_bools="&"),
-    o.OR: infix("|", of_bools="|"),
-    o.XOR: infix("^", of_bools="^"),
+    o.MAX: lambda c, dtype, x, y: c.extreme(dtype, x, y, ">", "max"),
+    o.MIN: lambda c, dtype, x, y: c.extreme(dtype, x, y, "<", "min"),
+    o.CMPLT: lambda c, dtype, x, y: c.compare("<", x, y),
+    o.CMPNE: lambda c, dtype, x, y: c.compare("!=", x, y),
+    o.CMPEQ: lambda c, dtype, x, y: c.compare("==", x, y),
+    o.AND: infix("&"),
+    o.OR: infix("|"),
+    o.XOR: lambda c, dtype, x, y: c.infix("^" if dtype.kind != "b" or x.lanes or y.lanes else "!=", x, y, dtype),
     o.SHL: lambda c, dtype, x, y: c.shift("<<", dtype, x, y),
     o.SHR: lambda c, dtype, x, y: c.shift(">>", dtype, x, y),
     o.WHERE: lambda c, dtype, condition, x, y: c.select(dtype, condition, x, y),

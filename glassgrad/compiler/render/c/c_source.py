@@ -14,7 +14,8 @@ from typing import Any
 
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
-from glassgrad.compiler.lower.loops import LANE, UNIT, Accumulate, For, Kernel, Prefetch, Statement, Store
+from glassgrad.compiler.lower.cast_lowering import in_memory
+from glassgrad.compiler.lower.loops import Accumulate, For, Kernel, Prefetch, Statement, Store
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue, Definitions, width
 from glassgrad.compiler.render.launch_info import LocalLayout, function_name, slot_of
@@ -34,7 +35,6 @@ def render_c(kernel: Kernel, target: Target, phases: list[Jammed], linkage: str 
 
 class CFunction(CArithmetic, Walker):
     """One phase of a kernel as one C function."""
-    in_values: tuple[str, ...] = (LANE,)     # C has no words for matrix units: their instructions are loops
     counts_in = "i64"                # the type of counters
 
     def __init__(self, places: LocalLayout, target: Target, jammed: Jammed, name: str, definitions: Definitions):
@@ -56,13 +56,15 @@ class CFunction(CArithmetic, Walker):
         head = f"void {self.name}(void **args, i64 task, void *scratch) {{"
         self.take_apart_task()
         self.run(self.body)
+        lines = [*self.pointers, *self.declared(), *self.scopes[0].lines]
+        return "\n".join([head, *["  " + line for line in lines], "}"])
+
+    def declared(self) -> list[str]:
+        """Declarations of the registers."""
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
-            variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(
-                name + "".join([f"[{r.arg.size}]" for r in self._matrix_axes(register)]))
-        declared = [f"  {kind} {', '.join(names)};" for kind, names in variables.items()]
-        return "\n".join([head, *["  " + line for line in self.pointers], *declared,
-                          *["  " + line for line in self.scopes[0].lines], "}"])
+            variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(name)
+        return [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
 
     def take_apart_task(self) -> None:
         """The counters of the TASK loops, from the number of the task."""
@@ -145,12 +147,7 @@ class CFunction(CArithmetic, Walker):
         if name is None:
             places = [str(s.arg) for s in node.src if s.op is o.CONST]
             name = self.registers[node] = self.named(node, "_".join([node.arg, *places]))
-        name += "".join([f"[{self._counter(r).text}]" for r in self._matrix_axes(node)])
         return CValue(name, node.dtype, self.widths[node])
-
-    def _matrix_axes(self, register: UOp) -> list[UOp]:
-        """The counters of the rows and columns of a matrix, which is an array; none for other registers."""
-        return [r for r in register.src if r in self.units] if UNIT not in self.in_values else []
 
     def set_register(self, node: UOp, value: CValue) -> None:
         self.line(f"{self.register(node).text} = {value.text};")
@@ -350,7 +347,7 @@ class CFunction(CArithmetic, Walker):
 
     def unit(self, memory: UOp, lanes: int = 0) -> str:
         """The type of an element in memory, or of so many of them."""
-        return self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype, lanes)
+        return self.type(in_memory(memory.dtype), lanes)
 
 
 _KEYWORDS = ("auto", "break", "case", "char", "const", "default", "do", "double", "else", "float", "for", "if", "int",

@@ -7,10 +7,11 @@ For users' own devices: no vectors, no tasks, no table of arguments. All phases 
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.lower.cast_lowering import in_memory
 from glassgrad.compiler.lower.loops import Kernel, shared_locals
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_ops import NAMES, SPELLED, kept
+from glassgrad.compiler.render.c.c_ops import NAMES, SPELLED
 from glassgrad.compiler.render.launch_info import LaunchInfo, launch_info
 
 __all__ = ["PLAIN", "plain_function", "plain_launch"]
@@ -51,5 +52,5 @@ def plain_function(kernel: Kernel, phases: str, prefix: str = "", qualifier: str
 
 def _type(dtype: DType) -> str:
     """What a pointer to elements points to: reduced-precision floats are passed as bits, booleans as bytes."""
-    return SPELLED[NAMES[dtypes.uint8 if dtype is dtypes.bool else kept(dtype)]]
+    return SPELLED[NAMES[in_memory(dtype)]]
 

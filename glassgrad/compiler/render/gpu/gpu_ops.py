@@ -82,9 +82,9 @@ def may_overflow(dtype: DType) -> bool:
     return dtype.kind == "i" and dtype.bits >= 32
 
 
-def wrapping(sign: str, of_bools: str = "") -> COp:
+def wrapping(sign: str) -> COp:
     """x sign y, where signed integers wrap around."""
-    plain = infix(sign, of_bools)
+    plain = infix(sign)
 
     def write(c: GpuArithmetic, dtype: DType, x: CValue, y: CValue) -> CValue:
         return c.wrapping(dtype, sign, x, y) if may_overflow(dtype) else plain(c, dtype, x, y)
@@ -94,7 +94,7 @@ def wrapping(sign: str, of_bools: str = "") -> COp:
 # All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
 GPU_OPS: ChainMap[Op, COp] = ChainMap({
     o.EXP2: lambda c, dtype, x: c.power_of_two(dtype, x),
-    o.ADD: wrapping("+", of_bools="|"),
+    o.ADD: wrapping("+"),
     o.SUB: wrapping("-"),
-    o.MUL: wrapping("*", of_bools="&"),
+    o.MUL: wrapping("*"),
 }, C_OPS)

@@ -19,9 +19,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, index_algebra as ix, ops as o, toposort
 from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.lower.loops import (LANE, LOOP, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, Kernel, Statement, Store, Turn, expressions, ranges_of,
-                                            shared_locals, walk)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For,
+                                            Kernel, Statement, Store, Turn, expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions
@@ -62,8 +61,6 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
 
 class GpuFunction(GpuArithmetic, GroupThreads):
     """One phase as one function that every thread of every group runs."""
-    in_values = (LANE, UNIT)
-
     def __init__(self, kernel: Kernel, places: LocalLayout, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, dialect: Dialect, tasks: int, group_bytes: int):
         self.dialect, self.kernel, self.task_count, self.group_bytes = dialect, kernel, tasks, group_bytes
@@ -103,11 +100,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             lines = [*["  " + line for line in lines], f"  {d.wait}"]
         else:
             head, foot = [f"{self.counts_in} task = {d.group};"], []
-        variables: dict[str, list[str]] = {}
-        for register, name in self.registers.items():
-            variables.setdefault(self.type(register.dtype), []).append(name)
-        declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
-        parameters = self._parameters(in_global)
+        declared, parameters = self.declared(), self._parameters(in_global)
         scratch = self._scratch_lines(in_global)
         body = [f"{self.counts_in} {self.thread} = {d.thread};", *scratch, *self.beside.begin(), *self.pointers,
                 *declared, *head, *lines, *foot, *self.beside.end()]

@@ -182,9 +182,6 @@ class LlvmFunction(LlvmMemory):
     def is_of(self, x: LlvmValue, dtype: DType) -> bool:
         return x.type == TYPES[dtype]
 
-    def converted(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
-        return self.cast(x, source, dtype)
-
     def counted(self, atom: UOp, k: int) -> LlvmValue:
         return LlvmValue(f"{self.counters[atom].text}.{str(k).replace('-', 'm')}", "i64")
 

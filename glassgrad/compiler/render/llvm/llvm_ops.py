@@ -17,7 +17,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
 from glassgrad.compiler.lower.cast_lowering import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.floor_division import divide
+from glassgrad.compiler.render.op_tables import divide, is_number, line_of
 
 
 class LlvmValue(NamedTuple):
@@ -80,12 +80,8 @@ class LlvmArithmetic:
 
     def apply(self, op: o.Op, dtype: DType, *values: LlvmValue) -> LlvmValue:
         """An op on values of `dtype`, by its line in the table."""
-        if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
-            raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be computed in float32")
-        write = LLVM_OPS.get(op)
-        if write is None or dtype.kind not in op.takes:
-            raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be lowered before")
-        return write(self, dtype, *values)
+        result: LlvmValue = line_of(LLVM_OPS, op, dtype, "LLVM")(self, dtype, *values)
+        return result
 
     def line(self, text: str) -> None:
         raise NotImplementedError
@@ -160,8 +156,6 @@ class LlvmArithmetic:
         return self.instruction("xor", x, self.constant(True if dtype.kind == "b" else -1, x, dtype))
 
     def less(self, dtype: DType, x: LlvmValue, y: LlvmValue) -> LlvmValue:
-        if dtype.kind == "b":
-            return self.instruction("and", self.invert(dtype, x), y)
         return self.compare({"f": "olt", "i": "slt", "u": "ult"}[dtype.kind], x, y)
 
     def multiply_add(self, dtype: DType, x: LlvmValue, y: LlvmValue, z: LlvmValue) -> LlvmValue:
@@ -169,33 +163,19 @@ class LlvmArithmetic:
             return self.call("llvm.fma", x.type, x.lanes, x, y, z)
         return self.apply(o.ADD, dtype, self.apply(o.MUL, dtype, x, y), z)
 
-    def extreme(self, dtype: DType, x: LlvmValue, y: LlvmValue, name: str, how: str, of_bools: str) -> LlvmValue:
+    def extreme(self, dtype: DType, x: LlvmValue, y: LlvmValue, name: str, how: str) -> LlvmValue:
         """max or min; a NaN wins."""
-        if dtype.kind == "b":
-            return self.instruction(of_bools, x, y)
         if dtype.kind != "f":
             return self.call(f"llvm.{'s' if dtype.kind == 'i' else 'u'}{name}", x.type, x.lanes, x, y)
         # "x > y ? x : y" is one instruction, and gives y where either is NaN; a NaN in x needs a test of its own
-        if _is_number(y):
+        if is_number(y):
             x, y = y, x
         best = self.select(self.compare(how, x, y), x, y)
-        return best if _is_number(x) else self.select(self.compare("uno", x, x), x, best)
-
-    def shift(self, name: str, dtype: DType, x: LlvmValue, y: LlvmValue) -> LlvmValue:
-        """x shifted by y; 0 where y is negative or not less than the number of bits."""
-        if y.constant is not None:
-            return self.instruction(name, x, y) if 0 <= y.constant < dtype.bits else self.constant(0, x, dtype)
-        inside = self.compare("ult", y, self.constant(dtype.bits, y, dtype))
-        safe = self.instruction("and", y, self.constant(dtype.bits - 1, y, dtype))
-        return self.select(inside, self.instruction(name, x, safe), self.constant(0, x, dtype))
+        return best if is_number(x) else self.select(self.compare("uno", x, x), x, best)
 
     def truncated(self, sign: str, dtype: DType, x: LlvmValue, y: LlvmValue, remainder: bool) -> LlvmValue:
         """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
         return self.instruction(f"{sign}rem" if remainder else f"{sign}div", x, y)
-
-    def bound(self, x: LlvmValue) -> LlvmValue:
-        """A value that can be used more than once: any."""
-        return x
 
     def fold(self, combine: o.Op, dtype: DType, value: LlvmValue) -> LlvmValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
@@ -215,7 +195,7 @@ class LlvmArithmetic:
         return result
 
     # -- conversions ---------------------------------------------------------------------------------------------
-    def cast(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
+    def converted(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
         """The value in another type. float -> int32 or int64 as x86 does it: the least integer if it cannot fit."""
         a, b = source.kind, dtype.kind
         to = TYPES[dtype]
@@ -274,18 +254,12 @@ class LlvmArithmetic:
         return self.select(fits, result, self.constant(-(1 << (bits - 1)), result, dtypes.int64))
 
 
-def _is_number(value: LlvmValue) -> bool:
-    """Whether a float is a literal and not a NaN."""
-    return value.constant is not None and value.constant == value.constant
-
-
 LlvmOp = Callable[..., LlvmValue]      # (renderer, type of the operands, *operands)
 
 
-def instruction(f: str = "", i: str = "", b: str = "") -> LlvmOp:
-    """One instruction, by the kind of the operands' type: float, integer or bool."""
-    names = {"f": f, "i": i, "u": i, "b": b}
-    return lambda ir, dtype, x, y: ir.instruction(names[dtype.kind], x, y)
+def instruction(f: str = "", i: str = "") -> LlvmOp:
+    """One instruction, of floats or of integers and booleans."""
+    return lambda ir, dtype, x, y: ir.instruction(f if dtype.kind == "f" else i, x, y)
 
 
 LLVM_OPS: dict[o.Op, LlvmOp] = {
@@ -295,22 +269,22 @@ LLVM_OPS: dict[o.Op, LlvmOp] = {
     o.SQRT: lambda ir, dtype, x: ir.call("llvm.sqrt", x.type, x.lanes, x),
     o.TRUNC: lambda ir, dtype, x: ir.call("llvm.trunc", x.type, x.lanes, x),
     o.NOT: LlvmArithmetic.invert,
-    o.ADD: instruction(f="fadd", i="add", b="or"),
+    o.ADD: instruction(f="fadd", i="add"),
     o.SUB: instruction(f="fsub", i="sub"),
-    o.MUL: instruction(f="fmul", i="mul", b="and"),
+    o.MUL: instruction(f="fmul", i="mul"),
     o.DIV: instruction(f="fdiv"),
     o.IDIV: lambda ir, dtype, x, y: divide(ir, dtype, x, y, remainder=False),
     o.MOD: lambda ir, dtype, x, y: divide(ir, dtype, x, y, remainder=True),
-    o.MAX: lambda ir, dtype, x, y: ir.extreme(dtype, x, y, "max", "ogt", of_bools="or"),
-    o.MIN: lambda ir, dtype, x, y: ir.extreme(dtype, x, y, "min", "olt", of_bools="and"),
+    o.MAX: lambda ir, dtype, x, y: ir.extreme(dtype, x, y, "max", "ogt"),
+    o.MIN: lambda ir, dtype, x, y: ir.extreme(dtype, x, y, "min", "olt"),
     o.CMPLT: LlvmArithmetic.less,
     o.CMPNE: lambda ir, dtype, x, y: ir.compare("une" if dtype.kind == "f" else "ne", x, y),
     o.CMPEQ: lambda ir, dtype, x, y: ir.compare("oeq" if dtype.kind == "f" else "eq", x, y),
-    o.AND: instruction(i="and", b="and"),
-    o.OR: instruction(i="or", b="or"),
-    o.XOR: instruction(i="xor", b="xor"),
-    o.SHL: lambda ir, dtype, x, y: ir.shift("shl", dtype, x, y),
-    o.SHR: lambda ir, dtype, x, y: ir.shift("ashr" if dtype.kind == "i" else "lshr", dtype, x, y),
+    o.AND: instruction(i="and"),
+    o.OR: instruction(i="or"),
+    o.XOR: instruction(i="xor"),
+    o.SHL: instruction(i="shl"),
+    o.SHR: lambda ir, dtype, x, y: ir.instruction("ashr" if dtype.kind == "i" else "lshr", x, y),
     o.WHERE: lambda ir, dtype, condition, x, y: ir.select(condition, x, y),
     o.MULACC: LlvmArithmetic.multiply_add,
 }

@@ -8,9 +8,9 @@ written as arithmetic before they come here (compiler/lower/cast_lowering.py).
 from __future__ import annotations
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.lower.cast_lowering import held
 from glassgrad.compiler.render.wasm.instruction_encoding import Code
-from glassgrad.compiler.render.wasm.wasm_ops import (PIECE, WasmArithmetic, WasmValue, held, literal, pieces_of,
-                                                     scalar_type)
+from glassgrad.compiler.render.wasm.wasm_ops import PIECE, WasmArithmetic, WasmValue, literal, pieces_of, scalar_type
 
 LOWER_HALVES = bytes([*range(8), *range(PIECE, PIECE + 8)])        # of two vectors
 UPPER_HALF = bytes([*range(8, PIECE), *range(8, PIECE)])           # of one, in both halves

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix
+from glassgrad.compiler.lower.cast_lowering import in_memory
 from glassgrad.compiler.lower.loops import Prefetch, Store
 from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLocal, get
 from glassgrad.compiler.render.wasm.module_encoding import CodeBlock, Line
 from glassgrad.compiler.render.wasm.wasm_casts import WasmCasts
-from glassgrad.compiler.render.wasm.wasm_ops import PIECE, WasmValue, held, integers, literal, number, pieces_of
+from glassgrad.compiler.render.wasm.wasm_ops import PIECE, WasmValue, integers, literal, number, pieces_of, scalar_type
 
 ARGS, TASK, SCRATCH = (CodeLocal(name, "i32") for name in ("args", "task", "scratch"))      # params of a phase
 LARGEST_OFFSET = 1 << 30         # that an instruction adds to an address
@@ -68,7 +69,7 @@ class WasmMemory(WasmCasts, LowLevelWalker):
     # -- loads ---------------------------------------------------------------------------------------------------
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> WasmValue:
         """An element or a vector of them, 0 where the gate is false."""
-        unit = _unit(memory)
+        unit = in_memory(memory.dtype)
         if not lanes:
             value = self._load_one(memory, unit, index, gate)
         elif gate is None:
@@ -89,7 +90,7 @@ class WasmMemory(WasmCasts, LowLevelWalker):
 
     def read(self, unit: DType, pointer: Code, offset: int) -> WasmValue:
         """One element."""
-        return WasmValue((Code(_LOADS[unit], (pointer,), At(offset)),), unit)
+        return WasmValue((Code(_access("load", unit), (pointer,), At(offset)),), unit)
 
     def _load_lanes(self, memory: UOp, unit: DType, index: UOp, lanes: int) -> WasmValue:
         constant, same, _, step = self.index_parts(index)
@@ -151,12 +152,12 @@ class WasmMemory(WasmCasts, LowLevelWalker):
         memory, gate = statement.memory, statement.gate
         constant, same, _, step = self.index_parts(statement.index)
         lanes, value = self.widths[statement.index], self.stored_value(statement)
-        unit = _unit(memory)
+        unit = in_memory(memory.dtype)
         if memory.dtype is dtypes.bool:
             value = self.cast(value, dtypes.uint8)
         if not lanes:
             pointer, offset = self.place(memory, constant, same)
-            self.line(Code(_STORES[unit], (pointer, value.code), At(offset)))
+            self.line(Code(_access("store", unit), (pointer, value.code), At(offset)))
         elif gate is not None:
             self._store_some(memory, statement.index, self.bound(value), self.operand(gate, lanes))
         elif step == 1 or step == -1:
@@ -187,18 +188,11 @@ class WasmMemory(WasmCasts, LowLevelWalker):
         """WebAssembly has no such hint."""
 
 
-_LOADS = {dtypes.int8: "i32.load8_s", dtypes.uint8: "i32.load8_u", dtypes.int16: "i32.load16_s",
-          dtypes.uint16: "i32.load16_u", dtypes.int32: "i32.load", dtypes.uint32: "i32.load", dtypes.int64: "i64.load",
-          dtypes.uint64: "i64.load", dtypes.float32: "f32.load", dtypes.float64: "f64.load"}
-_STORES = {dtypes.int8: "i32.store8", dtypes.uint8: "i32.store8", dtypes.int16: "i32.store16",
-           dtypes.uint16: "i32.store16", dtypes.int32: "i32.store", dtypes.uint32: "i32.store",
-           dtypes.int64: "i64.store", dtypes.uint64: "i64.store", dtypes.float32: "f32.store",
-           dtypes.float64: "f64.store"}
-
-
-def _unit(memory: UOp) -> DType:
-    """The type of an element in memory."""
-    return dtypes.uint8 if memory.dtype is dtypes.bool else held(memory.dtype)
+def _access(word: str, unit: DType) -> str:
+    """The instruction that loads or stores one element: i64.load, i32.load8_u, i32.store16."""
+    part = f"{unit.bits}" if unit.itemsize < 4 else ""
+    sign = "" if not part or word == "store" else "_s" if unit.kind == "i" else "_u"
+    return f"{scalar_type(unit)}.{word}{part}{sign}"
 
 
 def _least(terms: ix.Terms) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o
+from glassgrad.compiler.lower.cast_lowering import held
 from glassgrad.compiler.lower.loops import For, Kernel, Statement
 from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -19,7 +20,7 @@ from glassgrad.compiler.render.wasm.instruction_encoding import At, Code, CodeLo
 from glassgrad.compiler.render.wasm.module_encoding import (ARGS_AT, RUN, SCRATCH_AT, CodeBlock, CodeFunction,
                                                             CodeModule, Line, nest)
 from glassgrad.compiler.render.wasm.wasm_memory import ARGS, SCRATCH, TASK, WasmMemory
-from glassgrad.compiler.render.wasm.wasm_ops import WasmValue, held, literal, number, pieces_of, scalar_type, vector_of
+from glassgrad.compiler.render.wasm.wasm_ops import WasmValue, literal, number, pieces_of, scalar_type, vector_of
 
 REGISTER_MASK = 4          # bytes of a lane of a register that holds booleans
 

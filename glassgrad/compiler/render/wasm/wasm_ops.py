@@ -16,7 +16,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float, wrapped
 from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, bits_of, carrier
-from glassgrad.compiler.render.floor_division import divide
+from glassgrad.compiler.render.op_tables import divide, is_number, line_of
 from glassgrad.compiler.render.wasm.instruction_encoding import Code
 
 PIECE = 16                       # bytes of a vector
@@ -44,11 +44,6 @@ class WasmValue(NamedTuple):
     def size(self) -> int:
         """Bytes of a lane."""
         return self.mask or self.dtype.itemsize
-
-
-def held(dtype: DType) -> DType:
-    """The type a value is held in."""
-    return carrier(dtype) if dtype in SMALL_FLOATS else dtype
 
 
 def scalar_type(dtype: DType) -> str:
@@ -115,12 +110,8 @@ class WasmArithmetic:
 
     def apply(self, op: o.Op, dtype: DType, *values: WasmValue) -> WasmValue:
         """An op on values of `dtype`, by its line in the table."""
-        if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
-            raise Bug(f"{op.name} of {dtype.name} reached the WASM renderer; it must be computed in float32")
-        write = WASM_OPS.get(op)
-        if write is None or dtype.kind not in op.takes:
-            raise Bug(f"{op.name} of {dtype.name} reached the WASM renderer; it must be lowered before")
-        return write(self, dtype, *values)
+        result: WasmValue = line_of(WASM_OPS, op, dtype, "WASM")(self, dtype, *values)
+        return result
 
     # -- building blocks -----------------------------------------------------------------------------------------
     def each(self, name: str, *values: WasmValue) -> tuple[Code, ...]:
@@ -245,8 +236,6 @@ class WasmArithmetic:
         return WasmValue(self.each("v128.bitselect", yes, no, condition), yes.dtype, yes.lanes, mask=yes.mask)
 
     def multiply(self, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
-        if dtype.kind == "b":
-            return self.bitwise("and", dtype, x, y)
         if not x.lanes or dtype.itemsize > 1:
             return self.native("mul", dtype, x, y)
         x, y = self.bound(x), self.bound(y)         # bytes: products of 16 bits, of which the lower halves stay
@@ -276,11 +265,6 @@ class WasmArithmetic:
 
     def compare(self, how: str, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
         """lt, eq or ne, as booleans."""
-        if dtype.kind == "b" and x.lanes:
-            x, y = self.masks(x, y)
-            codes = self.each("v128.andnot", y, x) if how == "lt" else self.each("v128.xor", x, y)
-            codes = tuple([Code("v128.not", (code,)) for code in codes]) if how == "eq" else codes
-            return WasmValue(codes, dtypes.bool, x.lanes, mask=x.mask)
         sign = "" if how != "lt" or dtype.kind == "f" else "_s" if dtype.kind == "i" else "_u"
         if not x.lanes:
             return WasmValue((Code(f"{scalar_type(dtype)}.{how}{sign}", (x.code, y.code)),), dtypes.bool)
@@ -289,12 +273,10 @@ class WasmArithmetic:
             x, y = (v._replace(pieces=self.each("v128.xor", v, half)) for v in (x, y))
         return WasmValue(self.each(f"{shape_of(dtype)}.{how}{sign}", x, y), dtypes.bool, x.lanes, mask=dtype.itemsize)
 
-    def extreme(self, dtype: DType, x: WasmValue, y: WasmValue, name: str, of_bools: str) -> WasmValue:
+    def extreme(self, dtype: DType, x: WasmValue, y: WasmValue, name: str) -> WasmValue:
         """max or min; a NaN wins."""
-        if dtype.kind == "b":
-            return self.bitwise(of_bools, dtype, x, y)
-        if dtype.kind == "f" and x.lanes and (_is_number(x) or _is_number(y)):
-            first, second = (y, x) if _is_number(x) else (x, y)      # pmax(a, b) is a < b ? b : a, one instruction
+        if dtype.kind == "f" and x.lanes and (is_number(x) or is_number(y)):
+            first, second = (y, x) if is_number(x) else (x, y)      # pmax(a, b) is a < b ? b : a, one instruction
             return self.native(f"p{name}", dtype, first, second)
         if dtype.kind == "f":
             return self.native(name, dtype, x, y)
@@ -304,23 +286,15 @@ class WasmArithmetic:
         return self.select(self.compare("lt", dtype, *((y, x) if name == "max" else (x, y))), x, y)
 
     def shift(self, name: str, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
-        """x shifted by y; 0 where y is negative or not less than the number of bits."""
+        """x shifted by y, which is less than the number of bits."""
         instruction = name if name == "shl" else "shr_s" if dtype.kind == "i" else "shr_u"
-        if y.constant is not None:
-            if not 0 <= y.constant < dtype.bits:
-                return self.constant(0, x)
-            by = int(y.constant)
-            if x.lanes:
-                pieces = tuple([Code(f"{shape_of(dtype)}.{instruction}", (piece, number(by))) for piece in x.pieces])
-                return WasmValue(pieces, dtype, x.lanes)
-            return self.native(instruction, dtype, x, literal(by, dtype))
+        if x.lanes and y.constant is not None:
+            by = number(int(y.constant))
+            pieces = tuple([Code(f"{shape_of(dtype)}.{instruction}", (piece, by)) for piece in x.pieces])
+            return WasmValue(pieces, dtype, x.lanes)
         if x.lanes:
-            return self.lanewise(lambda a, b: self.shift(name, dtype, a, b), dtype, x, y)
-        y = self.bound(y)
-        type_ = scalar_type(dtype)
-        inside = Code(f"{type_}.lt_u", (y.code, number(dtype.bits, type_)))
-        return self.select(WasmValue((inside,), dtypes.bool), self.native(instruction, dtype, x, y),
-                           self.constant(0, x))
+            return self.lanewise(lambda a, b: self.native(instruction, dtype, a, b), dtype, x, y)
+        return self.native(instruction, dtype, x, y)
 
     def truncated(self, sign: str, dtype: DType, x: WasmValue, y: WasmValue, remainder: bool) -> WasmValue:
         """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
@@ -347,19 +321,12 @@ class WasmArithmetic:
         return tree([self.bound(self.extract(x, lane)) for lane in range(x.lanes)])
 
 
-def _is_number(value: WasmValue) -> bool:
-    """Whether a float is a literal and not a NaN."""
-    return value.constant is not None and value.constant == value.constant
-
-
 WasmOp = Callable[..., WasmValue]      # (renderer, type of the operands, *operands)
 
 
-def native(name: str, of_bools: str = "") -> WasmOp:
-    """One instruction; of booleans, a bitwise one."""
-    def write(wasm: WasmArithmetic, dtype: DType, *values: WasmValue) -> WasmValue:
-        return wasm.bitwise(of_bools, dtype, *values) if dtype.kind == "b" else wasm.native(name, dtype, *values)
-    return write
+def native(name: str) -> WasmOp:
+    """One instruction."""
+    return lambda wasm, dtype, *values: wasm.native(name, dtype, *values)
 
 
 WASM_OPS: dict[o.Op, WasmOp] = {
@@ -369,14 +336,14 @@ WASM_OPS: dict[o.Op, WasmOp] = {
     o.SQRT: native("sqrt"),
     o.TRUNC: native("trunc"),
     o.NOT: WasmArithmetic.invert,
-    o.ADD: native("add", of_bools="or"),
+    o.ADD: native("add"),
     o.SUB: native("sub"),
     o.MUL: WasmArithmetic.multiply,
     o.DIV: native("div"),
     o.IDIV: lambda wasm, dtype, x, y: divide(wasm, dtype, x, y, remainder=False),
     o.MOD: lambda wasm, dtype, x, y: divide(wasm, dtype, x, y, remainder=True),
-    o.MAX: lambda wasm, dtype, x, y: wasm.extreme(dtype, x, y, "max", of_bools="or"),
-    o.MIN: lambda wasm, dtype, x, y: wasm.extreme(dtype, x, y, "min", of_bools="and"),
+    o.MAX: lambda wasm, dtype, x, y: wasm.extreme(dtype, x, y, "max"),
+    o.MIN: lambda wasm, dtype, x, y: wasm.extreme(dtype, x, y, "min"),
     o.CMPLT: lambda wasm, dtype, x, y: wasm.compare("lt", dtype, x, y),
     o.CMPNE: lambda wasm, dtype, x, y: wasm.compare("ne", dtype, x, y),
     o.CMPEQ: lambda wasm, dtype, x, y: wasm.compare("eq", dtype, x, y),

@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import DType, UOp, dtypes, index_algebra as ix, ops as o
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.lower.cast_lowering import carrier
+from glassgrad.compiler.lower.cast_lowering import carrier, held
 from glassgrad.compiler.lower.loops import Kernel, Store, walk
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling, kept
+from glassgrad.compiler.render.c.c_ops import CValue, Definitions, Spelling
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch, scratch_is_global
 from glassgrad.compiler.render.gpu.group_threads import GroupThreads
 from glassgrad.compiler.render.launch_info import LocalLayout, launch_info
@@ -46,7 +46,7 @@ SPELLING = Spelling(
     parameter="{name}: {kind}",
     value="let {name} = {value};",
     cut="extractBits({text}, 0u, {bits}u)",
-    distance="(u32(y) & {most}u)",
+    distance="u32({y})",
     differ="!({x} == {y})",
     absolute="abs",
 )
@@ -96,7 +96,7 @@ def declared_arrays(kernel: Kernel, places: LocalLayout, target: Target, definit
 
 def wgsl_type(dtype: DType) -> str:
     """The type that a value is carried in."""
-    dtype = kept(dtype)
+    dtype = held(dtype)
     return "bool" if dtype.kind == "b" else f"{dtype.kind}{max(32, dtype.bits)}"
 
 
@@ -166,7 +166,7 @@ class WgslFunction(GroupThreads):
         return super().cast(x, dtypes.int32 if short else dtype)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:
-        to, source = kept(dtype), kept(x.dtype)
+        to, source = held(dtype), held(x.dtype)
         if "f" in (to.kind, source.kind) and to is not source:
             return CValue(f"bitcast<{self.type(dtype)}>({x.text})", dtype)
         return self.cast(x._replace(dtype=source), to)._replace(dtype=dtype)

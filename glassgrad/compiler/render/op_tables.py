@@ -1,4 +1,6 @@
-"""Integer division as the ops have it, for renderers that only truncate. In: operands. Out: the quotient or remainder.
+"""What the renderers' tables of ops share. In: an op and its operands. Out: the line that writes it; a quotient.
+
+A table has one line for each op: a function of the renderer, the operands' type and the operands.
 
 IDIV and MOD round down, give 0 for a division by 0, and never trap. Instructions round towards zero, and trap by 0 and
 where the least integer is divided by -1. A renderer's arithmetic (LLVM IR, WebAssembly) has `constant`, `apply`,
@@ -7,9 +9,27 @@ where the least integer is divided by -1. A renderer's arithmetic (LLVM IR, WebA
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, dtypes, ops as o
+
+_OF_BOOLEANS = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND, o.CMPNE: o.XOR}      # ops that do the same
+
+
+def line_of(table: Mapping[o.Op, Callable[..., Any]], op: o.Op, dtype: DType, language: str) -> Callable[..., Any]:
+    """The line of a renderer's table that writes an op on values of `dtype`."""
+    if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
+        raise Bug(f"{op.name} of {dtype.name} reached the {language} renderer; it must be computed in float32")
+    if op not in table or dtype.kind not in op.takes:
+        raise Bug(f"{op.name} of {dtype.name} reached the {language} renderer; it must be lowered before")
+    return table[_OF_BOOLEANS.get(op, op) if dtype.kind == "b" else op]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a float is a literal and not a NaN."""
+    return value.constant is not None and bool(value.constant == value.constant)
 
 
 def divide(to: Any, dtype: DType, x: Any, y: Any, remainder: bool) -> Any:
