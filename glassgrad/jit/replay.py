@@ -100,7 +100,6 @@ class CapturedCall:
         self.guards = Guards(traced.walk, [b for b, _ in traced.bound], [b for b, _ in traced.raised], left, hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.given_of_its_own = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
-        self.entries = [self.replay.pointers(symbol) for symbol in self.inputs]
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
         self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in flags]
@@ -301,8 +300,7 @@ class CapturedCall:
             address = node.arg.address
             if address != addresses[i]:
                 addresses[i] = address
-                for array, position, offset in self.entries[i]:
-                    array[position] = address + offset
+                self.replay.bind(self.inputs[i], address)
         return arguments
 
     def _run(self, arguments: list[UOp], found: list[Tensor], holders: list[Any]) -> Any:
@@ -354,9 +352,9 @@ class CapturedCall:
             if result is not None and not is_shared(tensor):
                 result.give_to(tensor)
             else:
-                assign_node(tensor, self._now(left, bases) if result is None else result.memory.node)
+                assign_node(tensor, self._now(left, bases) if result is None else result.node)
         for number, result, weight in self.expected:
-            self.seen[number] = node = result.memory.node
+            self.seen[number] = node = result.node
             if weight is not None:
                 weight.node = node
                 self.replay.bind(weight.symbol, node.arg.address)
@@ -370,7 +368,7 @@ class CapturedCall:
         results = []        # all of them are there before a name is bound, which may have held one given as itself
         for given, make, result, view, number in self.given:
             if result is not None:
-                made = make(result.memory.node, result.memory.leaves)
+                made = make(result.node, result.node.arg.leaves)
                 if given.requires_grad is not None:
                     made.requires_grad = given.requires_grad
             elif view is not None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.op_arguments import Reshape
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.replay import PartialUpdate, Replay, Write
+from glassgrad.engine.replay import PartialUpdate, Replay
 from glassgrad.jit.plain_values import SymbolNames
 from glassgrad.jit.trace import BufferSource, Outcome
 from glassgrad.tensor.autograd.gradient_leaves import UnreadGradient, cut_off
@@ -68,13 +68,6 @@ def _new_buffer(symbol: UOp, shape: tuple[int, ...]) -> UOp:
 
 
 # -- results in memory of their own ------------------------------------------------------------------------------------
-class ResultMemory(NamedTuple):
-    """A buffer for a result, the list of its leaves, and where its address is written."""
-    node: UOp
-    leaves: list[Any]
-    writes: list[Write]
-
-
 class Result:
     """A value that a call leaves. Two buffers take turns: a call writes into the one that nothing reads any more."""
 
@@ -84,11 +77,9 @@ class Result:
         # what is only reshaped is memory of that shape: then its tensor stands for the buffer itself
         nodes = [out.node for out in left if out.node is not None]
         self.shape = next((n.shape for n in nodes if _is_reshaped(n) and not n.symbolic), symbol.shape)
-        self._has_leaf = any(map(self.is_whole, left))
-        self._is_alone = len(left) == 1 and self._has_leaf      # one tensor stands for it, and nothing else shows it
+        self._is_alone = len(left) == 1 and self.is_whole(left[0])    # one tensor stands for it, nothing else shows it
         self._is_float = symbol.dtype.kind == "f"
-        self.memory: ResultMemory = ResultMemory(symbol, [], [])      # where this call writes; no memory yet
-        self._other: ResultMemory | None = None                       # where the call before did
+        self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
 
     def is_whole(self, out: Outcome) -> bool:
         """Whether a tensor that a call leaves stands for the buffer itself."""
@@ -104,41 +95,37 @@ class Result:
     def seen_as_in_trace(self) -> UOp:
         """Its buffer in the shape of the symbol. It is made when needed: a view that is kept alive is a reader. It has
         the symbol's place: to find the user's line costs more than all else here."""
-        node, symbol = self.memory.node, self.symbol
+        node, symbol = self.node, self.symbol
         if node.shape == symbol.shape:
             return node
         return UOp(o.RESHAPE, node.dtype, (node,), Reshape(symbol.shape), symbol.place)
 
     def begin(self) -> None:
         """Let the next run write into memory that nothing reads."""
-        memory, self._other = self._other, self.memory
-        if memory is None or memory.node is self.symbol or not self._is_free(memory):
+        node, self._other = self._other, self.node
+        if node is self.symbol or not self._is_free(node):
             node = _new_buffer(self.symbol, self.shape)
-            memory = ResultMemory(node, node.arg.leaves if self._has_leaf else [],
-                             self._replay.writes(self.symbol, node.arg.address))
             if self._is_cut_off:
                 cut_off(node)
-        self.memory = memory
-        for array, position, address in memory.writes:
-            array[position] = address
+        self.node = node
+        self._replay.bind(self.symbol, node.arg.address)
         if not self._is_float:                 # facts are kept about integers in memory
-            memory.node.arg.version += 1
+            node.arg.version += 1
 
-    def _is_free(self, memory: ResultMemory) -> bool:
-        buffer, leaves = memory.node.arg, memory.leaves
-        if self._is_alone and leaves and buffer.readers and buffer.readers[-1] is leaves[0]:
-            tensor = leaves[0]()               # nothing was listed after the tensor that got it
-            return tensor is None or tensor.uop is not memory.node
+    def _is_free(self, node: UOp) -> bool:
+        buffer = node.arg
+        if self._is_alone and buffer.leaves and buffer.readers and buffer.readers[-1] is buffer.leaves[0]:
+            tensor = buffer.leaves[0]()        # nothing was listed after the tensor that got it
+            return tensor is None or tensor.uop is not node
         return bool(buffer.is_free())
 
     def give_to(self, tensor: Tensor) -> None:
         """Make a tensor without views stand for it: a leaf, and its latest reader."""
-        node, leaves, _ = self.memory
-        tensor.uop = node
-        reference, readers = weakref.ref(tensor), node.arg.readers
-        leaves[:] = (reference,)
-        if not readers or readers[-1] is not reference:
-            node.arg.add_reader(reference)
+        buffer, reference = self.node.arg, weakref.ref(tensor)
+        tensor.uop = self.node
+        buffer.leaves[:] = (reference,)
+        if not buffer.readers or buffer.readers[-1] is not reference:
+            buffer.add_reader(reference)
 
 
 # -- results over what they replace ------------------------------------------------------------------------------------
