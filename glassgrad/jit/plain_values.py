@@ -103,15 +103,13 @@ def same(now: Any, then: Any) -> bool:
 # -- nests -------------------------------------------------------------------------------------------------------------
 def mapped(value: Any, change: Callable[[Any], Any], kind: type = Tensor) -> Any:
     """A nest of lists, tuples and dicts with every tensor, or every value of another kind, replaced."""
-    if isinstance(value, kind):
-        return change(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*[mapped(v, change, kind) for v in value])
     if isinstance(value, (list, tuple)):
         return type(value)(mapped(v, change, kind) for v in value)
     if isinstance(value, dict):
         return {k: mapped(v, change, kind) for k, v in value.items()}
-    return value
+    return change(value) if isinstance(value, kind) else value
 
 
 def tensors_of(value: Any) -> list[Tensor]:

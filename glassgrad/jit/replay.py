@@ -23,8 +23,7 @@ from glassgrad.jit.guards import Guards
 from glassgrad.jit.plain_values import NestForm, SymbolNames, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, moved, same_view, substituted,
                                          symbol_of)
-from glassgrad.jit.trace import (BufferSource, GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer,
-                                 is_lazy)
+from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer, is_lazy
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -52,8 +51,7 @@ class CapturedCall:
         outcomes = traced.outcomes()
         made = {r for rec in traced.trace.records for r in rec.results}
         fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes if out.node is not None) if b in made]
-        sources = {node: source for node, source in traced.sources.items() if isinstance(source, BufferSource)}
-        hidden = _hidden(traced, list(sources.values()))
+        sources, hidden = traced.sources, _hidden(traced)
         self.own = len(traced.walk.tensors) + len(hidden)         # how many tensors are no arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
@@ -377,9 +375,9 @@ class CapturedCall:
                 made = found[number]
             results.append(made)
         for (binding, form), holder in zip(self.bound, holders):
-            binding.put(holder, form.filled(results))
+            binding.way.put(holder, binding.name, form.filled(results))
         for (binding, by), holder in zip(self.raised, holders[len(self.bound):]):
-            binding.put(holder, binding.way.read(holder, binding.name) + by)
+            binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
         return results[self.returned.numbers[0]] if self.returned.single else self.returned.filled(results)
 
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
@@ -394,8 +392,8 @@ def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]
     return computed_bytes([substituted(node, present, names) for node in nodes], Device.DEFAULT)
 
 
-def _hidden(traced: TracedCall, sources: list[BufferSource]) -> list[Tensor]:
+def _hidden(traced: TracedCall) -> list[Tensor]:
     """The tensors out of sight that a call uses, without those that no source is left with: they need not live on."""
-    used = {id(row.tensor) for source in sources for row in (*source.holders, *source.owners)}
+    used = {id(row.tensor) for source in traced.sources.values() for row in (*source.holders, *source.owners)}
     used |= {id(t) for t in (*traced.changed, *[t for t, _ in traced.grads], *[g.itself for g in traced.given])}
     return [row.tensor for row in traced.out_of_sight() if id(row.tensor) in used]
