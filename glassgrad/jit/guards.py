@@ -151,8 +151,9 @@ class Walk:
         """Note a value that is computed from its holder (a length, a position)."""
         text = way.expression.format(source)
         self.bindings.append(Binding(way, holder, "", value, path, source, text))
-        if way is SIZE:                                     # nothing of another type equals it
-            self._unless(f"{text} == {value}")
+        texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+        if way is SIZE or texts:                            # nothing of another type equals them
+            self._unless(f"{text} == {self._constant(value) if texts else value}")
         else:
             self._compare(text, value)
 
