@@ -72,7 +72,7 @@ class CapturedCall:
                                  and out.node.base in symbols else out.node) for out in outcomes]
         bases = [out.node.base for out in self.outcomes if out.node is not None]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, as they were
-        self.changed = [out.place for out in self.outcomes if out.kind == "value" and out.place < self.own]
+        self.changed = [out.place for out in self.outcomes if out.kind == "value"]
         self.returned = NestForm(traced.form, traced.given_numbers)
         self.bound = [(b._replace(holder=None, value=None), NestForm(value, traced.given_numbers))
                       for b, value in traced.bound]
@@ -88,9 +88,8 @@ class CapturedCall:
         in_place = self._find_in_place(bases, [symbols[b] for b in fresh])
         self.in_place = ResultsInPlace(self.replay, in_place)
         stays = {row.symbol for row in in_place}
-        ends = {g.node.base for g in traced.given if g.node is not None and g.is_cut_off}
         self.results = [Result(symbols[b], [out for out in self.outcomes if out.node is not None
-                                            and out.node.base is symbols[b]], self.replay, b in ends)
+                                            and out.node.base is symbols[b]], self.replay, b in traced.cut_off)
                         for b in fresh if symbols[b] not in stays]
         self._sort_outcomes([(g, 0 if g.itself is None else numbers[id(g.itself)]) for g in traced.given])
         left = [row.place for row in in_place if row.weight is None]          # their gradients stay in place
@@ -147,7 +146,6 @@ class CapturedCall:
         nodes = {out.place: out for out in self.outcomes if out.kind == "given"}
         self.given = [(g, result_maker(g.kind), whole.get(nodes[i]) if i in nodes else None,
                        nodes[i].node if i in nodes else None, number) for i, (g, number) in enumerate(given)]
-        self.argument_values = [number - self.own for number, _, _ in self.values if number >= self.own]
         self.has_views = len(whole) < len(self.outcomes)
         # what the next call will find in the tensors in sight
         self.expected: list[tuple[int, Result, Weight | None]] = []
@@ -190,24 +188,19 @@ class CapturedCall:
             grad = unread_gradient(found[number])
             if (grad is not None and grad is not RESET) is not had:
                 raise Stale("a gradient was reset" if had else "a gradient was there already")
-        if not steady:
-            for number, (tensor, then) in enumerate(zip(found, self.seen)):
-                if tensor.uop is not then:
-                    self._follow_tensor(number, tensor, then)
+        for number, (tensor, then) in enumerate(zip(found, () if steady else self.seen)):
+            if tensor.uop is not then:
+                weight = self.by_number.get(number)
+                if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
+                        tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
+                    raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
+                if weight is not None:
+                    self._follow(weight, [as_buffer(tensor) if is_lazy(tensor) else tensor.uop], found)
+                    if weight.in_place is not None:
+                        weight.in_place.lost = self.in_place.disturbed = True
+                self.seen[number] = tensor.uop
         for weight in self.shared:
             self._follow(weight, weight.nodes(found), found)
-
-    def _follow_tensor(self, number: int, tensor: Tensor, then: UOp) -> None:
-        """Read another value of a tensor in sight in place of the last one, where that is the same kind of value."""
-        weight, now = self.by_number.get(number), tensor.uop
-        if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
-                tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
-            raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
-        if weight is not None:
-            self._follow(weight, [as_buffer(tensor) if is_lazy(tensor) else now], [tensor])
-            if weight.in_place is not None:
-                weight.in_place.lost = self.in_place.disturbed = True
-        self.seen[number] = tensor.uop
 
     def _follow(self, weight: Weight, nodes: list[UOp], found: list[Tensor]) -> None:
         """Bind a weight to what its tensors stand for now, where that is the same kind of value."""
@@ -283,15 +276,12 @@ class CapturedCall:
 
     def _bind_arguments(self, tensors: list[Tensor], found: list[Tensor]) -> list[UOp]:
         """Let the launches read the arguments; their buffers."""
-        if self.argument_values:
-            ids = {*map(id, tensors)}
-            if any(is_view(tensors[i]) or shares_with(tensors[i], ids) for i in self.argument_values):
-                raise Stale(_OTHERS_GIVEN)
-        arguments, addresses, changed = [], self.addresses, self.changed
+        arguments, addresses, changed = [], self.addresses, {id(found[number]) for number in self.changed}
         for i, tensor in enumerate(tensors):
             node = tensor.uop
-            if changed and storage_of(tensor) is not None and shares_with(tensor, {id(found[n]) for n in changed}):
-                raise Stale("it is handed a view of a tensor that it changes")
+            if changed and storage_of(tensor) is not None and (
+                    shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor)):
+                raise Stale("it changes a tensor that it is handed a view of")
             if node.op is not o.BUFFER:
                 node = as_buffer(tensor)
             arguments.append(node)

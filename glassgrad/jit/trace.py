@@ -64,7 +64,6 @@ class GivenTensor(NamedTuple):
     requires_grad: bool | None
     itself: Tensor | None
     node: UOp | None
-    is_cut_off: bool                # no gradient passes it
 
 
 class TracedCall:
@@ -264,11 +263,11 @@ class TracedCall:
         waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
         trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
         ends = [t for t in waiting if not self.was_there(t) and (_leads_to(t.uop, trained) or _is_trained(t.uop))]
-        self.cut_off = {id(t) for t in ends}
         if waiting:
             waiting[0].realize(*waiting[1:])
-            for tensor in ends:
-                cut_off(tensor.uop)
+        self.cut_off = {t.uop.base for t in ends}          # no gradient passes these
+        for node in self.cut_off:
+            cut_off(node)
 
     def _hand_back(self) -> None:
         """Do to the arguments what was done to those that stood for them."""
@@ -285,7 +284,7 @@ class TracedCall:
         given = {id(t): t for t in (*self.placed(), *self.returned)}
         self.given_numbers = {key: number for number, key in enumerate(given)}
         self.given = [GivenTensor(class_of_results(t), t.requires_grad, t if key in self.reached else None,
-                                  None if key in self.reached else t.uop, key in self.cut_off)
+                                  None if key in self.reached else t.uop)
                       for key, t in given.items()]
 
     def outcomes(self) -> list[Outcome]:
