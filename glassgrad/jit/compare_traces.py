@@ -11,22 +11,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from glassgrad.base.errors import JitError
 from glassgrad.compiler.graph import Length, UOp
 from glassgrad.compiler.graph.ops import Kind
-from glassgrad.engine.capture import Record
-from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
+from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.plain_values import PLAIN, mapped
 from glassgrad.jit.trace import TracedCall, name_of
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["TraceWork", "difference", "narrow", "refusal"]
+__all__ = ["TraceWork", "difference", "narrow"]
 
 # What is compared as it is, with the words for a difference (then, now)
 _DIFFERENCES = {
     "reads": "other tensors are used",
     "lengths": "other lengths are used",
-    "itself": "it is handed other tensors that it also sees by itself",
     "put": "it puts other things somewhere",
     "raised": "it raises numbers that it sees by {}, then by {}",
     "form": "the function returned {}, then {}",
@@ -69,10 +66,13 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
         return f"{len(theirs.graphs)} realizes in one call, {len(mine.graphs)} in the next"
     for number, ran in enumerate(traced.trace.records):
         if mine.graphs[number] != theirs.graphs[number]:
-            return f"another graph is computed{_first_difference(ran.normal, theirs.graphs[number])}"
+            rows = zip(ran.normal.order, ran.normal.key, theirs.graphs[number])
+            where = [f", first at {node.line}" for node, now, then in rows if now != then]
+            return "another graph is computed" + "".join(where[:1])
         for x, was in zip(ran.normal.constants, theirs.constants[number]):
             if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
-                return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
+                user = next((n for n in ran.normal.order if x in n.src), x)
+                return f"the number {was} became {x.arg}, written at {user.line or 'an unknown line'}"
     gone = theirs.gone()
     for (now, owners), (then, their_owners) in zip(mine.sources, theirs.sources):
         # at least one tensor holds it in both; the others may have held the value at the time (`w.detach()`)
@@ -119,22 +119,3 @@ def _form(numbered: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, Length):
         return f"the length {numbered(value)}"
     return value if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"
-
-
-def _line_using(record: Record, constant: UOp) -> str:
-    user = next((n for n in record.normal.order if constant in n.src), constant)
-    return str(user.line or "an unknown line")
-
-
-def _first_difference(normal: NormalizedGraph, earlier: tuple[Any, ...]) -> str:
-    for node, row, was in zip(normal.order, normal.key, earlier):
-        if row != was:
-            return f", first at {node.line}"
-    return ""
-
-
-def refusal(given: str) -> JitError:
-    """The error for a function whose calls are not all the same work."""
-    return JitError("this function launches other work at each call", given=given,
-                    expected="the same kernels on the same constants whenever the arguments look the same",
-                    fix="make what changes an argument or a tensor, or leave the jit off this function")

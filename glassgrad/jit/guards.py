@@ -66,9 +66,8 @@ class Walk:
         self.lines: list[tuple[str, int]] = []           # of the generated function, and whose value each compares
         self.tests: dict[int, int] = {}                  # the line that compares the value of each binding
         self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
-        self.tensor_names: list[str] = []
         self._weak = instance is not None                # what leads to the `self` of a method must not be held
-        self._variables: dict[int, str] = {}             # of objects visited or to be visited, by id
+        self.variables: dict[int, str] = {}              # of objects visited or to be visited, by id
         self._known: set[tuple[int, Any]] = set()        # (holder, name): holders are held by the bindings
         self._named: set[str] = set()                    # names that occur in `codes`
         self._waiting: list[tuple[Any, str, str]] = []   # (object, path, variable)
@@ -115,7 +114,7 @@ class Walk:
 
     def _variable(self, value: Any, text: str) -> str:
         """A variable of the generated function for an object that an expression gives."""
-        name = self._variables[id(value)] = f"x{len(self.lines)}"
+        name = self.variables[id(value)] = f"x{len(self.lines)}"
         self._line(f"{name} = {text}")
         return name
 
@@ -140,8 +139,8 @@ class Walk:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
         elif is_plain(value):
             self._compare(text, value)
-        elif id(value) in self._variables:
-            self._unless(f"{text} is {self._variables[id(value)]}")
+        elif id(value) in self.variables:
+            self._unless(f"{text} is {self.variables[id(value)]}")
         else:
             variable = self._variable(value, text)
             self._recognize(value, variable)
@@ -183,14 +182,14 @@ class Walk:
 
     def _part(self, value: Any, text: str, path: str) -> None:
         """Visit what an object is made of for good (a method's function)."""
-        if id(value) not in self._variables and not is_plain(value):
+        if id(value) not in self.variables and not is_plain(value):
             self._visit_later(value, path, self._variable(value, text))
 
     # -- visiting ------------------------------------------------------------------------------------------------------
     def _visit_later(self, thing: Any, path: str, variable: str, used: str | None = None) -> None:
         """Visit an object once all that came before is noted; one whose attribute's name, `used`, no code names, when
         everything else was."""
-        self._variables[id(thing)] = variable
+        self.variables[id(thing)] = variable
         named = used is None or used in self._named
         (self._waiting if named else self._unnamed.setdefault(str(used), [])).append((thing, path, variable))
 
@@ -208,7 +207,6 @@ class Walk:
         if issubclass(kind, Tensor):
             self.tensors.append(thing)
             self.paths.append(path)
-            self.tensor_names.append(variable)
         elif kind is types.FunctionType:
             self._visit_function(thing, variable)
         elif kind in _PARTS:
@@ -259,9 +257,9 @@ class Walk:
             self._note(ENVIRONMENT, None, "", ENVIRONMENT.read(None), "the environment")
 
     def _add_global(self, space: dict[str, Any], name: str, path: str) -> None:
-        if id(space) not in self._variables:
-            self._variables[id(space)] = self._constant(space)
-        self._add(MEMBER, space, name, self._variables[id(space)], path)
+        if id(space) not in self.variables:
+            self.variables[id(space)] = self._constant(space)
+        self._add(MEMBER, space, name, self.variables[id(space)], path)
 
     def _visit_module(self, module: Any, names: Collection[str], path: str) -> None:
         """The attributes of a user's module that code names."""
@@ -334,7 +332,7 @@ class Guards:
             number = numbers[id(b)]
             lines[walk.tests[number]] = (f"if type({b.text}) is not {type(b.value).__name__}: return {number}", number)
         self._why = [f"{b.path} is no longer {_shown(b.value)}" for b in walk.bindings] + ["a tensor it uses is gone"]
-        tensors = [*walk.tensor_names, *[f"hidden{i}" for i in range(len(hidden))]]
+        tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
         for i, tensor in enumerate(hidden):
             names[f"found{i}"] = weakref.ref(tensor)
             lines.append((f"if (hidden{i} := found{i}()) is None: return {len(walk.bindings)}", len(walk.bindings)))

@@ -188,19 +188,24 @@ class CapturedCall:
             grad = unread_gradient(found[number])
             if (grad is not None and grad is not RESET) is not had:
                 raise Stale("a gradient was reset" if had else "a gradient was there already")
-        for number, (tensor, then) in enumerate(zip(found, () if steady else self.seen)):
-            if tensor.uop is not then:
-                weight = self.by_number.get(number)
-                if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
-                        tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
-                    raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
-                if weight is not None:
-                    self._follow(weight, [as_buffer(tensor) if is_lazy(tensor) else tensor.uop], found)
-                    if weight.in_place is not None:
-                        weight.in_place.lost = self.in_place.disturbed = True
-                self.seen[number] = tensor.uop
+        if not steady:
+            for number, (tensor, then) in enumerate(zip(found, self.seen)):
+                if tensor.uop is not then:
+                    self._follow_tensor(number, tensor, then)
         for weight in self.shared:
             self._follow(weight, weight.nodes(found), found)
+
+    def _follow_tensor(self, number: int, tensor: Tensor, then: UOp) -> None:
+        """Read another value of a tensor in sight in place of the last one, where that is the same kind of value."""
+        weight = self.by_number.get(number)
+        if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
+                tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
+            raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
+        if weight is not None:
+            self._follow(weight, [as_buffer(tensor) if is_lazy(tensor) else tensor.uop], [tensor])
+            if weight.in_place is not None:
+                weight.in_place.lost = self.in_place.disturbed = True
+        self.seen[number] = tensor.uop
 
     def _follow(self, weight: Weight, nodes: list[UOp], found: list[Tensor]) -> None:
         """Bind a weight to what its tensors stand for now, where that is the same kind of value."""
@@ -276,12 +281,13 @@ class CapturedCall:
 
     def _bind_arguments(self, tensors: list[Tensor], found: list[Tensor]) -> list[UOp]:
         """Let the launches read the arguments; their buffers."""
-        arguments, addresses, changed = [], self.addresses, {id(found[number]) for number in self.changed}
+        arguments, addresses = [], self.addresses
         for i, tensor in enumerate(tensors):
             node = tensor.uop
-            if changed and storage_of(tensor) is not None and (
-                    shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor)):
-                raise Stale("it changes a tensor that it is handed a view of")
+            if self.changed and storage_of(tensor) is not None:
+                changed = {id(found[number]) for number in self.changed}
+                if shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor):
+                    raise Stale("it changes a tensor that it is handed a view of")
             if node.op is not o.BUFFER:
                 node = as_buffer(tensor)
             arguments.append(node)
