@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
@@ -17,7 +17,7 @@ from glassgrad.compiler.graph import Cell, DType, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.compiler.schedule.partial_updates import rewrites
-from glassgrad.engine.capture import RunCheck, Trace
+from glassgrad.engine.capture import Record, RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import HOST_PLANS, one_device_each
 from glassgrad.engine.debug_report import report_parts, report_run, run_reported
@@ -46,7 +46,6 @@ class ReplayedKernel(NamedTuple):
 class PartialUpdate(NamedTuple):
     """A result that is an earlier value with a part replaced, and the number of elements copied for it."""
     source: UOp
-    result: UOp
     copied: Any                              # ctypes.c_int64
     size: int
 
@@ -59,8 +58,8 @@ class Replay:
         self._kept: list[Any] = []                            # constants, and what lies between two schedules
         self._slots: dict[UOp, dict[int, int]] = {s: {} for s in outside.values()}    # of symbols, with byte offsets
         self._plans: list[tuple[str, Any, Sequence[int]]] = []
-        self.cells: list[tuple[Cell, DType, int, bool]] = []  # (cell, type, address, is a random stream)
-        self.sizes: list[tuple[Symbol, int]] = []             # variables, and the address of their value
+        self.numbers: list[tuple[Cell | Symbol, DType, int]] = []    # cells and variables, and the address of the value
+        self.streams: set[Cell] = set()                       # cells that count random streams
         self._addresses = [0] * sum(record.compiled.slots for record in trace.records)
         self._memory_of: dict[int, Any] = {}                  # what lies at a slot: a buffer's node, or the slot itself
         self._arenas = self._claim(trace)
@@ -71,7 +70,7 @@ class Replay:
             compiled, normal = record.compiled, record.normal
             for i, node in enumerate(normal.buffers):
                 self._place(first + i, node, normal.addresses[i], outside)
-            self._cells_of(record, first + len(normal.buffers))
+            self._place_numbers(record, first + len(normal.buffers))
             for update in compiled.planned.updates:
                 copied = ctypes.c_int64(update.size)
                 self._kept.append(copied)
@@ -81,7 +80,7 @@ class Replay:
                 self._place(first + slot, node, node.arg.address, outside)
             for name, _, rows in compiled.arenas:
                 for slot, offset in rows:
-                    self._addresses[first + slot] = self._arenas[name].address + offset
+                    self._addresses[first + slot] = self._arenas[name][1].address + offset
                     self._memory_of[first + slot] = first + slot
             self._place_pieces(compiled.pieces, first)
             for segment in compiled.segments:
@@ -104,7 +103,7 @@ class Replay:
         self._make_plans()
         self._flags: list[tuple[int, int]] = []               # (address, bound) of numbers that end a run
         self.pause = 0                                        # launches that run before they are looked at
-        self.updates = list(self._updates(updates))
+        self.updates = self._updates(updates)
         self.memory = self._memory(trace, renewed)
 
     # -- where things lie ------------------------------------------------------------------------------------
@@ -114,8 +113,8 @@ class Replay:
         for record in trace.records:
             for name, total, _ in record.compiled.arenas:
                 most[name] = max(most.get(name, 0), total)
-        self._memories = {name: Device[name].memory for name in most}      # a name may come to mean another device
-        return {name: self._memories[name].allocate(total) for name, total in most.items()}
+        memories = {name: Device[name].memory for name in most}            # a name may come to mean another device
+        return {name: (memories[name], memories[name].allocate(total)) for name, total in most.items()}
 
     def _memory(self, trace: Trace, renewed: Set[UOp]) -> MemoryUse:
         """What a call needs: the arena, what it brings, and results twice, because those of the call before are alive;
@@ -126,7 +125,7 @@ class Replay:
         total = lambda nodes: sum(node.arg.nbytes for node in nodes)
         scratch = max((s.plan.scratch for record in trace.records for s in record.compiled.segments), default=0)
         return MemoryUse(total(given), 2 * total(made - kept),
-                         sum(block.nbytes for block in self._arenas.values()) + total(kept), scratch)
+                         sum(block.nbytes for _, block in self._arenas.values()) + total(kept), scratch)
 
     def stays(self, nbytes: int) -> None:
         """So many bytes of results lie where those of the call before did: they are needed once."""
@@ -134,8 +133,8 @@ class Replay:
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
-            for name, block in getattr(self, "_arenas", {}).items():
-                self._memories[name].release(block)
+            for memory, block in getattr(self, "_arenas", {}).values():
+                memory.release(block)
 
     def _place(self, slot: int, node: UOp, address: int, outside: dict[UOp, UOp]) -> None:
         """Bind a slot to the buffer under `node` (a piece of it begins at `address`)."""
@@ -156,22 +155,19 @@ class Replay:
                 if first + whole in places:
                     places[first + slot] = places[first + whole] + offset
 
-    def _cells_of(self, record: Any, first: int) -> None:
+    def _place_numbers(self, record: Record, first: int) -> None:
+        """Give memory to the numbers of a schedule: its cells, its variables, and constants, which stay."""
         normal, compiled = record.normal, record.compiled
-        streams = {n.src[1] for n in normal.order if n.op is o.RANDOM}
-        values = [(n.arg, n in streams) for n in normal.cells]
-        values += [(Cell(s.value), False) for s in normal.symbols]
-        values += [(Cell(normal.constants[i].arg), False) for i in compiled.scalars]
-        memory = (ctypes.c_char * (8 * max(1, len(values))))()
+        numbers = [*[n.arg for n in normal.cells], *normal.symbols]
+        constants = [Cell(normal.constants[i].arg) for i in compiled.scalars]
+        memory = (ctypes.c_int64 * (len(numbers) + len(constants)))()
         self._kept.append(memory)
-        for i, ((cell, stream), dtype) in enumerate(zip(values, compiled.cell_types)):
-            address = ctypes.addressof(memory) + 8 * i
-            self._addresses[first + i] = address
-            ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
-            if i < len(normal.cells):
-                self.cells.append((cell, dtype, address, stream))
-            elif i < len(normal.cells) + len(normal.symbols):
-                self.sizes.append((normal.symbols[i - len(normal.cells)], address))
+        addresses = [ctypes.addressof(memory) + 8 * i for i in range(len(memory))]
+        self._addresses[first:first + len(memory)] = addresses
+        for number, dtype, address in zip([*numbers, *constants], compiled.cell_types, addresses):
+            ctypes.memmove(address, scalar_bytes(number.value, dtype), 8)
+        self.numbers += zip(numbers, compiled.cell_types, addresses)
+        self.streams |= {n.src[1].arg for n in normal.order if n.op is o.RANDOM and n.src[1] in normal.cells}
 
     def _without_unread(self, launches: list[ReplayedKernel], needed: set[Any]) -> list[ReplayedKernel]:
         """The launches without those whose results neither a later launch nor the caller can read. `needed` are the
@@ -193,19 +189,24 @@ class Replay:
             plan.bind(self._addresses)
             plan.lines = [launch.item.lines for launch in launches]
             self._plans.append((device, plan, span))
+        only: Any = self._plans[0][1] if len(self._plans) == 1 else None
+        self.at_once = only is not None and only.uninterrupted       # one foreign call: nothing comes in between
+        self.ends_early = self.at_once and only.ends_early           # a flag can end a run in the middle
         self._pointers = {symbol: [(array, position, offset) for slot, offset in places.items()
                                    for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]
                           for symbol, places in self._slots.items()}
 
-    def _updates(self, found: list[tuple[int, int, int, Any]]) -> Iterator[PartialUpdate]:
+    def _updates(self, found: list[tuple[int, int, int, Any]]) -> dict[UOp, PartialUpdate]:
         """Results that may take the place of the value they replace a part of: nothing reads that afterwards."""
         symbols = {slot: symbol for symbol, places in self._slots.items() for slot, offset in places.items()
                    if not offset}
+        updates = {}
         for source, result, cell, copied in found:
             if source in symbols and result in symbols:
                 first = next(i for i, launch in enumerate(self._launches) if cell in launch.slots)
                 if not self._read_after(first, symbols[source]):
-                    yield PartialUpdate(symbols[source], symbols[result], copied, copied.value)
+                    updates[symbols[result]] = PartialUpdate(symbols[source], copied, copied.value)
+        return updates
 
     def _read_after(self, number: int, symbol: UOp) -> bool:
         return any(not self._slots[symbol].keys().isdisjoint(launch.slots) for launch in self._launches[number + 1:])
@@ -248,16 +249,6 @@ class Replay:
         reads, writes = ([at for at, slot in enumerate(launch.slots) if slot in self._slots[symbol]]
                          for symbol in (source, result))
         return len(writes) == 1 and all(rewrites(launch.item.ast, writes[0], at) for at in reads)
-
-    @property
-    def at_once(self) -> bool:
-        """Whether all of it is one foreign call: nothing can come in between, or fail halfway."""
-        return len(self._plans) == 1 and bool(self._plans[0][1].uninterrupted)
-
-    @property
-    def ends_early(self) -> bool:
-        """Whether a flag can end a run in the middle."""
-        return self.at_once and bool(self._plans[0][1].ends_early)
 
     # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:

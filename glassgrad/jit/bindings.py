@@ -14,9 +14,6 @@ from typing import Any, NamedTuple
 from glassgrad.base.settings import current_state
 from glassgrad.jit.plain_values import PLAIN, ArrayContent
 
-__all__ = ["ALL_ENTRIES", "ARRAY", "ATTRIBUTE", "CELL", "CLASS_ENTRY", "CONTENT", "CONTEXT", "ENTRY", "ENVIRONMENT",
-           "GONE", "ITEM", "MEMBER", "MISSING", "PROGRESS", "SIZE", "Binding", "Way", "expression_names"]
-
 GONE = type("Gone", (), {})()   # what is found where there is nothing any more
 MISSING = (LookupError, AttributeError, ValueError)      # no such entry, no such attribute, an empty cell
 
@@ -50,7 +47,8 @@ class Way:
     """
 
     def __init__(self, expression: str, put: Callable[[Any, Any, Any], None] | None = None):
-        self.expression, self.put = expression, put
+        self.expression = expression
+        self.put: Any = put
         self._read = eval(f"lambda holder, name: {expression.format('holder', 'name')}", expression_names)
 
     def read(self, holder: Any, name: Any = "") -> Any:

@@ -7,7 +7,7 @@ the same outcomes. Does not know replays.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -18,42 +18,32 @@ from glassgrad.jit.plain_values import PLAIN, mapped
 from glassgrad.jit.trace import TracedCall, name_of
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["TraceWork", "difference", "narrow"]
-
-# What is compared as it is, with the words for a difference (then, now)
-_DIFFERENCES = {
-    "reads": "other tensors are used",
-    "lengths": "other lengths are used",
-    "put": "it puts other things somewhere",
-    "raised": "it raises numbers that it sees by {}, then by {}",
-    "form": "the function returned {}, then {}",
-    "changed": "other tensors are changed",
-    "outcomes": "its values go elsewhere",
-    "given": "its values go elsewhere"}
-
 
 class TraceWork:
     """What a call did, to be compared with another: structure and numbers, without the memory it was done in."""
 
     def __init__(self, traced: TracedCall):
-        records, form = traced.trace.records, partial(_form, traced.numbered)
+        records, form, names = traced.trace.records, partial(_form, traced.numbered), _names(traced)
         self.graphs = [record.normal.key for record in records]
         self.constants = [[c.arg for c in record.normal.constants] for record in records]
         self.sources = [tuple({row.path for row in rows} for rows in source) for source in traced.sources.values()]
         self.data = list(traced.data.values())
-        self.lengths = [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols)) for record in records]
-        self.form = mapped(traced.form, form, object)
-        self.put = {binding.path: mapped(value, form, object) for binding, value in traced.bound}
-        self.raised = {binding.path: by for binding, by in traced.raised}
         self.out_of_sight = {row.path: weakref.ref(row.tensor) for row in traced.out_of_sight()}
         self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
         self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
         self.arguments = {name_of(t) for t in traced.originals}        # arguments: they need not live on
-        names = _names(traced)
-        self.reads = [[names.get(node.base) for node in record.normal.buffers] for record in records]
-        self.outcomes = [(out.kind, out.place if out.kind == "given" else traced.path(out.place),
-                          _view(out.node, names, traced.numbered)) for out in traced.outcomes()]
-        self.given = [None if given.itself is None else traced.path(given.itself) for given in traced.given]
+        outcomes = [(out.kind, out.place if out.kind == "given" else traced.path(out.place),
+                     _view(out.node, names, traced.numbered)) for out in traced.outcomes()]
+        given = [None if given.itself is None else traced.path(given.itself) for given in traced.given]
+        self.others = {            # what is compared as it is, by the words for a difference (then, now)
+            "other tensors are used": [[names.get(node.base) for node in record.normal.buffers] for record in records],
+            "other lengths are used": [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
+                                       for record in records],
+            "it puts other things somewhere": {b.path: mapped(value, form, object) for b, value in traced.bound},
+            "it raises numbers that it sees by {}, then by {}": {b.path: by for b, by in traced.raised},
+            "the function returned {}, then {}": mapped(traced.form, form, object),
+            "other tensors are changed": self.changed,
+            "its values go elsewhere": [outcomes, given]}
 
     def gone(self) -> set[str]:
         """Tensors out of sight that are not alive any more: another may have their name."""
@@ -83,9 +73,9 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
             return f"a tensor made inside from plain data changed its values, made at {made[0]}"
     if not gone.isdisjoint(mine.changed):
         return "other tensors are changed"
-    for name, words in _DIFFERENCES.items():
-        if getattr(mine, name) != getattr(theirs, name):
-            return words.format(getattr(theirs, name), getattr(mine, name))
+    for words, now in mine.others.items():
+        if now != theirs.others[words]:
+            return words.format(theirs.others[words], now)
     return ""
 
 
@@ -99,7 +89,7 @@ def narrow(traced: TracedCall, theirs: TraceWork) -> None:
 def _names(traced: TracedCall) -> dict[UOp, tuple[str, int]]:
     """The buffers that a call was brought or computed, by what they are and a number."""
     made = [node for record in traced.trace.records for node in record.results]
-    kinds = {"a source": traced.sources, "data": traced.data, "a result": made}
+    kinds: dict[str, Collection[UOp]] = {"a source": traced.sources, "data": traced.data, "a result": made}
     return {node: (kind, number) for kind, nodes in kinds.items() for number, node in enumerate(nodes)}
 
 

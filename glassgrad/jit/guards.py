@@ -35,8 +35,6 @@ from glassgrad.jit.plain_values import PLAIN, ArrayContent, is_array, is_plain, 
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Guards", "Walk"]
-
 MOST_BINDINGS = 20_000          # more cannot be compared at each call
 _LARGEST_ARRAY = 1 << 20        # bytes; larger arrays are recognized by identity
 _LONG = 16                      # lists of more plain values are compared at once

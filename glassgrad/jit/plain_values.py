@@ -13,9 +13,6 @@ from typing import Any
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["PLAIN", "ArrayContent", "NestForm", "SymbolNames", "describe", "is_array", "is_nest", "is_plain", "mapped",
-           "same", "tensors_of"]
-
 SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
 _BY_TEXT = (float, complex, range, slice)      # equal ones may differ: 0.0 and -0.0; nan is itself; slices have no hash

@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
-from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph import Cell, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck
 from glassgrad.engine.replay import Replay
@@ -31,8 +31,6 @@ from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker
 from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["CapturedCall", "Stale"]
 
 _OTHERS_GIVEN = "which of its own tensors it is handed is no longer the same"
 
@@ -110,7 +108,6 @@ class CapturedCall:
         """What may stay where it is: results that take the place of a weight, and gradients that replace no other;
         whole ones only where the call can no longer fail when they are written. They are no outcomes from then on."""
         whole = self.replay.at_once
-        parts = {r.result: r for r in self.replay.updates}
         summed = {i for w in self.shared for i in w.owners}                    # gradients that are added to
         replaced = {number for number, _ in self.put}
         rows, others = [], []
@@ -118,7 +115,7 @@ class CapturedCall:
             view, weight = out.node, self.by_number.get(out.place)
             row = None
             if view is not None and view.base in fresh and bases.count(view.base) == 1:
-                part = parts.get(view)
+                part = self.replay.updates.get(view)
                 if out.kind == "value" and weight is not None and not weight.pinned and weight not in self.shown \
                         and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
                         and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
@@ -170,11 +167,12 @@ class CapturedCall:
         """The numbers that kernels are given at each call: scalars, of which some count random streams, and lengths."""
         first, last = traced.streams
         self.drawn = last - first
-        self.cells = [(cell, address, dtype, cell.value - first if is_stream and cell.value > first else 0)
-                      for cell, dtype, address, is_stream in self.replay.cells]
+        drawn = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
+        self.cells = [(cell, address, dtype, drawn.get(cell, 0)) for cell, dtype, address in self.replay.numbers
+                      if isinstance(cell, Cell)]
         self.seed = traced.seed if any(stream for _, _, _, stream in self.cells) else None
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
-        self.sizes = [(s, address) for s, address in self.replay.sizes if s in self.symbols]
+        self.sizes = [(s, address) for s, _, address in self.replay.numbers if s in self.symbols]
         self.answers = list(traced.trace.answers)     # how comparisons of them came out
         self.names: SymbolNames = {}              # what they are in this call
 

@@ -24,8 +24,6 @@ from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread
 from glassgrad.tensor.memory.storage import is_shared
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Result", "ResultInPlace", "ResultsInPlace", "Weight", "moved", "same_view", "substituted", "symbol_of"]
-
 
 # -- graphs of the trace over the memory of a call ---------------------------------------------------------------------
 def symbol_of(buffer: UOp) -> UOp:
@@ -131,8 +129,6 @@ class Result:
 # -- results over what they replace ------------------------------------------------------------------------------------
 class Weight:
     """A buffer that the function reads without being given it, and the tensors that bring it, by number."""
-    __slots__ = ("symbol", "holders", "owners", "node", "pinned", "views", "in_place")
-
     def __init__(self, symbol: UOp, source: BufferSource, numbers: Mapping[int, int], pinned: bool):
         """`numbers` are those of the tensors, by id. It is `pinned` if lazy tensors in sight read it too: they go on
         with it when its tensor has another one."""

@@ -31,9 +31,6 @@ from glassgrad.tensor.jit_access import assign_node, computed_from
 from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
-__all__ = ["BufferSource", "GivenTensor", "Outcome", "ReachedTensor", "TracedCall", "add_gradient", "as_buffer",
-           "is_lazy", "name_of"]
-
 
 class ReachedTensor(NamedTuple):
     """A tensor as the call found it: one in sight, one out of sight that it uses, or what stands for an argument."""
@@ -104,12 +101,13 @@ class TracedCall:
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(walk.tensors)
         self.found_as = [(t.uop, t.grad) for t in originals]       # the arguments' nodes and gradients
-        lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
+        # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
+        self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
         first, dice = streams.count, random.getstate()
         self.seed = streams.seed
         self.reached: dict[int, ReachedTensor] = {}        # by id
         with noting_tensors(), record((s.name for s in symbols), any_size) as self.trace:
-            for tensor, _, node in lazy:         # read as an argument would be
+            for tensor, _, node in self.lazy:
                 tensor.uop = node
                 hold(tensor)
             self.trace.touched.clear()
@@ -123,7 +121,6 @@ class TracedCall:
                 result = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
             except BaseException:
                 self._hand_back()                # what it did to its arguments before it failed, it did
-                _restore(lazy)
                 raise
             self.returned = tensors_of(result)
             self._drop_unread_gradients()
@@ -148,7 +145,6 @@ class TracedCall:
         self._refuse_shared()
         self.faults = [*faults, *self._faults(dice, result)]
         self._hand_back()
-        _restore(lazy)
         for binding, value in self.bound:
             if any(id(t) in own for t in tensors_of(value)):
                 binding.way.put(binding.holder, binding.name, mapped(value, lambda t: own.get(id(t), t)))
@@ -270,7 +266,8 @@ class TracedCall:
             cut_off(node)
 
     def _hand_back(self) -> None:
-        """Do to the arguments what was done to those that stood for them."""
+        """Do to the arguments what was done to those that stood for them. Lazy tensors were computed for the call, not
+        by it: they are again what they were."""
         for argument, original in zip(self.arguments, self.originals):
             if argument.uop is not self.reached[id(argument)].node:
                 assign_node(original, argument.uop)
@@ -278,6 +275,9 @@ class TracedCall:
                 add_gradient(original, computed_from(original, argument.grad.uop))
             if argument.requires_grad is not original.requires_grad:
                 original.requires_grad = argument.requires_grad
+        for tensor, node, value in self.lazy:
+            if tensor.uop is value:
+                tensor.uop = node
 
     def _find_given(self) -> None:
         """The tensors that the call returns or puts somewhere; one that is given twice is one, with one number."""
@@ -420,13 +420,6 @@ def _is_trained(node: UOp) -> bool:
 def _is_data(node: UOp, trained: Set[UOp]) -> bool:
     """Whether a lazy value is computed from memory, and no gradient goes on from it: it is read as data."""
     return any(n.op is o.BUFFER for n in node.toposort()) and not _leads_to(node, trained) and not _is_trained(node)
-
-
-def _restore(lazy: list[tuple[Tensor, UOp, UOp]]) -> None:
-    """Lazy tensors were computed for a call, not by it: they are again what they were (tensor, node, its value)."""
-    for tensor, node, value in lazy:
-        if tensor.uop is value:
-            tensor.uop = node
 
 
 def _realize_fresh(tensors: list[Tensor]) -> None:
