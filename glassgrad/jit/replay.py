@@ -315,7 +315,7 @@ class CapturedCall:
     def _verify(self, arguments: list[UOp], found: list[Tensor]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
         present = {**self._bases(arguments, found, self.weights),
-                   **{row.symbol: row.node for row in self.in_place.rows if row.node is not None}}
+                   **{row.symbol: row.node for row in self.in_place.rows}}
         for flag in self.flags:
             flag.verify(partial(_values, present, self.names))
 

@@ -129,6 +129,7 @@ class Result:
 # -- results over what they replace ------------------------------------------------------------------------------------
 class Weight:
     """A buffer that the function reads without being given it, and the tensors that bring it, by number."""
+
     def __init__(self, symbol: UOp, source: BufferSource, numbers: Mapping[int, int], pinned: bool):
         """`numbers` are those of the tensors, by id. It is `pinned` if lazy tensors in sight read it too: they go on
         with it when its tensor has another one."""
@@ -156,29 +157,26 @@ class ResultInPlace:
 
     def __init__(self, symbol: UOp, place: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
         self.symbol, self.place, self.weight, self.view, self.update = symbol, place, weight, view, update
-        self.node: UOp | None = None             # its value, by the call before
-        self.gradient: UnreadGradient | None = None       # what was left as the tensor's gradient
+        self.node = symbol                       # its value, by the call before; no memory yet
+        self.gradient: Any = None                # the UnreadGradient that was left with the tensor
         self.lost = True                         # that value is not where it was put, or something else can read it
 
-    def take_back(self, tensor: Tensor) -> bool:
-        """Whether nothing but its tensor can read the gradient that was left; one that was read is dropped for that."""
+    def stays(self, tensor: Tensor) -> bool:
+        """Whether nothing but its tensor can read the value; a gradient that was read is dropped for that."""
+        if self.weight is not None:
+            return bool(self.node.arg.is_free(tensor))
         left, now = self.gradient, unread_gradient(tensor)
-        if left is None or self.node is None:
-            return False
-        if now is left:
-            return left.made is None
         made = left.made
-        if made is None or now is not made():
-            return False
+        if now is left or made is None or now is not made():
+            return now is left and made is None
         set_unread_gradient(tensor, left)
         now = None                               # from here on only others keep it alive
         kept = made()
         if kept is not None:
             set_unread_gradient(tensor, kept)
-        elif self.node.arg.is_free():
-            left.made = None
-            return True
-        return False
+            return False
+        left.made = None
+        return bool(self.node.arg.is_free())
 
 
 class ResultsInPlace:
@@ -195,17 +193,13 @@ class ResultsInPlace:
 
     def begin(self, found: Sequence[Tensor]) -> None:
         """Find the memory of this call's values."""
-        for row in self._weights:
-            row.lost = row.lost or row.node is None or not row.node.arg.is_free(found[row.place])
-        for row in self._gradients:
-            row.lost = not row.take_back(found[row.place])
         for row in self.rows:
-            if not row.lost:
-                continue
-            row.node = _new_buffer(row.symbol, row.symbol.shape)
-            self.replay.bind(row.symbol, row.node.arg.address)
-            if row.update is not None:
-                row.update.copied.value = row.update.size
+            row.lost = row.lost or not row.stays(found[row.place])
+            if row.lost:
+                row.node = _new_buffer(row.symbol, row.symbol.shape)
+                self.replay.bind(row.symbol, row.node.arg.address)
+                if row.update is not None:
+                    row.update.copied.value = row.update.size
         self.disturbed = True
 
     def end(self, found: Sequence[Tensor], seen: list[Any]) -> None:
@@ -220,21 +214,19 @@ class ResultsInPlace:
             self.disturbed = any(is_shared(found[row.place]) for row in self._weights)
             if self._gradients:
                 seen[-len(self._gradients):] = [row.gradient for row in self._gradients]
-            buffers = [row.node.arg for row in self._weights if row.node is not None]
+            buffers = [row.node.arg for row in self._weights]
             self.counted = [buffer for buffer in buffers if buffer.dtype.kind != "f"]
             self.readers = [buffer.readers for buffer in buffers]
             self.lengths = list(map(len, self.readers))
 
     def _give(self, row: ResultInPlace, tensor: Tensor, seen: list[Any]) -> None:
-        node = row.node
-        assert node is not None
         if row.weight is None:
-            row.gradient = UnreadGradient(partial(moved, row.view, node))
+            row.gradient = UnreadGradient(partial(moved, row.view, row.node))
             set_unread_gradient(tensor, row.gradient)
         else:
-            row.weight.node = seen[row.place] = node
-            assign_node(tensor, node)
-            self.replay.bind(row.weight.symbol, node.arg.address)
+            row.weight.node = seen[row.place] = row.node
+            assign_node(tensor, row.node)
+            self.replay.bind(row.weight.symbol, row.node.arg.address)
         if row.update is not None:
             row.update.copied.value = 0
         row.lost = False
