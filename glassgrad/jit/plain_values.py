@@ -97,14 +97,18 @@ def same(now: Any, then: Any) -> bool:
 
 
 # -- nests -------------------------------------------------------------------------------------------------------------
-def mapped(value: Any, change: Callable[[Any], Any], kind: type = Tensor) -> Any:
-    """A nest of lists, tuples and dicts with every tensor, or every value of another kind, replaced."""
+def mapped(value: Any, change: Callable[[Any], Any], kind: type = Tensor,
+           others: Callable[[Any], Any] | None = None) -> Any:
+    """A nest of lists, tuples and dicts with every tensor, or every value of another kind, replaced; and the `others`
+    that are in it."""
+    if isinstance(value, kind):
+        return change(value)
     if isinstance(value, (list, tuple)):
-        parts = [mapped(v, change, kind) for v in value]
+        parts = [mapped(v, change, kind, others) for v in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, dict):
-        return {k: mapped(v, change, kind) for k, v in value.items()}
-    return change(value) if isinstance(value, kind) else value
+        return {k: mapped(v, change, kind, others) for k, v in value.items()}
+    return value if others is None else others(value)
 
 
 def tensors_of(value: Any) -> list[Tensor]:
