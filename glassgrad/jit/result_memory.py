@@ -138,13 +138,9 @@ class Weight:
         nodes = [row.node for row in source.holders] or [row.grad.uop for row in source.owners if row.grad is not None]
         self.node = nodes[0]                     # what they stood for at the last call
         self.views = nodes if len(self.holders) > 1 else []
+        # the tensor that alone brings it, if there is one
+        self.number = self.holders[0] if len(nodes) == 1 and not self.owners and not self.node.symbolic else None
         self.in_place: ResultInPlace | None = None        # the result that is written over it
-
-    @property
-    def number(self) -> int | None:
-        """The tensor that alone brings it, if there is one."""
-        alone = len(self.holders) == 1 and not self.owners
-        return self.holders[0] if alone and not self.node.symbolic else None
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
         """What its tensors stand for now: one value, or one of them was replaced."""
