@@ -23,7 +23,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.jit.compare_traces import TraceWork, difference, narrow, refusal
+from glassgrad.jit.compare_traces import TraceWork, difference, narrow
 from glassgrad.jit.plain_values import ArrayContent, SymbolNames, describe
 from glassgrad.jit.replay import CapturedCall, Stale
 from glassgrad.jit.trace import TracedCall
@@ -69,15 +69,13 @@ class TinyJit:
         if not callable(function):
             raise JitError("TinyJit wraps a function", given=repr(function), expected="something that can be called",
                            fix="write @TinyJit above a def")
-        self.function = self.__wrapped__ = function
-        self.__name__ = getattr(function, "__name__", "function")
-        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
-        self.__module__ = getattr(function, "__module__", __name__)
-        self.__doc__ = function.__doc__
+        self.function = function
+        self.__name__ = self.__qualname__ = "function"             # of one that has no name
+        functools.update_wrapper(self, function, updated=())
         self._instance: weakref.ref[Any] | None = None         # the `self` of a method, which must not be kept alive
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
         self._known: dict[Any, _Combination] = {}
-        self._latest: tuple[list[Any], _Combination] | None = None
+        self._latest: tuple[list[Any], Any] = ([], None)       # the form and the combination of the last call
         self._settings = _LaunchSettings()
         self._lock = threading.RLock()         # a replay's addresses are those of one call at a time; see _after_fork
         self._replayed = 0                     # calls since the last notice
@@ -115,7 +113,7 @@ class TinyJit:
     def reset(self) -> None:
         """Forget every capture."""
         self._known.clear()
-        self._latest = None
+        self._latest = ([], None)
 
     @property
     def captured(self) -> bool:
@@ -160,11 +158,9 @@ class TinyJit:
             launch = self._settings
             launch.look()
             form.append(launch.key)
-            latest = self._latest
-            if latest is not None and latest[0] == form:
-                combination = latest[1]
-            else:
-                combination = self._find(form, objects)
+            if self._latest[0] != form:
+                self._find(form, objects)
+            combination = self._latest[1]
             replays = combination.replays
             if replays and not launch.check:        # CHECK compares kernel by kernel, in a trace
                 number = launch.number
@@ -180,28 +176,25 @@ class TinyJit:
                         replays.insert(0, captured)
                     self._replayed += 1
                     return result
-                self._say_why(whys[0], launch.debug)
+                self._say_why(whys[0])
             return combination.trace(self.function, instance, args, kwargs, list(symbols))
 
-    def _find(self, form: list[Any], objects: list[Any]) -> _Combination:
-        """The combination of arguments of this form; a new one if there is none."""
-        key = tuple(form)
-        found = self._known.get(key)
+    def _find(self, form: list[Any], objects: list[Any]) -> None:
+        """Find the combination of arguments of this form; make a new one if there is none."""
+        found = self._known.get(tuple(form))
+        form = [part.kept() if isinstance(part, ArrayContent) else part for part in form]      # an array may change
         if found is None:
             if self._known:
-                self._say_why("", self._settings.debug)
+                self._say_why("")
             if len(self._known) >= _MOST_COMBINATIONS:
                 self._known.pop(next(iter(self._known)))
-            # kept: an array among the arguments may change, and another object must not get the id of one of these
-            form = [part.kept() if isinstance(part, ArrayContent) else part for part in form]
-            found = self._known[tuple(form)] = _Combination(self.__name__, objects,
-                                                               len(self._known) >= _MANY_COMBINATIONS)
+            found = _Combination(self.__name__, objects, len(self._known) >= _MANY_COMBINATIONS)
+            self._known[tuple(form)] = found
         self._latest = (form, found)
-        return found
 
-    def _say_why(self, why: str, debug: int) -> None:
+    def _say_why(self, why: str) -> None:
         """Why there is another capture: at DEBUG=1 always, and once where captures outnumber replays."""
-        if debug >= 1:
+        if settings.DEBUG >= 1:
             print(f"jit: {self.__name__} is captured anew: {why}" if why else
                   f"jit: {self.__name__} is captured for a new combination of arguments")
         cause = why.split(" is no longer ")[0] if why else "its arguments"
@@ -243,8 +236,7 @@ class _LaunchSettings:
     def __init__(self) -> None:
         self._now: tuple[State, int, DType | None, bool] | None = None
         self.key: tuple[Any, ...] = ()
-        self.check = self.debug = 0
-        self.number = 0                   # counts the changes
+        self.check = self.number = 0      # CHECK; how often any of them changed
 
     def look(self) -> None:
         now = (current_state(), Device.version, precision.current(), inside())
@@ -252,7 +244,7 @@ class _LaunchSettings:
             self._now = now
             self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, *now[2:],
                         Device.DEFAULT, Device.registered)
-            self.check, self.debug = settings.CHECK, settings.DEBUG
+            self.check = settings.CHECK
             self.number += 1
 
 
@@ -262,7 +254,7 @@ class _Combination:
     def __init__(self, name: str, objects: list[Any], is_one_of_many: bool):
         self.name, self.objects = name, objects          # held: another object must not get the id of one of them
         self.is_one_of_many = is_one_of_many             # it may not come again
-        self.traces: dict[tuple[tuple[int, str], ...], list[TraceWork]] = {}    # by arguments that it sees by itself
+        self.traces: list[TraceWork] = []
         self.replays: list[CapturedCall] = []
 
     def trace(self, function: Callable[..., Any], instance: Any, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
@@ -270,25 +262,30 @@ class _Combination:
         any_size = self.is_one_of_many and not self.traces
         traced = TracedCall(function, self.objects, instance, args, kwargs, symbols, any_size)
         work = TraceWork(traced)
-        key = tuple(work.itself.items())
-        if key not in self.traces and len(self.traces) >= _MOST_COMBINATIONS:
-            self.traces.clear()
-        traces = self.traces.setdefault(key, [])
-        differences = [difference(traced, work, earlier) for earlier in traces]
+        alike = [earlier for earlier in self.traces if earlier.itself == work.itself]
+        differences = [difference(traced, work, earlier) for earlier in alike]
         if "" in differences:
             if traced.faults:
-                traces.clear()
+                self._forget(alike)
                 raise JitError("a replay of this function would not do what it does", given=traced.faults[0],
                                expected="a function that only computes tensors: later calls replay its kernels, not "
                                "its Python", fix="do that outside, keep it in a tensor, or leave the jit off")
-            narrow(traced, traces.pop(differences.index("")))
+            earlier = alike[differences.index("")]
+            self._forget([earlier])
+            narrow(traced, earlier)
             self._keep(CapturedCall(traced))
-        elif len(traces) + 1 >= _MOST_TRACES:
-            traces.clear()
-            raise refusal("; ".join([differences[-1], *traced.faults[:1]]))
+        elif len(alike) + 1 >= _MOST_TRACES:
+            self._forget(alike)
+            raise JitError("this function launches other work at each call",
+                           given="; ".join([differences[-1], *traced.faults[:1]]),
+                           expected="the same kernels on the same constants whenever the arguments look the same",
+                           fix="make what changes an argument or a tensor, or leave the jit off this function")
         else:
-            traces.append(work)
+            self.traces = [*self.traces[1 - _MOST_COMBINATIONS:], work]
         return traced.result
+
+    def _forget(self, traces: list[TraceWork]) -> None:
+        self.traces = [trace for trace in self.traces if trace not in traces]
 
     def _keep(self, captured: CapturedCall) -> None:
         """One more capture; of those for the same tensors that the function also sees, and of all, the latest used."""

@@ -7,15 +7,12 @@ reading a single value evaluates the same one.
 from __future__ import annotations
 
 import random
-from operator import length_hint
+from collections.abc import Callable
+from operator import length_hint, setitem
 from typing import Any, NamedTuple
 
-from glassgrad.base.errors import Bug
 from glassgrad.base.settings import current_state
 from glassgrad.jit.plain_values import PLAIN, ArrayContent
-
-__all__ = ["ALL_ENTRIES", "ARRAY", "ATTRIBUTE", "CELL", "CLASS_ENTRY", "CONTENT", "CONTEXT", "ENTRY", "ENVIRONMENT",
-           "GONE", "ITEM", "MEMBER", "MISSING", "PROGRESS", "SIZE", "TEXTS", "Binding", "Way", "expression_names"]
 
 GONE = type("Gone", (), {})()   # what is found where there is nothing any more
 MISSING = (LookupError, AttributeError, ValueError)      # no such entry, no such attribute, an empty cell
@@ -42,14 +39,16 @@ expression_names = {"GONE": GONE, "ArrayContent": ArrayContent, "entries": entri
 
 
 class Way:
-    """A way to read a value: an expression of its holder, {0}, and its name, {1}.
+    """A way to read a value: an expression of its holder, {0}, and its name, {1}. `put` binds the name in a holder to
+    another value, where that can be done.
 
     >>> MEMBER.read({"lr": 0.1}, "lr"), MEMBER.read([1, 2], 5) is GONE, SIZE.read("abc")
     (0.1, True, 3)
     """
 
-    def __init__(self, expression: str):
+    def __init__(self, expression: str, put: Callable[[Any, Any, Any], None] | None = None):
         self.expression = expression
+        self.put: Any = put
         self._read = eval(f"lambda holder, name: {expression.format('holder', 'name')}", expression_names)
 
     def read(self, holder: Any, name: Any = "") -> Any:
@@ -60,17 +59,16 @@ class Way:
             return GONE
 
 
-MEMBER = Way("{0}[{1}]")                   # an attribute in an object's `__dict__`, or a module's global
-ITEM = Way("{0}[{1}]")                     # of a list, tuple, deque or dict
-ENTRY = Way("{0}.get({1}, GONE)")          # of a dict of another class, which may fill in what is missing
-CELL = Way("{0}.cell_contents")            # a variable of a closure
-ATTRIBUTE = Way("getattr({0}, {1})")       # of a function, or of an object with slots
-CLASS_ENTRY = Way("{0}.__dict__[{1}]")     # an attribute of a class, as it was written there
-CONTEXT = Way("{0}.get(GONE)")             # the value of a context variable
+MEMBER = Way("{0}[{1}]", setitem)                              # in an object's `__dict__`, or a module's global
+ITEM = Way("{0}[{1}]", setitem)                                # of a list, tuple, deque or dict
+ENTRY = Way("{0}.get({1}, GONE)", setitem)                     # of a dict whose class may fill in what is missing
+CELL = Way("{0}.cell_contents", object.__setattr__)            # a variable of a closure
+ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, or of an object with slots
+CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, as it was written there
+CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
 # computed from the holder; the value that is kept is a copy
 SIZE = Way("len({0})")
 CONTENT = Way("{0}")                       # all entries of a set, or of a long list of plain values
-TEXTS = Way("{0}")                         # the same of a set of texts
 ARRAY = Way("ArrayContent({0})")
 ALL_ENTRIES = Way("entries({0})")          # of a large list or dict
 PROGRESS = Way("progress({0})")
@@ -87,23 +85,3 @@ class Binding(NamedTuple):
     path: str
     source: str
     text: str
-
-    @property
-    def is_variable(self) -> bool:
-        """Whether it is an attribute, a global or a variable of a closure."""
-        return self.way in (MEMBER, ATTRIBUTE, CELL)
-
-    def current(self) -> Any:
-        """What is there now."""
-        return self.way.read(self.holder, self.name)
-
-    def put(self, holder: Any, value: Any) -> None:
-        """Bind the name in this holder to another value."""
-        if self.way is CELL:
-            holder.cell_contents = value
-        elif self.way in (MEMBER, ITEM, ENTRY):
-            holder[self.name] = value
-        elif self.way in (ATTRIBUTE, CLASS_ENTRY):
-            (type if isinstance(holder, type) else object).__setattr__(holder, self.name, value)
-        else:
-            raise Bug(f"{self.path} cannot be bound to another value")

@@ -29,13 +29,11 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
 from glassgrad.jit.bindings import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
-                                    ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PROGRESS, SIZE, TEXTS, Binding, Way,
+                                    ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PROGRESS, SIZE, Binding, Way,
                                     expression_names)
 from glassgrad.jit.plain_values import PLAIN, ArrayContent, is_array, is_plain, same
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["Guards", "Walk"]
 
 MOST_BINDINGS = 20_000          # more cannot be compared at each call
 _LARGEST_ARRAY = 1 << 20        # bytes; larger arrays are recognized by identity
@@ -66,14 +64,12 @@ class Walk:
         self.lines: list[tuple[str, int]] = []           # of the generated function, and whose value each compares
         self.tests: dict[int, int] = {}                  # the line that compares the value of each binding
         self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
-        self.tensor_names: list[str] = []
         self._weak = instance is not None                # what leads to the `self` of a method must not be held
-        self._variables: dict[int, str] = {}             # of objects visited or to be visited, by id
+        self.variables: dict[int, str] = {}              # of objects visited or to be visited, by id
         self._known: set[tuple[int, Any]] = set()        # (holder, name): holders are held by the bindings
         self._named: set[str] = set()                    # names that occur in `codes`
         self._waiting: list[tuple[Any, str, str]] = []   # (object, path, variable)
-        self._later: list[tuple[Any, str, str, str]] = []        # the same of attributes that no code names yet
-        self._visits_all = False                         # those too
+        self._unnamed: dict[str, list[tuple[Any, str, str]]] = {}      # the same of attributes that no code names yet
         for thing, path in [(function, "the function"), *[(o, type(o).__name__) for o in objects]]:
             self._visit_later(thing, path, self._constant(thing))
         if instance is not None:
@@ -85,14 +81,13 @@ class Walk:
                            expected="a function that sees its model and little else",
                            fix="hand in the data as arguments, as tensors")
         called = len(self.codes)
-        self._visits_all = True
-        self._visit_waiting()
+        self._visit_waiting(all_names=True)
         del self.codes[called:]
 
     def changed(self) -> Iterator[tuple[Binding, Any]]:
         """Bindings whose value is another by now, with that value."""
         for binding in self.bindings:
-            now = binding.current()
+            now = binding.way.read(binding.holder, binding.name)
             if not same(now, binding.value):
                 yield binding, now
 
@@ -117,7 +112,7 @@ class Walk:
 
     def _variable(self, value: Any, text: str) -> str:
         """A variable of the generated function for an object that an expression gives."""
-        name = self._variables[id(value)] = f"x{len(self.lines)}"
+        name = self.variables[id(value)] = f"x{len(self.lines)}"
         self._line(f"{name} = {text}")
         return name
 
@@ -142,8 +137,8 @@ class Walk:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
         elif is_plain(value):
             self._compare(text, value)
-        elif id(value) in self._variables:
-            self._unless(f"{text} is {self._variables[id(value)]}")
+        elif id(value) in self.variables:
+            self._unless(f"{text} is {self.variables[id(value)]}")
         else:
             variable = self._variable(value, text)
             self._recognize(value, variable)
@@ -153,8 +148,9 @@ class Walk:
         """Note a value that is computed from its holder (a length, a position)."""
         text = way.expression.format(source)
         self.bindings.append(Binding(way, holder, "", value, path, source, text))
-        if way in (SIZE, TEXTS):                            # nothing of another type equals them
-            self._unless(f"{text} == {value if way is SIZE else self._constant(value)}")
+        texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+        if way is SIZE or texts:                            # nothing of another type equals them
+            self._unless(f"{text} == {self._constant(value) if texts else value}")
         else:
             self._compare(text, value)
 
@@ -184,28 +180,24 @@ class Walk:
 
     def _part(self, value: Any, text: str, path: str) -> None:
         """Visit what an object is made of for good (a method's function)."""
-        if id(value) not in self._variables and not is_plain(value):
+        if id(value) not in self.variables and not is_plain(value):
             self._visit_later(value, path, self._variable(value, text))
 
     # -- visiting ------------------------------------------------------------------------------------------------------
     def _visit_later(self, thing: Any, path: str, variable: str, used: str | None = None) -> None:
         """Visit an object once all that came before is noted; one whose attribute's name, `used`, no code names, when
         everything else was."""
-        self._variables[id(thing)] = variable
-        if used is None or self._visits_all or used in self._named:
-            self._waiting.append((thing, path, variable))
-        else:
-            self._later.append((thing, path, variable, used))
+        self.variables[id(thing)] = variable
+        named = used is None or used in self._named
+        (self._waiting if named else self._unnamed.setdefault(str(used), [])).append((thing, path, variable))
 
-    def _visit_waiting(self) -> None:
-        """Visit what waits, and what then turns out to be named by code."""
+    def _visit_waiting(self, all_names: bool = False) -> None:
+        """Visit what waits, with `all_names` also what no code names."""
         while len(self.bindings) <= MOST_BINDINGS:
+            if all_names and self._unnamed and not self._waiting:
+                self._waiting = self._unnamed.popitem()[1]
             if not self._waiting:
-                rows, self._later = self._later, []
-                for row in rows:
-                    self._visit_later(*row)
-                if not self._waiting:
-                    return
+                return
             self._visit(*self._waiting.pop())
 
     def _visit(self, thing: Any, path: str, variable: str) -> None:
@@ -213,7 +205,6 @@ class Walk:
         if issubclass(kind, Tensor):
             self.tensors.append(thing)
             self.paths.append(path)
-            self.tensor_names.append(variable)
         elif kind is types.FunctionType:
             self._visit_function(thing, variable)
         elif kind in _PARTS:
@@ -243,6 +234,8 @@ class Walk:
         used = _names_used(function.__code__)
         self.codes += used.codes
         self._named |= used.names
+        for name in sorted(self._unnamed.keys() & used.names):
+            self._waiting += self._unnamed.pop(name)
         for i, (name, variable_cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or ())):
             self._add(CELL, variable_cell, "cell_contents", f"{variable}.__closure__[{i}]", name)
         space = function.__globals__
@@ -262,9 +255,9 @@ class Walk:
             self._note(ENVIRONMENT, None, "", ENVIRONMENT.read(None), "the environment")
 
     def _add_global(self, space: dict[str, Any], name: str, path: str) -> None:
-        if id(space) not in self._variables:
-            self._variables[id(space)] = self._constant(space)
-        self._add(MEMBER, space, name, self._variables[id(space)], path)
+        if id(space) not in self.variables:
+            self.variables[id(space)] = self._constant(space)
+        self._add(MEMBER, space, name, self.variables[id(space)], path)
 
     def _visit_module(self, module: Any, names: Collection[str], path: str) -> None:
         """The attributes of a user's module that code names."""
@@ -290,9 +283,7 @@ class Walk:
         is_dict, is_set = isinstance(thing, dict), isinstance(thing, (set, frozenset))
         values = list(thing.values()) if is_dict else list(thing)
         if len(values) > _LONG and all(map(is_plain, values)) or is_set:
-            kept = thing.copy() if hasattr(thing, "copy") else thing
-            texts = is_set and all(type(v) is str for v in thing)
-            self._note(TEXTS if texts else CONTENT, thing, variable, kept, path)
+            self._note(CONTENT, thing, variable, thing.copy() if hasattr(thing, "copy") else thing, path)
             return
         if not isinstance(thing, tuple):
             self._note(SIZE, thing, variable, len(thing), f"the length of {path}")
@@ -335,12 +326,11 @@ class Guards:
         numbers = {id(b): i for i, b in enumerate(walk.bindings)}
         names = dict(walk.constants)
         lines = list(walk.lines)
-        for i, b in enumerate(raised):
+        for b in raised:
             number = numbers[id(b)]
-            names[f"kind{i}"] = type(b.value)
-            lines[walk.tests[number]] = (f"if type({b.text}) is not kind{i}: return {number}", number)
+            lines[walk.tests[number]] = (f"if type({b.text}) is not {type(b.value).__name__}: return {number}", number)
         self._why = [f"{b.path} is no longer {_shown(b.value)}" for b in walk.bindings] + ["a tensor it uses is gone"]
-        tensors = [*walk.tensor_names, *[f"hidden{i}" for i in range(len(hidden))]]
+        tensors = [*[walk.variables[id(t)] for t in walk.tensors], *[f"hidden{i}" for i in range(len(hidden))]]
         for i, tensor in enumerate(hidden):
             names[f"found{i}"] = weakref.ref(tensor)
             lines.append((f"if (hidden{i} := found{i}()) is None: return {len(walk.bindings)}", len(walk.bindings)))
@@ -404,14 +394,16 @@ class _CodeNames(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _names_used(code: Any) -> _CodeNames:
-    rows = list(dis.get_instructions(code))
-    found = _CodeNames({r.argval for r in rows if r.opname in ("LOAD_GLOBAL", "LOAD_NAME")},
-                       {r.argval for r in rows if r.opname == "IMPORT_NAME"}, set(code.co_names), [code])
+    codes = list(_codes_in(code))
+    rows = [row for each in codes for row in dis.get_instructions(each)]
+    texts = {text for each in codes for text in each.co_consts if isinstance(text, str)}      # getattr(model, "bias")
+    return _CodeNames({row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME")},
+                      {row.argval for row in rows if row.opname == "IMPORT_NAME"},
+                      texts.union(*[each.co_names for each in codes]), codes)
+
+
+def _codes_in(code: Any) -> Iterator[Any]:
+    yield code
     for constant in code.co_consts:
-        if isinstance(constant, str) and constant.isidentifier():      # getattr(model, "bias")
-            found.names.add(constant)
         if hasattr(constant, "co_code"):
-            for mine, more in zip(found[:3], _names_used(constant)[:3]):
-                mine |= more
-            found.codes.extend(_names_used(constant).codes)
-    return found
+            yield from _codes_in(constant)

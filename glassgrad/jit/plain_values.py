@@ -13,12 +13,9 @@ from typing import Any
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["PLAIN", "ArrayContent", "NestForm", "SymbolNames", "describe", "is_array", "is_nest", "is_plain", "mapped",
-           "same", "tensors_of"]
-
 SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
-_BY_TEXT = (float, complex, range, slice)      # equal ones may differ: 0.0 and -0.0; and nan is itself
+_BY_TEXT = (float, complex, range, slice)      # equal ones may differ: 0.0 and -0.0; nan is itself; slices have no hash
 _DEEPEST = 8                                   # a nest of more levels is not one
 
 
@@ -91,8 +88,7 @@ def same(now: Any, then: Any) -> bool:
     if issubclass(kind, (list, tuple)):
         return len(now) == len(then) and (all(map(is_, now, then)) or all(map(same, now, then)))
     if issubclass(kind, dict):
-        return len(now) == len(then) and (all(map(is_, now, then)) or all(map(same, now, then))) and (
-            all(map(is_, now.values(), then.values())) or all(map(same, now.values(), then.values())))
+        return same(list(now), list(then)) and same(list(now.values()), list(then.values()))
     if issubclass(kind, (set, frozenset)):
         return bool(now == then) and (not then or set(zip(map(type, now), now)) == set(zip(map(type, then), then)))
     if kind in _BY_TEXT:
@@ -101,17 +97,18 @@ def same(now: Any, then: Any) -> bool:
 
 
 # -- nests -------------------------------------------------------------------------------------------------------------
-def mapped(value: Any, change: Callable[[Any], Any], kind: type = Tensor) -> Any:
-    """A nest of lists, tuples and dicts with every tensor, or every value of another kind, replaced."""
+def mapped(value: Any, change: Callable[[Any], Any], kind: type = Tensor,
+           others: Callable[[Any], Any] | None = None) -> Any:
+    """A nest of lists, tuples and dicts with every tensor, or every value of another kind, replaced; and the `others`
+    that are in it."""
     if isinstance(value, kind):
         return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[mapped(v, change, kind) for v in value])
     if isinstance(value, (list, tuple)):
-        return type(value)(mapped(v, change, kind) for v in value)
+        parts = [mapped(v, change, kind, others) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, dict):
-        return {k: mapped(v, change, kind) for k, v in value.items()}
-    return value
+        return {k: mapped(v, change, kind, others) for k, v in value.items()}
+    return value if others is None else others(value)
 
 
 def tensors_of(value: Any) -> list[Tensor]:
@@ -166,10 +163,8 @@ def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[A
         node = value.uop
         shape = _numbered(node.shape, symbols) if node.symbolic else node.shape
         form += (value.__class__, shape, node.dtype, node.device or value.device, value.requires_grad)
-    elif isinstance(value, slice):
-        form += (slice, repr(value))
     elif isinstance(value, PLAIN):
-        form += (type(value), repr(value) if isinstance(value, (float, complex)) else value)
+        form += (type(value), repr(value) if isinstance(value, _BY_TEXT) else value)
     elif isinstance(value, (list, tuple)):
         form += (type(value), len(value))
         for v in value:

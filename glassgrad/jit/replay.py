@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
-from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph import Cell, UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck
 from glassgrad.engine.replay import Replay
@@ -23,8 +23,7 @@ from glassgrad.jit.guards import Guards
 from glassgrad.jit.plain_values import NestForm, SymbolNames, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, moved, same_view, substituted,
                                          symbol_of)
-from glassgrad.jit.trace import (BufferSource, GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer,
-                                 is_lazy)
+from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer, is_lazy
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -32,8 +31,6 @@ from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker
 from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of
 from glassgrad.tensor.realize_and_read import computed_bytes
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["CapturedCall", "Stale"]
 
 _OTHERS_GIVEN = "which of its own tensors it is handed is no longer the same"
 
@@ -52,8 +49,7 @@ class CapturedCall:
         outcomes = traced.outcomes()
         made = {r for rec in traced.trace.records for r in rec.results}
         fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes if out.node is not None) if b in made]
-        sources = {node: source for node, source in traced.sources.items() if isinstance(source, BufferSource)}
-        hidden = _hidden(traced, list(sources.values()))
+        sources, hidden = traced.sources, _hidden(traced)
         self.own = len(traced.walk.tensors) + len(hidden)         # how many tensors are no arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
@@ -74,7 +70,7 @@ class CapturedCall:
                                  and out.node.base in symbols else out.node) for out in outcomes]
         bases = [out.node.base for out in self.outcomes if out.node is not None]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, as they were
-        self.changed = [out.place for out in self.outcomes if out.kind == "value" and out.place < self.own]
+        self.changed = [out.place for out in self.outcomes if out.kind == "value"]
         self.returned = NestForm(traced.form, traced.given_numbers)
         self.bound = [(b._replace(holder=None, value=None), NestForm(value, traced.given_numbers))
                       for b, value in traced.bound]
@@ -90,9 +86,8 @@ class CapturedCall:
         in_place = self._find_in_place(bases, [symbols[b] for b in fresh])
         self.in_place = ResultsInPlace(self.replay, in_place)
         stays = {row.symbol for row in in_place}
-        ends = {g.node.base for g in traced.given if g.node is not None and g.is_cut_off}
         self.results = [Result(symbols[b], [out for out in self.outcomes if out.node is not None
-                                            and out.node.base is symbols[b]], self.replay, b in ends)
+                                            and out.node.base is symbols[b]], self.replay, b in traced.cut_off)
                         for b in fresh if symbols[b] not in stays]
         self._sort_outcomes([(g, 0 if g.itself is None else numbers[id(g.itself)]) for g in traced.given])
         left = [row.place for row in in_place if row.weight is None]          # their gradients stay in place
@@ -100,7 +95,6 @@ class CapturedCall:
         self.guards = Guards(traced.walk, [b for b, _ in traced.bound], [b for b, _ in traced.raised], left, hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
         self.given_of_its_own = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
-        self.entries = [self.replay.pointers(symbol) for symbol in self.inputs]
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
         self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in flags]
@@ -114,7 +108,6 @@ class CapturedCall:
         """What may stay where it is: results that take the place of a weight, and gradients that replace no other;
         whole ones only where the call can no longer fail when they are written. They are no outcomes from then on."""
         whole = self.replay.at_once
-        parts = {r.result: r for r in self.replay.updates}
         summed = {i for w in self.shared for i in w.owners}                    # gradients that are added to
         replaced = {number for number, _ in self.put}
         rows, others = [], []
@@ -122,7 +115,7 @@ class CapturedCall:
             view, weight = out.node, self.by_number.get(out.place)
             row = None
             if view is not None and view.base in fresh and bases.count(view.base) == 1:
-                part = parts.get(view)
+                part = self.replay.updates.get(view)
                 if out.kind == "value" and weight is not None and not weight.pinned and weight not in self.shown \
                         and weight.node.op is o.BUFFER and same_view(view, weight.node) and out.place not in replaced \
                         and (part.source is weight.symbol if part is not None else whole and self.replay.waits(view)
@@ -150,7 +143,6 @@ class CapturedCall:
         nodes = {out.place: out for out in self.outcomes if out.kind == "given"}
         self.given = [(g, result_maker(g.kind), whole.get(nodes[i]) if i in nodes else None,
                        nodes[i].node if i in nodes else None, number) for i, (g, number) in enumerate(given)]
-        self.argument_values = [number - self.own for number, _, _ in self.values if number >= self.own]
         self.has_views = len(whole) < len(self.outcomes)
         # what the next call will find in the tensors in sight
         self.expected: list[tuple[int, Result, Weight | None]] = []
@@ -175,11 +167,12 @@ class CapturedCall:
         """The numbers that kernels are given at each call: scalars, of which some count random streams, and lengths."""
         first, last = traced.streams
         self.drawn = last - first
-        self.cells = [(cell, address, dtype, cell.value - first if is_stream and cell.value > first else 0)
-                      for cell, dtype, address, is_stream in self.replay.cells]
+        drawn = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
+        self.cells = [(cell, address, dtype, drawn.get(cell, 0)) for cell, dtype, address in self.replay.numbers
+                      if isinstance(cell, Cell)]
         self.seed = traced.seed if any(stream for _, _, _, stream in self.cells) else None
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
-        self.sizes = [(s, address) for s, address in self.replay.sizes if s in self.symbols]
+        self.sizes = [(s, address) for s, _, address in self.replay.numbers if s in self.symbols]
         self.answers = list(traced.trace.answers)     # how comparisons of them came out
         self.names: SymbolNames = {}              # what they are in this call
 
@@ -202,12 +195,12 @@ class CapturedCall:
 
     def _follow_tensor(self, number: int, tensor: Tensor, then: UOp) -> None:
         """Read another value of a tensor in sight in place of the last one, where that is the same kind of value."""
-        weight, now = self.by_number.get(number), tensor.uop
+        weight = self.by_number.get(number)
         if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
                 tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
             raise Stale(f"a tensor of shape {then.shape} it uses was replaced by something else")
         if weight is not None:
-            self._follow(weight, [as_buffer(tensor) if is_lazy(tensor) else now], [tensor])
+            self._follow(weight, [as_buffer(tensor) if is_lazy(tensor) else tensor.uop], [tensor])
             if weight.in_place is not None:
                 weight.in_place.lost = self.in_place.disturbed = True
         self.seen[number] = tensor.uop
@@ -286,23 +279,20 @@ class CapturedCall:
 
     def _bind_arguments(self, tensors: list[Tensor], found: list[Tensor]) -> list[UOp]:
         """Let the launches read the arguments; their buffers."""
-        if self.argument_values:
-            ids = {*map(id, tensors)}
-            if any(is_view(tensors[i]) or shares_with(tensors[i], ids) for i in self.argument_values):
-                raise Stale(_OTHERS_GIVEN)
-        arguments, addresses, changed = [], self.addresses, self.changed
+        arguments, addresses = [], self.addresses
         for i, tensor in enumerate(tensors):
             node = tensor.uop
-            if changed and storage_of(tensor) is not None and shares_with(tensor, {id(found[n]) for n in changed}):
-                raise Stale("it is handed a view of a tensor that it changes")
+            if self.changed and storage_of(tensor) is not None:
+                changed = {id(found[number]) for number in self.changed}
+                if shares_with(tensor, changed) or id(tensor) in changed and is_view(tensor):
+                    raise Stale("it changes a tensor that it is handed a view of")
             if node.op is not o.BUFFER:
                 node = as_buffer(tensor)
             arguments.append(node)
             address = node.arg.address
             if address != addresses[i]:
                 addresses[i] = address
-                for array, position, offset in self.entries[i]:
-                    array[position] = address + offset
+                self.replay.bind(self.inputs[i], address)
         return arguments
 
     def _run(self, arguments: list[UOp], found: list[Tensor], holders: list[Any]) -> Any:
@@ -325,7 +315,7 @@ class CapturedCall:
     def _verify(self, arguments: list[UOp], found: list[Tensor]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
         present = {**self._bases(arguments, found, self.weights),
-                   **{row.symbol: row.node for row in self.in_place.rows if row.node is not None}}
+                   **{row.symbol: row.node for row in self.in_place.rows}}
         for flag in self.flags:
             flag.verify(partial(_values, present, self.names))
 
@@ -354,9 +344,9 @@ class CapturedCall:
             if result is not None and not is_shared(tensor):
                 result.give_to(tensor)
             else:
-                assign_node(tensor, self._now(left, bases) if result is None else result.memory.node)
+                assign_node(tensor, self._now(left, bases) if result is None else result.node)
         for number, result, weight in self.expected:
-            self.seen[number] = node = result.memory.node
+            self.seen[number] = node = result.node
             if weight is not None:
                 weight.node = node
                 self.replay.bind(weight.symbol, node.arg.address)
@@ -370,7 +360,7 @@ class CapturedCall:
         results = []        # all of them are there before a name is bound, which may have held one given as itself
         for given, make, result, view, number in self.given:
             if result is not None:
-                made = make(result.memory.node, result.memory.leaves)
+                made = make(result.node, result.node.arg.leaves)
                 if given.requires_grad is not None:
                     made.requires_grad = given.requires_grad
             elif view is not None:
@@ -379,9 +369,9 @@ class CapturedCall:
                 made = found[number]
             results.append(made)
         for (binding, form), holder in zip(self.bound, holders):
-            binding.put(holder, form.filled(results))
+            binding.way.put(holder, binding.name, form.filled(results))
         for (binding, by), holder in zip(self.raised, holders[len(self.bound):]):
-            binding.put(holder, binding.way.read(holder, binding.name) + by)
+            binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
         return results[self.returned.numbers[0]] if self.returned.single else self.returned.filled(results)
 
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
@@ -396,8 +386,8 @@ def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]
     return computed_bytes([substituted(node, present, names) for node in nodes], Device.DEFAULT)
 
 
-def _hidden(traced: TracedCall, sources: list[BufferSource]) -> list[Tensor]:
+def _hidden(traced: TracedCall) -> list[Tensor]:
     """The tensors out of sight that a call uses, without those that no source is left with: they need not live on."""
-    used = {id(row.tensor) for source in sources for row in (*source.holders, *source.owners)}
+    used = {id(row.tensor) for source in traced.sources.values() for row in (*source.holders, *source.owners)}
     used |= {id(t) for t in (*traced.changed, *[t for t, _ in traced.grads], *[g.itself for g in traced.given])}
     return [row.tensor for row in traced.out_of_sight() if id(row.tensor) in used]

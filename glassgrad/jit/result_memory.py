@@ -10,21 +10,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.op_arguments import Reshape
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.replay import PartialUpdate, Replay, Write
+from glassgrad.engine.replay import PartialUpdate, Replay
 from glassgrad.jit.plain_values import SymbolNames
 from glassgrad.jit.trace import BufferSource, Outcome
 from glassgrad.tensor.autograd.gradient_leaves import UnreadGradient, cut_off
 from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared
 from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["Result", "ResultInPlace", "ResultsInPlace", "Weight", "moved", "same_view", "substituted", "symbol_of"]
 
 
 # -- graphs of the trace over the memory of a call ---------------------------------------------------------------------
@@ -68,13 +66,6 @@ def _new_buffer(symbol: UOp, shape: tuple[int, ...]) -> UOp:
 
 
 # -- results in memory of their own ------------------------------------------------------------------------------------
-class ResultMemory(NamedTuple):
-    """A buffer for a result, the list of its leaves, and where its address is written."""
-    node: UOp
-    leaves: list[Any]
-    writes: list[Write]
-
-
 class Result:
     """A value that a call leaves. Two buffers take turns: a call writes into the one that nothing reads any more."""
 
@@ -84,11 +75,9 @@ class Result:
         # what is only reshaped is memory of that shape: then its tensor stands for the buffer itself
         nodes = [out.node for out in left if out.node is not None]
         self.shape = next((n.shape for n in nodes if _is_reshaped(n) and not n.symbolic), symbol.shape)
-        self._has_leaf = any(map(self.is_whole, left))
-        self._is_alone = len(left) == 1 and self._has_leaf      # one tensor stands for it, and nothing else shows it
+        self._is_alone = len(left) == 1 and self.is_whole(left[0])    # one tensor stands for it, nothing else shows it
         self._is_float = symbol.dtype.kind == "f"
-        self.memory: ResultMemory = ResultMemory(symbol, [], [])      # where this call writes; no memory yet
-        self._other: ResultMemory | None = None                       # where the call before did
+        self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
 
     def is_whole(self, out: Outcome) -> bool:
         """Whether a tensor that a call leaves stands for the buffer itself."""
@@ -104,47 +93,42 @@ class Result:
     def seen_as_in_trace(self) -> UOp:
         """Its buffer in the shape of the symbol. It is made when needed: a view that is kept alive is a reader. It has
         the symbol's place: to find the user's line costs more than all else here."""
-        node, symbol = self.memory.node, self.symbol
+        node, symbol = self.node, self.symbol
         if node.shape == symbol.shape:
             return node
         return UOp(o.RESHAPE, node.dtype, (node,), Reshape(symbol.shape), symbol.place)
 
     def begin(self) -> None:
         """Let the next run write into memory that nothing reads."""
-        memory, self._other = self._other, self.memory
-        if memory is None or memory.node is self.symbol or not self._is_free(memory):
+        node, self._other = self._other, self.node
+        if node is self.symbol or not self._is_free(node):
             node = _new_buffer(self.symbol, self.shape)
-            memory = ResultMemory(node, node.arg.leaves if self._has_leaf else [],
-                             self._replay.writes(self.symbol, node.arg.address))
             if self._is_cut_off:
                 cut_off(node)
-        self.memory = memory
-        for array, position, address in memory.writes:
-            array[position] = address
+        self.node = node
+        self._replay.bind(self.symbol, node.arg.address)
         if not self._is_float:                 # facts are kept about integers in memory
-            memory.node.arg.version += 1
+            node.arg.version += 1
 
-    def _is_free(self, memory: ResultMemory) -> bool:
-        buffer, leaves = memory.node.arg, memory.leaves
-        if self._is_alone and leaves and buffer.readers and buffer.readers[-1] is leaves[0]:
-            tensor = leaves[0]()               # nothing was listed after the tensor that got it
-            return tensor is None or tensor.uop is not memory.node
+    def _is_free(self, node: UOp) -> bool:
+        buffer = node.arg
+        if self._is_alone and buffer.leaves and buffer.readers and buffer.readers[-1] is buffer.leaves[0]:
+            tensor = buffer.leaves[0]()        # nothing was listed after the tensor that got it
+            return tensor is None or tensor.uop is not node
         return bool(buffer.is_free())
 
     def give_to(self, tensor: Tensor) -> None:
         """Make a tensor without views stand for it: a leaf, and its latest reader."""
-        node, leaves, _ = self.memory
-        tensor.uop = node
-        reference, readers = weakref.ref(tensor), node.arg.readers
-        leaves[:] = (reference,)
-        if not readers or readers[-1] is not reference:
-            node.arg.add_reader(reference)
+        buffer, reference = self.node.arg, weakref.ref(tensor)
+        tensor.uop = self.node
+        buffer.leaves[:] = (reference,)
+        if not buffer.readers or buffer.readers[-1] is not reference:
+            buffer.add_reader(reference)
 
 
 # -- results over what they replace ------------------------------------------------------------------------------------
 class Weight:
     """A buffer that the function reads without being given it, and the tensors that bring it, by number."""
-    __slots__ = ("symbol", "holders", "owners", "node", "pinned", "views", "in_place")
 
     def __init__(self, symbol: UOp, source: BufferSource, numbers: Mapping[int, int], pinned: bool):
         """`numbers` are those of the tensors, by id. It is `pinned` if lazy tensors in sight read it too: they go on
@@ -154,13 +138,9 @@ class Weight:
         nodes = [row.node for row in source.holders] or [row.grad.uop for row in source.owners if row.grad is not None]
         self.node = nodes[0]                     # what they stood for at the last call
         self.views = nodes if len(self.holders) > 1 else []
+        # the tensor that alone brings it, if there is one
+        self.number = self.holders[0] if len(nodes) == 1 and not self.owners and not self.node.symbolic else None
         self.in_place: ResultInPlace | None = None        # the result that is written over it
-
-    @property
-    def number(self) -> int | None:
-        """The tensor that alone brings it, if there is one."""
-        alone = len(self.holders) == 1 and not self.owners
-        return self.holders[0] if alone and not self.node.symbolic else None
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
         """What its tensors stand for now: one value, or one of them was replaced."""
@@ -173,29 +153,26 @@ class ResultInPlace:
 
     def __init__(self, symbol: UOp, place: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
         self.symbol, self.place, self.weight, self.view, self.update = symbol, place, weight, view, update
-        self.node: UOp | None = None             # its value, by the call before
-        self.gradient: UnreadGradient | None = None       # what was left as the tensor's gradient
+        self.node = symbol                       # its value, by the call before; no memory yet
+        self.gradient: Any = None                # the UnreadGradient that was left with the tensor
         self.lost = True                         # that value is not where it was put, or something else can read it
 
-    def take_back(self, tensor: Tensor) -> bool:
-        """Whether nothing but its tensor can read the gradient that was left; one that was read is dropped for that."""
+    def stays(self, tensor: Tensor) -> bool:
+        """Whether nothing but its tensor can read the value; a gradient that was read is dropped for that."""
+        if self.weight is not None:
+            return bool(self.node.arg.is_free(tensor))
         left, now = self.gradient, unread_gradient(tensor)
-        if left is None or self.node is None:
-            return False
-        if now is left:
-            return left.made is None
         made = left.made
-        if made is None or now is not made():
-            return False
+        if now is left or made is None or now is not made():
+            return now is left and made is None
         set_unread_gradient(tensor, left)
         now = None                               # from here on only others keep it alive
         kept = made()
         if kept is not None:
             set_unread_gradient(tensor, kept)
-        elif self.node.arg.is_free():
-            left.made = None
-            return True
-        return False
+            return False
+        left.made = None
+        return bool(self.node.arg.is_free())
 
 
 class ResultsInPlace:
@@ -212,17 +189,13 @@ class ResultsInPlace:
 
     def begin(self, found: Sequence[Tensor]) -> None:
         """Find the memory of this call's values."""
-        for row in self._weights:
-            row.lost = row.lost or row.node is None or not row.node.arg.is_free(found[row.place])
-        for row in self._gradients:
-            row.lost = not row.take_back(found[row.place])
         for row in self.rows:
-            if not row.lost:
-                continue
-            row.node = _new_buffer(row.symbol, row.symbol.shape)
-            self.replay.bind(row.symbol, row.node.arg.address)
-            if row.update is not None:
-                row.update.copied.value = row.update.size
+            row.lost = row.lost or not row.stays(found[row.place])
+            if row.lost:
+                row.node = _new_buffer(row.symbol, row.symbol.shape)
+                self.replay.bind(row.symbol, row.node.arg.address)
+                if row.update is not None:
+                    row.update.copied.value = row.update.size
         self.disturbed = True
 
     def end(self, found: Sequence[Tensor], seen: list[Any]) -> None:
@@ -237,21 +210,19 @@ class ResultsInPlace:
             self.disturbed = any(is_shared(found[row.place]) for row in self._weights)
             if self._gradients:
                 seen[-len(self._gradients):] = [row.gradient for row in self._gradients]
-            buffers = [row.node.arg for row in self._weights if row.node is not None]
+            buffers = [row.node.arg for row in self._weights]
             self.counted = [buffer for buffer in buffers if buffer.dtype.kind != "f"]
             self.readers = [buffer.readers for buffer in buffers]
             self.lengths = list(map(len, self.readers))
 
     def _give(self, row: ResultInPlace, tensor: Tensor, seen: list[Any]) -> None:
-        node = row.node
-        assert node is not None
         if row.weight is None:
-            row.gradient = UnreadGradient(partial(moved, row.view, node))
+            row.gradient = UnreadGradient(partial(moved, row.view, row.node))
             set_unread_gradient(tensor, row.gradient)
         else:
-            row.weight.node = seen[row.place] = node
-            assign_node(tensor, node)
-            self.replay.bind(row.weight.symbol, node.arg.address)
+            row.weight.node = seen[row.place] = row.node
+            assign_node(tensor, row.node)
+            self.replay.bind(row.weight.symbol, row.node.arg.address)
         if row.update is not None:
             row.update.copied.value = 0
         row.lost = False

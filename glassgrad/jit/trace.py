@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
-from glassgrad.jit.bindings import Binding
+from glassgrad.jit.bindings import ATTRIBUTE, CELL, MEMBER, Binding
 from glassgrad.jit.guards import Walk
 from glassgrad.jit.plain_values import PLAIN, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.gradient_leaves import cut_off, hold, holders, is_cut_off, is_held
@@ -30,9 +30,6 @@ from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from
 from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with
 from glassgrad.tensor.tensor import Tensor, class_of_results
-
-__all__ = ["BufferSource", "GivenTensor", "Outcome", "ReachedTensor", "SourcePaths", "TracedCall",
-           "add_gradient", "as_buffer", "is_lazy", "name_of"]
 
 
 class ReachedTensor(NamedTuple):
@@ -44,19 +41,10 @@ class ReachedTensor(NamedTuple):
     path: str
 
 
-class SourcePaths(NamedTuple):
-    """Where a buffer comes from, in words that mean the same in every trace."""
-    holders: set[str]
-    owners: set[str]
-
-
 class BufferSource(NamedTuple):
     """Where a buffer comes from at each call: tensors that hold it, and tensors whose gradient does."""
     holders: list[ReachedTensor]
     owners: list[ReachedTensor]
-
-    def paths(self) -> SourcePaths:
-        return SourcePaths({row.path for row in self.holders}, {row.path for row in self.owners})
 
 
 class Outcome(NamedTuple):
@@ -73,7 +61,6 @@ class GivenTensor(NamedTuple):
     requires_grad: bool | None
     itself: Tensor | None
     node: UOp | None
-    is_cut_off: bool                # no gradient passes it
 
 
 class TracedCall:
@@ -90,8 +77,7 @@ class TracedCall:
         stands_in: dict[int, Tensor] = {}        # what stands for each argument
         self.itself: dict[int, Tensor] = {}      # arguments, by number, that the function sees anyhow
         self.arguments: list[Tensor] = []        # what stands for the others
-        trained = {t.uop.base for t in walk.tensors if t.requires_grad is True}
-        self.computed: list[int] = []            # arguments, by number, that lead on to what is trained
+        trained = self.trained = {t.uop.base for t in walk.tensors if t.requires_grad is True}
 
         def stand_in(tensor: Tensor) -> Tensor:
             """The argument under a buffer node of its own, so that its uses are told apart from all others."""
@@ -101,8 +87,6 @@ class TracedCall:
                 self.itself[len(stands_in)] = tensor
                 stands_in[id(tensor)] = tensor
                 return tensor
-            if trained and _leads_to(tensor.uop, trained) or is_cut_off(tensor.uop.base):
-                self.computed.append(len(self.arguments))
             source = as_buffer(tensor)
             longest = tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, longest, tensor.dtype, source.arg.device)
@@ -116,13 +100,14 @@ class TracedCall:
 
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(walk.tensors)
-        found_as = [(t.uop, t.grad) for t in originals]
-        lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
+        self.found_as = [(t.uop, t.grad) for t in originals]       # the arguments' nodes and gradients
+        # lazy tensors that are computed for the call, and read as an argument would be: (tensor, node, its value)
+        self.lazy = [(t, t.uop, as_buffer(t)) for t in walk.tensors if is_lazy(t) and _is_data(t.uop, trained)]
         first, dice = streams.count, random.getstate()
         self.seed = streams.seed
         self.reached: dict[int, ReachedTensor] = {}        # by id
         with noting_tensors(), record((s.name for s in symbols), any_size) as self.trace:
-            for tensor, _, node in lazy:         # read as an argument would be
+            for tensor, _, node in self.lazy:
                 tensor.uop = node
                 hold(tensor)
             self.trace.touched.clear()
@@ -136,7 +121,6 @@ class TracedCall:
                 result = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
             except BaseException:
                 self._hand_back()                # what it did to its arguments before it failed, it did
-                _restore(lazy)
                 raise
             self.returned = tensors_of(result)
             self._drop_unread_gradients()
@@ -157,14 +141,13 @@ class TracedCall:
         self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
                       if t.grad is not grad and id(t) in self.trace.touched]
         self._find_given()
-        self.sources = self._sources()
-        self._refuse_shared(found_as)
+        self._find_sources()
+        self._refuse_shared()
         self.faults = [*faults, *self._faults(dice, result)]
         self._hand_back()
-        _restore(lazy)
         for binding, value in self.bound:
             if any(id(t) in own for t in tensors_of(value)):
-                binding.put(binding.holder, mapped(value, lambda t: own.get(id(t), t)))
+                binding.way.put(binding.holder, binding.name, mapped(value, lambda t: own.get(id(t), t)))
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
         """Note a tensor that the call can read or change, as it was before."""
@@ -192,12 +175,12 @@ class TracedCall:
     def _drop_unread_gradients(self) -> None:
         """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
-        for i in self.computed:
-            if self.arguments[i].grad is not None:
+        for i, (argument, (node, _)) in enumerate(zip(self.arguments, self.found_as)):
+            if argument.grad is not None and (_leads_to(node, self.trained) or is_cut_off(node.base)):
                 raise JitError(
                     "a gradient ends at the edge of this function",
-                    given=f"argument {i} of shape {self.arguments[i].shape}, computed from what is trained; backward() "
-                    "ran inside", expected="arguments that gradients need not pass",
+                    given=f"argument {i} of shape {argument.shape}, computed from what is trained; backward() ran "
+                    "inside", expected="arguments that gradients need not pass",
                     fix="compute it inside the function, or hand in x.detach(); this call went without that gradient")
         for tensor, row in self._touched():
             grad = tensor.grad
@@ -230,9 +213,9 @@ class TracedCall:
         for binding, now in self.walk.changed():
             then = binding.value
             kind = type(then)
-            if is_nest(now) and is_nest(then) and (tensors_of(now) or tensors_of(then)):
+            if binding.way.put and is_nest(now) and is_nest(then) and (tensors_of(now) or tensors_of(then)):
                 bound.append((binding, now))
-            elif binding.is_variable and kind in (int, float) and type(now) is kind and \
+            elif binding.way in (MEMBER, ATTRIBUTE, CELL) and kind in (int, float) and type(now) is kind and \
                     not self.walk.is_read(str(binding.name) if binding.name != "cell_contents" else binding.path):
                 raised.append((binding, now - then))
             else:
@@ -249,16 +232,14 @@ class TracedCall:
         near = {id(t) for t in (*self.returned, *self.placed(), *reached, *grads)}
 
         def surviving() -> list[Tensor]:
-            nodes = {*[node for rec in self.trace.records for node in rec.results], *self._argument_nodes()}
+            nodes = {*[node for rec in self.trace.records for node in rec.results],
+                     *[self.reached[id(argument)].node.base for argument in self.arguments]}
             alive = [t for t in (r() for r in self.trace.made) if t is not None and id(t) not in near]
             return [t for t in alive if (any(n in nodes for n in t.uop.toposort()) if is_lazy(t) else
                                          t.uop.base in nodes)]
         if surviving():
             gc.collect()
         return surviving()
-
-    def _argument_nodes(self) -> list[UOp]:
-        return [self.reached[id(argument)].node.base for argument in self.arguments]
 
     def placed(self) -> list[Tensor]:
         """The tensors that the call put somewhere."""
@@ -278,14 +259,15 @@ class TracedCall:
         waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
         trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
         ends = [t for t in waiting if not self.was_there(t) and (_leads_to(t.uop, trained) or _is_trained(t.uop))]
-        self.cut_off = {id(t) for t in ends}
         if waiting:
             waiting[0].realize(*waiting[1:])
-            for tensor in ends:
-                cut_off(tensor.uop)
+        self.cut_off = {t.uop.base for t in ends}          # no gradient passes these
+        for node in self.cut_off:
+            cut_off(node)
 
     def _hand_back(self) -> None:
-        """Do to the arguments what was done to those that stood for them."""
+        """Do to the arguments what was done to those that stood for them. Lazy tensors were computed for the call, not
+        by it: they are again what they were."""
         for argument, original in zip(self.arguments, self.originals):
             if argument.uop is not self.reached[id(argument)].node:
                 assign_node(original, argument.uop)
@@ -293,13 +275,16 @@ class TracedCall:
                 add_gradient(original, computed_from(original, argument.grad.uop))
             if argument.requires_grad is not original.requires_grad:
                 original.requires_grad = argument.requires_grad
+        for tensor, node, value in self.lazy:
+            if tensor.uop is value:
+                tensor.uop = node
 
     def _find_given(self) -> None:
         """The tensors that the call returns or puts somewhere; one that is given twice is one, with one number."""
         given = {id(t): t for t in (*self.placed(), *self.returned)}
         self.given_numbers = {key: number for number, key in enumerate(given)}
         self.given = [GivenTensor(class_of_results(t), t.requires_grad, t if key in self.reached else None,
-                                  None if key in self.reached else t.uop, key in self.cut_off)
+                                  None if key in self.reached else t.uop)
                       for key, t in given.items()]
 
     def outcomes(self) -> list[Outcome]:
@@ -308,13 +293,13 @@ class TracedCall:
                 *[Outcome("gradient", t, None if grad is None else grad.uop) for t, grad in self.grads],
                 *[Outcome("given", i, g.node) for i, g in enumerate(self.given) if g.node is not None]]
 
-    def _refuse_shared(self, found_as: list[tuple[UOp, Tensor | None]]) -> None:
+    def _refuse_shared(self) -> None:
         """Raise if an argument is also reached where the jit does not look, or is a part of another tensor, and one of
-        the two was changed: in this trace they were two tensors. `found_as` are the arguments' nodes and gradients."""
-        read = [row for source in self.sources.values() if isinstance(source, BufferSource)
-                if not any(id(row.tensor) in self.in_sight for row in source.holders) for row in source.holders]
-        hidden, changed = {id(row.tensor) for row in read}, {*map(id, self.changed)}
-        for tensor, argument, (node, grad) in zip(self.originals, self.arguments, found_as):
+        the two was changed: in this trace they were two tensors."""
+        hidden = {id(row.tensor) for source in self.sources.values() for row in source.holders
+                  if not any(id(other.tensor) in self.in_sight for other in source.holders)}
+        changed = {*map(id, self.changed)}
+        for tensor, argument, (node, grad) in zip(self.originals, self.arguments, self.found_as):
             given, updated = "", id(argument) in changed
             if tensor.uop is not node or tensor.grad is not grad:
                 given = f"an argument of shape {tensor.shape} that it also changes by another way"
@@ -355,9 +340,9 @@ class TracedCall:
         return replaced(value, lambda s: places.get(s, s)) if places else value
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
-    def _sources(self) -> dict[UOp, BufferSource | tuple[str, bytes]]:
+    def _find_sources(self) -> None:
         """Of every buffer that was read or that a result shows, and that the call neither made nor was given: where it
-        comes from, or its bytes, where it is plain data."""
+        comes from, or its line and bytes, where it is plain data."""
         before: dict[UOp, BufferSource] = {}
         for row in list(self.reached.values()):
             before.setdefault(row.node.base, BufferSource([], [])).holders.append(row)
@@ -372,24 +357,25 @@ class TracedCall:
         for tensor in leaves([n for rec in self.trace.records for n in rec.normal.order]):
             read.setdefault(tensor.uop.base, []).append(tensor)
         self.unseen: list[str] = []
-        out: dict[UOp, BufferSource | tuple[str, bytes]] = {}
-        known: set[UOp] = set()
+        self.sources: dict[UOp, BufferSource] = {}
+        self.data: dict[UOp, tuple[str, bytes]] = {}
+        made: set[UOp] = set()
         left = [out.node.base for out in self.outcomes() if out.node is not None]
         for bases, results in [*[([n.base for n in rec.normal.buffers], rec.results) for rec in self.trace.records],
                                (left, [])]:
             for base in bases:
-                if base not in known and base not in out:
-                    found = before.get(base, BufferSource([], []))
-                    found.holders.extend([self._reach(t, t.uop, t.grad, name_of(t))
-                                          for t in read.get(base) or leaves((base,))])
-                    if found.holders or found.owners:
-                        out[base] = found
-                        continue
-                    out[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
-                    if base not in self.trace.data and base not in self.below_lazy:
-                        self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
-            known |= set(results)
-        return out
+                if base in made or base in self.sources or base in self.data:
+                    continue
+                found = before.get(base, BufferSource([], []))
+                found.holders.extend([self._reach(t, t.uop, t.grad, name_of(t))
+                                      for t in read.get(base) or leaves((base,))])
+                if found.holders or found.owners:
+                    self.sources[base] = found
+                    continue
+                self.data[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
+                if base not in self.trace.data and base not in self.below_lazy:
+                    self.unseen.append(f"the function reads a tensor of shape {base.shape} that it does not see")
+            made |= set(results)
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -436,18 +422,8 @@ def _is_data(node: UOp, trained: Set[UOp]) -> bool:
     return any(n.op is o.BUFFER for n in node.toposort()) and not _leads_to(node, trained) and not _is_trained(node)
 
 
-def _restore(lazy: list[tuple[Tensor, UOp, UOp]]) -> None:
-    """Lazy tensors were computed for a call, not by it: they are again what they were (tensor, node, its value)."""
-    for tensor, node, value in lazy:
-        if tensor.uop is value:
-            tensor.uop = node
-
-
 def _realize_fresh(tensors: list[Tensor]) -> None:
     """Compute weights that were made and not yet read (`nn.Linear(3, 2)`), or each call would draw them again."""
     fresh = [t for t in tensors if is_lazy(t) and is_held(t) and not any(n.op is o.BUFFER for n in t.uop.toposort())]
-    by_device: dict[str, list[Tensor]] = {}
-    for t in fresh:
-        by_device.setdefault(t.device, []).append(t)
-    for group in by_device.values():
-        Tensor.realize(*group)
+    for device in dict.fromkeys(t.device for t in fresh):
+        Tensor.realize(*[t for t in fresh if t.device == device])

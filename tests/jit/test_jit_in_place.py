@@ -321,3 +321,24 @@ def test_a_weight_that_was_viewed_costs_the_same_at_each_replay() -> None:
         nodes.add(weight.uop)
     rows = [registry.replaced.get(node) or [] for node in nodes]
     assert max(map(len, rows)) <= 1
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason=INTERRUPTED)
+def test_a_gradient_that_was_held_during_a_call_that_failed() -> None:
+    weight = Tensor(rand(5, 3).numpy(), requires_grad=True)
+
+    @TinyJit
+    def step(index: Tensor, scale: Tensor) -> Tensor:
+        picked = weight.detach()[index].sum().realize()
+        weight.grad = None
+        (weight * scale).sum().backward()
+        return picked.realize(weight.grad)
+    for _ in range(5):
+        step(Tensor([0, 1]), Tensor(3.0))
+    held: Any = weight.grad
+    with pytest.raises(IndexRangeError):
+        step(Tensor([0, 9]), Tensor(4.0))
+    del held
+    for scale in (5.0, 6.0):
+        step(Tensor([0, 1]), Tensor(scale))
+        np.testing.assert_array_equal(weight.grad.numpy(), np.full((5, 3), scale, np.float32))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
+import queue
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jit_reference import rand
 
 from glassgrad import Tensor
 from glassgrad.base.errors import GradientError, JitError
@@ -172,3 +175,29 @@ def test_what_other_threads_change_is_no_part_of_a_trace() -> None:
     jitted(numbers(3))
     np.testing.assert_allclose(mine.w.numpy(), weight * 0.5 + numbers(3).numpy(), rtol=1e-6)
     assert theirs.tolist() == after
+
+
+def test_values_of_the_call_that_are_used_in_another_order_are_refused() -> None:
+    choices = queue.SimpleQueue[bool]()          # an object of Python's library: the jit does not look into it
+    a, b = rand(3).realize(), rand(3).realize()
+
+    def function(x: Tensor) -> Tensor:
+        first, second = (x + a).realize(), (x + b).realize()
+        return ((first if choices.get() else second) * 2).realize()
+    for choice in (True, False, True, False, True):
+        choices.put(choice)
+    jitted = TinyJit(function)
+    jitted(rand(3))
+    jitted(rand(3))
+    assert not jitted.captured
+    jitted(rand(3))                              # the same as the first one
+    assert jitted.captured
+
+
+def test_a_context_variable_that_is_set_to_another_tensor_is_refused() -> None:
+    held: contextvars.ContextVar[Tensor] = contextvars.ContextVar("held")
+    held.set(rand(3).realize())
+    jitted = TinyJit(lambda x: (held.set((x * 2).realize()), (x + held.get()).realize())[1])
+    with pytest.raises(JitError, match="the function itself changes held"):
+        for _ in range(4):
+            jitted(rand(3))
