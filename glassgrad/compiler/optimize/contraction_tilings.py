@@ -172,9 +172,7 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[S
         if few:
             at = operation(o.MIN, rows, add(loop.stop, index(-1)))
         body = moves.rebuild(inner, {loop.range: at})
-        for s in body:
-            if few and isinstance(s, Store):
-                s.gate = both(less(rows, loop.stop), s.gate)
+        _gate_stores(body, less(rows, loop.stop) if few else None)
         body = moves.around([For(rows, TASK, [], None if few else loop.stop) if f is loop else f for f in loops], body)
         product = recognize(body) if few else None
         if not few or product is not None and few_rows(product):
@@ -199,19 +197,23 @@ def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> 
     for row, gate in gates.items():
         reads = [n for n in toposort([e for s in walk(cut) for e in expressions(s)]) if n.op is o.LOAD]
         cut = moves.rebuild(cut, {n: moves.edge_gate(n, gate) for n in reads if row in ranges_of(n)})
-        for s in cut:
-            if isinstance(s, Store):
-                s.gate = both(gate, s.gate)
+        _gate_stores(cut, gate)
     return moves.around([*blocks, *around.values()], cut)
 
 
+def _gate_stores(body: list[Statement], gate: UOp | None) -> None:
+    for s in body:
+        if isinstance(s, Store):
+            s.gate = both(gate, s.gate)
+
+
 def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[Statement]:
-    name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
-    assert stop is not None
-    block, inside = counter(name + "b", n // BLOCK), counter(name, BLOCK)
-    around = [For(inside, TASK, []) if f is loop else f for f in loops]
-    return moves.around([For(block, TASK, [], divide(stop, BLOCK)), *around],
-                 moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
+    assert loop.stop is not None
+    name, n = loop.range.arg.name, loop.range.arg.size
+    block, row = counter(name + "b", n // BLOCK), counter(name, BLOCK)
+    body = moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), row)})
+    around = [For(row, TASK, []) if f is loop else f for f in loops]
+    return moves.around([For(block, TASK, [], divide(loop.stop, BLOCK)), *around], body)
 
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int) -> list[list[Statement]]:
@@ -235,9 +237,7 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
     # `enough` ends each of them: what packs a factor runs over the blocks of one alone
     blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
     cut = moves.rebuild(inner, places)
-    for s in cut:
-        if isinstance(s, Store):
-            s.gate = both(gate, s.gate)
+    _gate_stores(cut, gate)
     around = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
     too_short = add(index(1), multiply(enough, -1))
     short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f

@@ -125,7 +125,7 @@ class GroupNest:
         inner = _stores_last(inner)
         sums: list[Sums] = []
         while True:
-            begins = _leading(inner)
+            begins = sum_moves.leading(inner)
             loop = inner[len(begins)] if len(begins) < len(inner) else None
             if not begins or not isinstance(loop, For) or loop.kind != LOOP:
                 break
@@ -420,16 +420,6 @@ def divided(body: list[Statement], lane: UOp) -> int:
 
 
 # -- finding them ------------------------------------------------------------------------------------------------------
-def _leading(body: list[Statement]) -> list[Assign]:
-    """The assignments that a body begins with."""
-    out: list[Assign] = []
-    for s in body:
-        if not isinstance(s, Assign):
-            break
-        out.append(s)
-    return out
-
-
 def _stores_last(body: list[Statement]) -> list[Statement]:
     """sum a; y = a; sum b; z = b  ->  sum a; sum b; y = a; z = b
     refuses: registers that begin twice; what is read of memory that is stored to"""

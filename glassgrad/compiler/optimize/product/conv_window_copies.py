@@ -27,9 +27,9 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, less, linear, modulo,
                                                     multiply, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
-                                            local, register)
+                                            local)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one, register_over
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -40,6 +40,14 @@ MOST_EMPTY = 2             # times the channels that lines of them have
 LEAST_COLUMNS = 8          # of a row in a box: lines of memory are permuted in eights
 SQUARE = 64                # channels, and columns, that a group exchanges at once where it stores an image; of short
 MOST_CHANNELS = 256        # rows more channels
+
+
+def place_in_lines(line: int, along_k: bool, position: UOp, k: UOp) -> UOp:
+    """Where boxes put a position and a k of a tile, both counted from their beginning: in lines along k or across."""
+    if along_k:
+        return add(multiply(position, line), k)
+    column = add(multiply(k, line), modulo(position, line))
+    return add(multiply(divide(position, line), line * line), column)
 
 
 @dataclass
@@ -58,13 +66,6 @@ class BoxFactor:
     @property
     def before(self) -> list[Statement]:
         return self.image.stored()
-
-    def place(self, line: int, position: UOp, k: UOp) -> UOp:
-        """Where the boxes have put a position and a k, both counted from their beginning."""
-        if self.along_k:
-            return add(multiply(position, line), k)
-        column = add(multiply(k, line), modulo(position, line))
-        return add(multiply(divide(position, line), line * line), column)
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
@@ -260,7 +261,7 @@ class StoredImage:
             position = add(add(multiply(place, step), other), index(low))
             at = add(at, multiply(position, axis.stride))
             gate = both(gate, both(less(index(-1), position), less(position, index(min(axis.size, last + 1)))))
-        held = register(f"{self.name}_next", self.memory.dtype, tuple(r for r in (times, lane) if r.arg.size > 1))
+        held = register_over(f"{self.name}_next", self.memory.dtype, (times, lane))
         read = [*for_all(Assign(held, load(self.memory, at, gate))),
                 *for_all(Store(square, add(multiply(c, wide + 2), x), held))]
         x, c = divide(element, tall), modulo(element, tall)

@@ -24,7 +24,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
-from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, narrowed
+from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, unit_for
 from glassgrad.compiler.optimize.product.recognize import FlatProduct, Product, flat_axis, image_axis, swells
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, matrix_units as units
@@ -48,12 +48,10 @@ class UnitPlan(FlatProduct):
 
     @staticmethod
     def of(p: Product, target: Target) -> UnitPlan | None:
-        for unit in target.units:
-            left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
-            if p.total.dtype is unit.total and left is not None and right is not None:
-                break
-        else:
+        found = unit_for(p, target)
+        if found is None:
             return None
+        unit, left, right = found
         p = replace(p, left=left, right=right)
         before, p = with_zeros(p, target.lanes(unit.left.itemsize)) or ([], p)
         if swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k):
