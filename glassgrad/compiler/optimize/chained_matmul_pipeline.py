@@ -250,7 +250,7 @@ class BoxedNests(HeldNests):
     def held_factors(self) -> list[Statement]:
         """The left factors of the first products, into registers where these suffice: steps read memory less then."""
         return [s for memory, to in self.held_left.items()
-                for s in self.over(list(to.src), Assign(to, self.left_tile(memory).at(*to.src)))]
+                for s in self.over(list(to.src), Assign(to, self.left_tile(memory).at(to.src[0], to.src[1])))]
 
     def left_at(self, memory: UOp, depth: UOp) -> UOp:
         held = self.held_left.get(memory)

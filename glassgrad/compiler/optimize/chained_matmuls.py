@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Union
 
 from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, linear, substitute_index
 from glassgrad.compiler.lower.attention.attention_scores import shifted_sum, something_masked
 from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, Store, counter,
                                             expressions, register, task_loops, walk)
+from glassgrad.compiler.optimize.bulk_copies import PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested
@@ -34,6 +35,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
 TOGETHER = 16      # columns that a unit's threads fetch at once
+FactorTile = Union[CopiedLines, PlacedTile]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 def in_registers(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
@@ -302,15 +304,6 @@ class ProductSteps(NamedTuple):
     begins: list[Statement]       # what its sums begin with
     steps: list[Statement]
     made: list[Statement]         # what is made of the sums
-
-
-class FactorTile(Protocol):
-    """A factor's part of a block, in memory that the group shares."""
-
-    @property
-    def depth(self) -> int: ...
-
-    def at(self, position: UOp, k: UOp) -> UOp: ...
 
 
 # -- finding them ------------------------------------------------------------------------------------------------------

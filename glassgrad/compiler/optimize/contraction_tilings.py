@@ -50,10 +50,8 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions,
     if product is None:
         return None
     if target.groups:
-        on_unit = on_gpu_matrix_unit(product, target, decisions)
-        if on_unit is None and (phases := on_warps(product, target, decisions)) is not None:
-            on_unit = phases, []
-        return group_tiles(product, target, decisions) if on_unit is None else on_unit
+        return on_gpu_matrix_unit(product, target, decisions) or on_warps(product, target, decisions) or \
+            group_tiles(product, target, decisions)
     phases = on_matrix_unit(product, target, decisions) if target.units else None
     phases = phases or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
@@ -77,14 +75,11 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     before: Phases = []
     if not product.stops and not of_matrices(product):
         in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
-        if in_place is not None:
-            return in_place
-        copied = with_zeros(product, target.lanes(product.total.dtype.itemsize))
-        if copied is not None:
+        if in_place is None and (copied := with_zeros(product, target.lanes(product.total.dtype.itemsize))) is not None:
             before, product = copied
             in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
-            if in_place is not None:
-                return [*before, *in_place]
+        if in_place is not None:
+            return [*before, *in_place]
     plan = RegisterPlan.cheapest(product, target)
     if plan is None:
         return None

@@ -118,11 +118,7 @@ class Strided:
         return aligned if self.taps >= self.stride and self._window(aligned) == self._window(0) else 0
 
     def _window(self, begin: int) -> int:
-        return (self.taps - 1 - begin) // self.stride + 1 - self._start(begin)
-
-    @staticmethod
-    def _start(begin: int) -> int:
-        return -1 if begin else 0
+        return (self.taps - 1 - begin) // self.stride + (2 if begin else 1)
 
     @property
     def window(self) -> int:
@@ -132,7 +128,7 @@ class Strided:
     @property
     def start(self) -> int:
         """The first t: below 0 where a block begins at a tap that is not the first."""
-        return self._start(self.begin)
+        return -1 if self.begin else 0
 
     @property
     def remainders(self) -> int:

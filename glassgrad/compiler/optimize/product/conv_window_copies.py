@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, less, linear, modulo,
-                                                    multiply, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, build, divide, index, less,
+                                                    linear, modulo, multiply, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
                                             local)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -105,10 +105,10 @@ class StoredImage:
         that go along its innermost axes, and along no others; None for anything else."""
         gates: list[UOp] = []
         if value.op is o.WHERE and value.src[2].op is o.CONST and value.src[2].arg == 0:
-            gates, value = _conjuncts(value.src[0]), value.src[1]
+            gates, value = all_of(value.src[0]), value.src[1]
         if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
             return None
-        gates += _conjuncts(value.src[2]) if len(value.src) == 3 else []
+        gates += all_of(value.src[2]) if len(value.src) == 3 else []
         shape = [size for size in value.src[0].arg.shape if size > 1]
         axes = [Axis(size, math.prod(shape[a + 1:])) for a, size in enumerate(shape)]
         coordinates = _coordinates(value.src[1], [axis.stride for axis in axes])
@@ -378,16 +378,6 @@ def _gated_inside(coordinates: list[Coordinate], shape: Sequence[int], gates: li
             wanted.add((-constant - 1, frozenset((r, -k) for r, k in terms.items())))
         if constant + sum(max(0, end) for end in ends) >= size:
             wanted.add((constant - size, frozenset(terms.items())))
-    found = set()
-    for gate in gates:
-        if gate.op is not o.CMPLT:
-            return False
-        (c, left), (d, right) = linear(gate.src[0]), linear(gate.src[1])
-        terms = {r: left.get(r, 0) - right.get(r, 0) for r in {**left, **right}}
-        found.add((c - d, frozenset((r, k) for r, k in terms.items() if k)))
-    return found == wanted
-
-
-def _conjuncts(gate: UOp) -> list[UOp]:
-    """The conditions that a gate joins."""
-    return [g for s in gate.src for g in _conjuncts(s)] if gate.op is o.AND else [gate]
+    conditions = [below_limit(gate) for gate in gates]
+    found = {(-limit, frozenset(terms.items())) for terms, limit in filter(None, conditions)}
+    return None not in conditions and found == wanted

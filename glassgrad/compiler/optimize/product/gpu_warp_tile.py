@@ -35,8 +35,10 @@ PIECE = 8                # elements of 16 bits that a thread copies at once
 STAGES = ("0", "1")      # of memory, by name
 
 
-def on_warps(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases; refuses (None) types without such a unit, and what is too small to repay it."""
+def on_warps(product: Product, target: Target, decisions: Decisions) \
+        -> tuple[list[list[Statement]], list[Statement]] | None:
+    """The phases, and no loops that are left to do; refuses (None) types without such a unit, and what is too small to
+    repay it."""
     if product.k_stop is not None or not product.n:
         return None
     p = product.with_lanes_right()
@@ -54,7 +56,7 @@ def on_warps(product: Product, target: Target, decisions: Decisions) -> list[lis
     own = Tiling("warps", rows // unit.rows, columns // unit.columns, unit=unit.name, left="shared", right="shared",
                  k_block=gpu.WARP_STEP, stages=2)
     c = decisions.ask(own, _refuses)
-    return product.ended(WarpTile(p, unit, (left, right), m, n, FlatAxis.of(p.k), outer, c).phases())
+    return product.ended(WarpTile(p, unit, (left, right), m, n, FlatAxis.of(p.k), outer, c).phases()), []
 
 
 def _refuses(c: Tiling) -> str | None:

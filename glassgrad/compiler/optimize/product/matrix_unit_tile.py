@@ -14,6 +14,7 @@ which unit it is: shapes, types and limits come from targets/matrix_units.py.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, const, ops as o
@@ -58,7 +59,7 @@ class UnitPlan(FlatProduct):
             return None
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = flat_axis(p.n, p.epilogue, "n")
-        image = None if p.stops else image_axis(p)
+        image = image_axis(p)
         if image is not None and image[0].size * 2 * unit.rows * unit.total.itemsize <= target.l2_bytes // 2:
             n, n_out = image
         plan = UnitPlan(p, target, m, n, [*p.batch, *m_out, *n_out], unit, before)
@@ -74,10 +75,9 @@ class UnitPlan(FlatProduct):
         return -(-self.depth // self.unit.depth)
 
     def own(self) -> Tiling:
-        """The recipe's own choice: the shape that takes the fewest products and reads."""
+        """The recipe's own choice: the shape that takes the fewest products, and reads of both factors."""
         def cost(c: Tiling) -> int:
-            panels_m, panels_n = self.panels(c)
-            return units.unit_cost(self.unit, panels_m * panels_n, c.rows, c.vectors)
+            return math.prod(self.panels(c)) * (2 * max(c.rows * c.vectors, self.unit.in_flight) + c.rows + c.vectors)
         return min(self.others(), key=cost)
 
     def others(self) -> list[Tiling]:
