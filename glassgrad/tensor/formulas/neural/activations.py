@@ -16,6 +16,7 @@ from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import (above_diagonal, add, any_true, as_float, binary, count, divide, elementary,
                                        in_accumulator, largest, matrix_transpose, maximum, mean, mul, norm,
                                        repeat_interleave, total, where)
+from glassgrad.tensor.formulas.deferred import one_node
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.random_numbers import uniform
 
@@ -78,6 +79,11 @@ def _shifted(x: UOp, axis: Axis, dtype: DType | None) -> tuple[UOp, DType]:
 
 def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     """e^x over its sum along an axis."""
+    return _softmax(x, resolve_axes(axis, len(x.shape), "max"), dtype)
+
+
+@one_node
+def _softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
     x, out = _shifted(x, axis, dtype)
     e = elementary.exp(x)
     return (e * total(e, axis, keepdim=True).recip()).cast(out)
@@ -85,6 +91,11 @@ def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
 
 def log_softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     """The logarithm of `softmax`."""
+    return _log_softmax(x, resolve_axes(axis, len(x.shape), "max"), dtype)
+
+
+@one_node
+def _log_softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
     x, out = _shifted(x, axis, dtype)
     return (x - elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)
 
@@ -137,9 +148,13 @@ def scaled_norm(x: UOp, weight: UOp, bias: UOp, axes: tuple[int, ...], eps: floa
 
 def layer_norm(x: UOp, axis: Axis, eps: float, centred: bool = True) -> UOp:
     """(x - mean) / sqrt(variance + eps), where the variance is over n; not centred, x / sqrt(mean(x^2) + eps)."""
-    x = as_float(x)
+    axes = resolve_axes(axis, len(x.shape), "layernorm" if centred else "rms_norm")
+    return _layer_norm(as_float(x), NormGradient(axes, eps, centred))
+
+
+@one_node
+def _layer_norm(x: UOp, norm_of: NormGradient) -> UOp:
     wide = x.cast(x.dtype.accumulator)
-    norm_of = NormGradient(resolve_axes(axis, len(x.shape), "layernorm" if centred else "rms_norm"), eps, centred)
     c = norm_of.centre(wide)
     return own_gradient(c * norm_of.scale(c), (wide,), norm_of).cast(exact(x.dtype))
 
@@ -188,6 +203,17 @@ def _attended(scores: UOp, value: UOp, dropped: float) -> UOp:
 
 def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
     """softmax(query key^T scale + mask) value; a query that may look at nothing finds zeros, as in PyTorch."""
+    if dropped:
+        return _attention(query, key, value, mask, causal, scale, dropped)
+    return _plain_attention(query, key, value, mask, causal, scale)
+
+
+@one_node
+def _plain_attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float) -> UOp:
+    return _attention(query, key, value, mask, causal, scale, 0.0)
+
+
+def _attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
     scores = matmul(query, matrix_transpose(key)) * scale
     if causal:
         scores = above_diagonal(scores.shape, 1).logical_not().where(scores, -math.inf)
