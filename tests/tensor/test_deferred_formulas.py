@@ -94,6 +94,18 @@ def test_a_result_and_what_is_computed_from_it_share_the_work() -> None:
     assert len(h.schedule((h * 2).sum())) == 2
 
 
+def test_numbers_that_change_are_no_part_of_the_structure() -> None:
+    x, _, _ = _operands()
+    for scale in (0.5, 0.25):
+        x.scaled_dot_product_attention(x, x, scale=scale).realize()
+    before = GlobalCounters.schedules
+    for scale in (0.125, 2.0, 3.0):
+        found = x.scaled_dot_product_attention(x, x, scale=scale).numpy()
+        scores = np.exp(scale * (x.numpy() @ x.numpy().T))
+        np.testing.assert_allclose(found, scores @ x.numpy() / scores.sum(-1, keepdims=True), rtol=1e-4, atol=1e-5)
+    assert GlobalCounters.schedules == before
+
+
 def test_wrong_shapes_are_refused_each_time() -> None:
     x, w, _ = _operands()
     for _ in range(2):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from glassgrad.compiler.graph import DType, Length, UOp, const, dtypes, ops as o
+from glassgrad.compiler.graph import DType, Length, UOp, const, dtypes, ops as o, promote
 from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
@@ -100,8 +100,7 @@ def _log_softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
     return (x - elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)
 
 
-@dataclass(frozen=True)
-class NormGradient:
+class NormGradient(NamedTuple):
     """The gradient of a norm along axes, y = c / sqrt(mean(c^2) + eps) for c = x - mean(x), or for c = x. It needs two
     means, where the rules for sums would give four: (g - mean(g) - y mean(g y)) / sqrt(..)."""
     axes: tuple[int, ...]
@@ -159,6 +158,13 @@ def _layer_norm(x: UOp, norm_of: NormGradient) -> UOp:
     return own_gradient(c * norm_of.scale(c), (wide,), norm_of).cast(exact(x.dtype))
 
 
+@one_node
+def weighted(x: UOp, weight: UOp | None, bias: UOp | None) -> UOp:
+    """x weight + bias, element by element, as what was normalized is scaled and moved."""
+    x = x if weight is None else mul(x, weight)
+    return x if bias is None else add(x, bias)
+
+
 def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:
     """x over its length along an axis, but at least eps; float16 and bfloat16 in float32."""
     if x.dtype.kind == "f" and x.dtype.accumulator is not x.dtype:
@@ -203,17 +209,18 @@ def _attended(scores: UOp, value: UOp, dropped: float) -> UOp:
 
 def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
     """softmax(query key^T scale + mask) value; a query that may look at nothing finds zeros, as in PyTorch."""
-    if dropped:
+    dtype = promote(query.dtype, key.dtype)
+    if dropped or dtype.kind != "f":
         return _attention(query, key, value, mask, causal, scale, dropped)
-    return _plain_attention(query, key, value, mask, causal, scale)
+    return _plain_attention(query, key, value, mask, causal, const(scale, dtype))
 
 
 @one_node
-def _plain_attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float) -> UOp:
-    return _attention(query, key, value, mask, causal, scale, 0.0)
+def _plain_attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: UOp) -> UOp:
+    return _attention(query, key, value, mask, causal, in_autocast_dtype(scale), 0.0)
 
 
-def _attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
+def _attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: Any, dropped: float) -> UOp:
     scores = matmul(query, matrix_transpose(key)) * scale
     if causal:
         scores = above_diagonal(scores.shape, 1).logical_not().where(scores, -math.inf)
