@@ -155,7 +155,8 @@ def layer_norm(x: UOp, axis: Axis, eps: float, centred: bool = True) -> UOp:
 def _layer_norm(x: UOp, norm_of: NormGradient) -> UOp:
     wide = x.cast(x.dtype.accumulator)
     c = norm_of.centre(wide)
-    return own_gradient(c * norm_of.scale(c), (wide,), norm_of).cast(exact(x.dtype))
+    value = own_gradient(c * norm_of.scale(c), (wide,), norm_of)  # type: ignore[arg-type]
+    return value.cast(exact(x.dtype))
 
 
 @one_node
