@@ -156,8 +156,8 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 # -- graph: the results stay the same values -----------------------------------------------------------------
 @compiler_pass(GRAPH, "graph/deferred_gradient.py")
 def write_gradients(work: GraphWork) -> None:
-    """Write out each GRADIENT by the formulas of the gradient table; then DETACH has no more to say, and goes."""
-    work.sinks = without_detach(written_out(work.sinks))
+    """Write out each FORMULA, and each GRADIENT by the gradient table; then DETACH has no more to say, and goes."""
+    work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 
 @compiler_pass(GRAPH, "graph/rules/invariant_axes.py", OPTIMIZING)
