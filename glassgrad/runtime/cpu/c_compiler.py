@@ -26,7 +26,7 @@ from glassgrad.runtime.cpu.elf_loader import ElfObject
 FLAGS = ("-x", "c", "-std=gnu11", "-O2", "-ffreestanding", "-fno-builtin", "-fno-math-errno",
          "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-stack-protector",
          "-fno-asynchronous-unwind-tables",
-         "-fno-plt", "-fPIC", "-w")
+         "-fPIC", "-fvisibility=hidden", "-w")
 _GCC_FLAGS = ("-fno-tree-loop-distribute-patterns",)
 
 
