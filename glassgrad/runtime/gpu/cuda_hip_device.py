@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
-
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.render.launch_info import BoxMap
 from glassgrad.runtime.compile_queue import CompileQueue
 from glassgrad.runtime.cpu.processor import available_cores
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
@@ -27,7 +24,7 @@ MOST_THREADS = 16            # that compile: each takes a few hundred MB
 class DriverDevice(DriverCalls, GpuDevice):
     """One GPU; safe to use from several threads. A subclass finds it, and provides what `DriverCalls` asks for and
     `compile_source`."""
-    compile_queue = CompileQueue(min(MOST_THREADS, available_cores()))
+    launch_type, compile_queue = DriverLaunch, CompileQueue(min(MOST_THREADS, available_cores()))
 
     def __init__(self, name: str, library: ctypes.CDLL):
         DriverCalls.__init__(self, library)
@@ -46,16 +43,11 @@ class DriverDevice(DriverCalls, GpuDevice):
         module = self.made(self.names.load, compiled)
         return [self.made(self.names.function, module, name.encode()) for name in names]
 
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> DriverLaunch:
-        self.enter()
-        return DriverLaunch(self, function, groups, threads, group_bytes, scalars)
-
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> DriverPlan:
-        return DriverPlan(self, self, programs, slots)
+        return DriverPlan(self, programs, slots)
 
     def replay_plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GraphPlan:
-        return GraphPlan(self, self, programs, slots)
+        return GraphPlan(self, programs, slots)
 
     def time(self, launches: Sequence[Launch]) -> int:
         first, last = self.events

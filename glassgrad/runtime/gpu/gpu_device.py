@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
 from glassgrad.compiler.graph.symbolic import least
@@ -23,10 +23,20 @@ from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.compiled_kernels import CompiledKernels, Rejected
 from glassgrad.runtime.host_memory import readable
 
-__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "block_too_large", "driver_failure",
-           "no_memory_left"]
+__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "KernelCall", "Launch", "Rejected", "block_too_large",
+           "driver_failure", "no_memory_left"]
 
 USER_THREADS = 256        # of each group, where a kernel is the user's own
+
+
+class KernelCall(NamedTuple):
+    """A function, by how many groups of threads it is run, and what its arguments are."""
+    function: Any
+    groups: int
+    threads: int                           # of each group
+    group_bytes: int                       # of memory that the threads of a group share
+    scalars: Sequence[bool]                # which of the arguments are numbers
+    maps: Sequence[BoxMap] = ()            # arguments after those: how boxes of some of them are copied
 
 
 class Launch(Protocol):
@@ -46,8 +56,8 @@ class LaunchByAddress:
     """What launches have in common that look their arguments up by address when they start."""
     tasks: TasksByValue | None = None
 
-    def __init__(self, device: Any, groups: int, scalars: Sequence[bool]):
-        self.device, self.most, self.scalars, self.addresses = device, groups, scalars, [0] * len(scalars)
+    def __init__(self, device: Any, call: KernelCall):
+        self.device, self.call, self.scalars, self.addresses = device, call, call.scalars, [0] * len(call.scalars)
 
     def places(self, position: int) -> tuple[Any, int]:
         return self.addresses, position
@@ -60,8 +70,8 @@ class LaunchByAddress:
         """How many are started."""
         tasks = self.tasks
         if tasks is None:
-            return self.most
-        return groups_at(tasks, ctypes.c_int64.from_address(self.addresses[tasks.argument]).value, self.most)
+            return self.call.groups
+        return groups_at(tasks, ctypes.c_int64.from_address(self.addresses[tasks.argument]).value, self.call.groups)
 
 
 def groups_at(tasks: TasksByValue, value: int, most: int) -> int:
@@ -85,8 +95,9 @@ class GpuProgram:
 
 
 class GpuDevice(CompiledKernels, Backend):
-    """One GPU, opened. A subclass provides the attributes, `compile_source` and the first two methods."""
+    """One GPU, opened. A subclass provides the attributes, `compile_source` and `load`."""
     dialect: Language | Dialect
+    launch_type: Callable[[Any, KernelCall], Any]      # device, call -> Launch
     about: str                # what it is, for people
     target: Target = GPU
     largest_block = 1 << 62   # bytes that an argument of a kernel may have
@@ -103,10 +114,9 @@ class GpuDevice(CompiledKernels, Backend):
         """The functions of a compiled kernel."""
         raise Bug(f"{type(self).__name__} has no load")
 
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> Launch:
-        """A launch of a function by so many groups of threads, each with `group_bytes` bytes of shared memory."""
-        raise Bug(f"{type(self).__name__} has no prepare")
+    def prepare(self, call: KernelCall) -> Any:
+        """A `Launch` of a function, to be started often."""
+        return type(self).launch_type(self, call)
 
     def time(self, launches: Sequence[Launch]) -> int:
         """Run these to their end; the nanoseconds it took, here by the host's clock."""
@@ -166,7 +176,7 @@ class GpuDevice(CompiledKernels, Backend):
         [function] = self.load(self.compile_source(source), [name])
 
         def run(addresses: Sequence[int], count: int) -> None:
-            launch = self.prepare(function, max(1, -(-count // USER_THREADS)), USER_THREADS, 0, scalars)
+            launch = self.prepare(KernelCall(function, max(1, -(-count // USER_THREADS)), USER_THREADS, 0, scalars))
             for position, address in enumerate(addresses):
                 array, at = launch.places(position)
                 array[at] = address
@@ -189,8 +199,8 @@ class GpuPlan(DevicePlan):
         self.wires: list[tuple[int, Any, int]] = []          # slots, and where their addresses are written
         self._uses: dict[int, list[tuple[Any, int]]] = {}    # the same by slot
         for program, uses in zip(programs, slots):
-            made = [device.prepare(function, groups, threads, group_bytes, program.scalars, program.maps)
-                    for function, (_, groups, threads, group_bytes) in zip(program.functions, program.phases)]
+            made = [device.prepare(KernelCall(function, *shape, program.scalars, program.maps))
+                    for function, (_, *shape) in zip(program.functions, program.phases)]
             for tasks in program.info.by_value:
                 made[tasks.phase].follow(tasks)
             self.launches.append(made)
