@@ -150,21 +150,15 @@ def _refuse(owner: Any, method: str, expected: str) -> NoReturn:
                          fix=f"write def {expected.partition(' or ')[0]}")
 
 
-def _one_argument(allocator: Any, method: str, argument: str) -> Callable[[Any], Any]:
-    """`_alloc` or `_free` as a function of one argument, whether or not it takes options too."""
-    function = getattr(allocator, method, None)
-    if function is not None and _accepts(function, None):
+def _method(allocator: Any, method: str, arguments: str, options: bool = False) -> Callable[..., Any]:
+    """A method of an allocator as a function of these arguments, whether or not it takes options too, where it may."""
+    function, given = getattr(allocator, method, None), [None] * len(arguments.split(", "))
+    if function is not None and _accepts(function, *given):
         return function      # type: ignore[no-any-return]
-    if function is not None and _accepts(function, None, None):
-        return lambda value: function(value, None)
-    _refuse(allocator, method, f"{method}(self, {argument}) or {method}(self, {argument}, options=None)")
-
-
-def _two_arguments(allocator: Any, method: str, arguments: str) -> Callable[[Any, Any], Any]:
-    function = getattr(allocator, method, None)
-    if function is None or not _accepts(function, None, None):
-        _refuse(allocator, method, f"{method}(self, {arguments})")
-    return function      # type: ignore[no-any-return]
+    if function is not None and options and _accepts(function, *given, None):
+        return lambda *values: function(*values, None)
+    older = f" or {method}(self, {arguments}, options=None)" if options else ""
+    _refuse(allocator, method, f"{method}(self, {arguments})" + older)
 
 
 def _named(device: str, doing: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,10 +186,10 @@ class HandleMemory:
     on_host = in_parts = False
 
     def __init__(self, device: str, allocator: Any, first: int):
-        self.alloc = _named(device, "allocate memory", _one_argument(allocator, "_alloc", "size"))
-        self.free = _named(device, "release memory", _one_argument(allocator, "_free", "handle"))
-        self.to_device = _named(device, "copy memory in", _two_arguments(allocator, "copyin", "dest, src"))
-        self.to_host = _named(device, "copy memory out", _two_arguments(allocator, "copyout", "dest, src"))
+        self.alloc = _named(device, "allocate memory", _method(allocator, "_alloc", "size", options=True))
+        self.free = _named(device, "release memory", _method(allocator, "_free", "handle", options=True))
+        self.to_device = _named(device, "copy memory in", _method(allocator, "copyin", "dest, src"))
+        self.to_host = _named(device, "copy memory out", _method(allocator, "copyout", "dest, src"))
         self.next = first
         self.starts: list[int] = []                              # of all blocks, in order
         self.blocks: dict[int, MemoryBlock] = {}
@@ -296,7 +290,9 @@ class CalledProgram:
 
     def __post_init__(self) -> None:
         self.sizes = {p.arg.slot: 8 if p.arg.scalar else p.size * p.dtype.itemsize for p in self.kernel.params}
-        self.written = set(self.kernel.written)
+        own = dict(enumerate(self.info.shared, len(self.sizes)))       # memory that the launch brings along
+        self.sizes |= own
+        self.written = {*self.kernel.written, *own}
 
 
 class Compiled(Backend):
@@ -348,10 +344,7 @@ class Compiled(Backend):
         """Call a kernel with the handles of its memory."""
         handles, copied = [], []
         for position, address in enumerate(addresses):
-            own = position - len(addresses) + len(program.info.shared)       # memory that the launch brings along
-            if own >= 0:
-                handles.append(self.memory.to_write(address, program.info.shared[own]))
-            elif position in program.written:
+            if position in program.written:
                 handles.append(self.memory.to_write(address, program.sizes[position]))
             else:
                 handle, is_copy = self.memory.to_read(address, program.sizes.get(position, 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -238,7 +239,9 @@ class NativePlan(DevicePlan):
         pool = worker_pool()
         pool.ensure_scratch(self.scratch_bytes)
         first, count = self.spans[number]
-        return sum(pool.run_timed(self._address + first * ctypes.sizeof(Command), count))
+        start = time.perf_counter_ns()
+        pool.run(self._address + first * ctypes.sizeof(Command), count)
+        return time.perf_counter_ns() - start
 
     def stopwatch(self) -> NativeStopwatch:
         """The same launches with the clock read after each, natively, with the worker pool of the settings of now."""

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
@@ -47,20 +47,6 @@ class Command(ctypes.Structure):
     def check(cls, address: int, bound: int) -> Command:
         """Ends the run if the 32-bit number at this address is below the bound."""
         return cls(None, address, bound, 1)
-
-
-class CommandList:
-    """A command list and the argument arrays it points to. `arguments[i][j] = address` redirects a launch."""
-
-    def __init__(self, launches: Sequence[tuple[int, Sequence[int], int, bool]]):
-        self.arguments = [(ctypes.c_void_p * max(len(args), 1))(*args) for _, args, _, _ in launches]
-        self.commands = (Command * len(launches))(*[
-            Command(function, ctypes.addressof(array), tasks, int(serial))
-            for (function, _, tasks, serial), array in zip(launches, self.arguments)])
-        self.address = ctypes.addressof(self.commands)
-
-    def __len__(self) -> int:
-        return len(self.commands)
 
 
 class Native:
@@ -264,15 +250,6 @@ class WorkerPool:
     def stamp(self) -> int:
         """The address of the kernel that reads the clock."""
         return self._native.stamp
-
-    def run_timed(self, commands: int, count: int) -> list[int]:
-        """The same, one foreign call per command; the nanoseconds of each, for profiles."""
-        times = []
-        for number in range(count):
-            start = time.perf_counter_ns()
-            self.run(commands + number * ctypes.sizeof(Command), 1)
-            times.append(time.perf_counter_ns() - start)
-        return times
 
     def _prepare(self) -> _Crew:
         if self._crew is None:
