@@ -18,29 +18,6 @@ __all__ = ["TURN", "CompileQueue"]
 TURN = 0.0001       # seconds that a thread waits for Python's lock at each call; the usual 0.005 would stop it
 
 
-class _Job:
-    """Something to compile, and what came of it."""
-
-    def __init__(self, work: Callable[[], Any]):
-        self._work, self._finished = work, threading.Event()
-        self._made: Any = None
-        self._wrong: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._made = self._work()
-        except BaseException as wrong:      # raised again where the result is waited for
-            self._wrong = wrong
-        self._finished.set()
-
-    def result(self) -> Any:
-        """Wait for it."""
-        self._finished.wait()
-        if self._wrong is not None:
-            raise self._wrong
-        return self._made
-
-
 class CompileQueue:
     """Jobs in the order they came, in threads that live while there are any: Python waits for them at the end."""
 
@@ -51,17 +28,33 @@ class CompileQueue:
 
     def forget(self) -> None:
         """Start over without threads: a new queue, or that of a fork, in which they do not exist."""
-        self._lock, self._jobs = threading.Lock(), deque[_Job]()
+        self._lock, self._jobs = threading.Lock(), deque[Callable[[], None]]()
         self._working = 0                # threads
         self._usual = sys.getswitchinterval()
 
     def start(self, work: Callable[[], Any]) -> Callable[[], Any]:
         """Begin this as soon as a thread is free; call the answer to wait for what it returns."""
-        job = _Job(work)
+        finished = threading.Event()
+        outcome: list[tuple[Any, BaseException | None]] = []
+
+        def job() -> None:
+            try:
+                outcome.append((work(), None))
+            except BaseException as wrong:      # raised again where the result is waited for
+                outcome.append((None, wrong))
+            finished.set()
+
+        def wait() -> Any:
+            finished.wait()
+            [(made, wrong)] = outcome
+            if wrong is not None:
+                raise wrong
+            return made
+
         with self._lock:
             self._jobs.append(job)
             if self._working >= self._most:
-                return job.result
+                return wait
             if not self._working:
                 self._usual = sys.getswitchinterval()
                 sys.setswitchinterval(min(TURN, self._usual))
@@ -70,7 +63,7 @@ class CompileQueue:
             threading.Thread(target=self._work, name="glassgrad-compile").start()
         except RuntimeError:      # the system starts no more threads, or Python ends: compile here
             self._work()
-        return job.result
+        return wait
 
     def _work(self) -> None:
         while True:
@@ -81,7 +74,7 @@ class CompileQueue:
                         sys.setswitchinterval(self._usual)
                     return
                 job = self._jobs.popleft()
-            job.run()
+            job()
 
 
 _queues: weakref.WeakSet[CompileQueue] = weakref.WeakSet()

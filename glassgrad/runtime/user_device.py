@@ -193,8 +193,7 @@ class HandleMemory:
         self.next = first
         self.starts: list[int] = []                              # of all blocks, in order
         self.blocks: dict[int, MemoryBlock] = {}
-        self.whole: dict[int, Any] = {}                          # the handle of a block, by its start
-        self.inside: dict[int, tuple[Any, int]] = {}             # handles of values inside a block, with their size
+        self.handles: dict[int, tuple[Any, int]] = {}            # of blocks and of values inside, with their size
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         """A range of numbers; memory is allocated when it is first used."""
@@ -206,47 +205,33 @@ class HandleMemory:
 
     def release(self, block: MemoryBlock) -> None:
         """Free a block and every handle inside it."""
-        at = bisect.bisect_left(self.starts, block.address)
-        del self.starts[at]
+        del self.starts[bisect.bisect_left(self.starts, block.address)]
         del self.blocks[block.address]
-        if block.address in self.whole:
-            self.free(self.whole.pop(block.address))
-        for address in [a for a in self.inside if block.address <= a < block.address + max(block.nbytes, 1)]:
-            self.free(self.inside.pop(address)[0])
+        for address in [a for a in self.handles if block.address <= a < block.address + max(block.nbytes, 1)]:
+            self.free(self.handles.pop(address)[0])
 
     def block_of(self, address: int) -> MemoryBlock | None:
         at = bisect.bisect_right(self.starts, address) - 1
         block = self.blocks[self.starts[at]] if at >= 0 else None
         return block if block is not None and address < block.address + max(block.nbytes, 1) else None
 
-    def handle(self, address: int) -> Any:
-        """The handle of a whole block."""
-        found = self.whole.get(address)
-        if found is None:
-            found = self.whole[address] = self.alloc(max(self.blocks[address].nbytes, 1))
-        return found
-
     def to_write(self, address: int, nbytes: int) -> Any:
-        """The handle that a kernel may write `nbytes` to."""
+        """The handle that a kernel may write `nbytes` to: of a whole block, or of a value inside one."""
         block = self.block_of(address)
         if block is None:
             raise Bug(f"no memory of this device is at {address:#x}")
-        if block.address == address:
-            return self.handle(address)
-        found = self.inside.get(address)
-        if found is None or found[1] < nbytes:
+        size = block.nbytes if block.address == address else nbytes
+        found = self.handles.get(address)
+        if found is None or found[1] < size:
             if found is not None:
                 self.free(found[0])
-            found = self.inside[address] = (self.alloc(max(nbytes, 1)), nbytes)
+            found = self.handles[address] = (self.alloc(max(size, 1)), size)
         return found[0]
 
     def to_read(self, address: int, nbytes: int) -> tuple[Any, bool]:
         """The handle that a kernel may read, and whether it was copied for this purpose (and is to be freed)."""
-        block = self.block_of(address)
-        if block is not None and block.address == address:
-            return self.handle(address), False
-        if block is not None and address in self.inside:
-            return self.inside[address][0], False
+        if address in self.blocks or address in self.handles:
+            return self.handles[address][0] if address in self.handles else self.to_write(address, nbytes), False
         # a slice of a buffer, or a number in the host's memory: copied
         copied = self.alloc(max(nbytes, 1))
         self.to_device(copied, memoryview(self.copy_out(address, nbytes)))
@@ -257,13 +242,11 @@ class HandleMemory:
         block = self.block_of(address)
         if block is None or not nbytes:
             return bytearray(ctypes.string_at(address, nbytes)) if nbytes else bytearray()
-        if address in self.inside:
-            handle, size, start = *self.inside[address], 0
-        else:
-            handle, size, start = self.handle(block.address), block.nbytes, address - block.address
-        out = bytearray(size)
+        first = address if address in self.handles else block.address
+        handle = self.to_write(first, 0)
+        out = bytearray(self.handles[first][1])
         self.to_host(memoryview(out), handle)
-        return out[start:start + nbytes]
+        return out[address - first:address - first + nbytes]
 
     def copy_in(self, address: int, data: Any) -> None:
         """Bytes of the host into the device."""

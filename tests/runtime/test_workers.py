@@ -355,7 +355,7 @@ def test_pool_compiles_for_other_systems(triple: str) -> None:
     linked = ElfObject(machine.emit_object(module))
     assert linked.undefined() == [] and len(linked.link(0x7F00_0000_0000)) > 500
     names = {symbol.name for symbol in linked.symbols}
-    assert {"glassgrad_run", "glassgrad_inline", "glassgrad_worker", "glassgrad_stop", "glassgrad_spin"} <= names
+    assert {"glassgrad_run", "glassgrad_worker", "glassgrad_stop", "glassgrad_spin"} <= names
 
 
 def test_warm_process_loads_no_compiler(tmp_path: Path) -> None:

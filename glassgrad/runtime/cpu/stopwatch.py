@@ -56,7 +56,7 @@ class NativeStopwatch(Stopwatch):
         for stamp in self._stamps:
             self._set(stamp)
         size = ctypes.sizeof(Stamp)
-        marks = [Command(pool.stamp, ctypes.addressof(self._stamps) + i * size, 1, 1) for i in range(len(spans) + 1)]
+        marks = [Command(pool.native.stamp, ctypes.addressof(self._stamps) + i * size, 1, 1) for i in range(len(spans) + 1)]
         ends: dict[int, list[Command]] = {}
         for mark, (first, count) in zip(marks[1:], spans):
             ends.setdefault(first + count, []).append(mark)
