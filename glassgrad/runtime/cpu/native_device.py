@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from glassgrad.base.interrupts import take_interrupt
@@ -35,7 +35,6 @@ from glassgrad.runtime.host_memory import HostMemory
 ALIGNMENT = 64
 FEW = 8       # commands that are not worth opening the worker pool for, if each is one task
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-_QUEUES = {"llvm": CompileQueue(), "c": CompileQueue(available_cores())}      # LLVM compiles one kernel at a time
 
 
 @dataclass(eq=False)
@@ -58,13 +57,17 @@ class NativeDevice(CompiledKernels, Backend):
 
     def __init__(self, name: str, language: str):
         super().__init__(name, GuardedMemory() if settings.GUARD_PAGES else HostMemory())
-        self.language, self.renderer, self.compile_queue = language, RendererFacts(name, language), _QUEUES[language]
+        self.language, self.renderer = language, RendererFacts(name, language)
         self.searched_on = "CPU" if language == "llvm" else "CLANG"
 
     @property
     def target(self) -> Target:      # type: ignore[override]
         target = replace(Target.of(host_description()), workers=worker_count())
         return target if self.language == "llvm" else replace(target, units=())      # C has no words for matrix units
+
+    @cached_property
+    def compile_queue(self) -> CompileQueue:      # type: ignore[override]
+        return CompileQueue(1 if self.language == "llvm" else available_cores())      # LLVM compiles one at a time
 
     @property
     def machine(self) -> str:      # type: ignore[override]

@@ -254,7 +254,7 @@ class WorkerPool:
     def _run_inline(self, commands: int, count: int) -> int:
         nbytes = self._scratch_bytes         # a launch inside this one, or of another thread, may raise it meanwhile
         arena = _map_arena(nbytes)           # the arenas of the pool are in use by the launch we are in
-        alone, table = ctypes.create_string_buffer(OFFSETS["SHARES"]), ctypes.c_int64(arena)     # a pool without workers
+        alone, table = ctypes.create_string_buffer(OFFSETS["SHARES"]), ctypes.c_int64(arena)     # no workers
         ctypes.c_int64.from_buffer(alone, OFFSETS["SCRATCH"]).value = ctypes.addressof(table)
         try:
             return self.native.run(ctypes.addressof(alone), commands, count)      # type: ignore[no-any-return]

@@ -199,8 +199,8 @@ class GpuPlan(DevicePlan):
         self.wires: list[tuple[int, Any, int]] = []          # slots, and where their addresses are written
         self._uses: dict[int, list[tuple[Any, int]]] = {}    # the same by slot
         for program, uses in zip(programs, slots):
-            made = [device.prepare(KernelCall(function, *shape, program.scalars, program.maps))
-                    for function, (_, *shape) in zip(program.functions, program.phases)]
+            made = [device.prepare(KernelCall(function, groups, threads, nbytes, program.scalars, program.maps))
+                    for function, (_, groups, threads, nbytes) in zip(program.functions, program.phases)]
             for tasks in program.info.by_value:
                 made[tasks.phase].follow(tasks)
             self.launches.append(made)
