@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+
 from glassgrad.base.errors import Bug
 from glassgrad.runtime.compile_queue import CompileQueue
 from glassgrad.runtime.cpu.processor import available_cores
