@@ -1,0 +1,159 @@
+"""Many numbers written by index into one axis. In: sinks. Out: sinks, whose SCATTERs many groups of threads can share.
+
+What goes to one place is combined in a fixed order, so that every run gives the same bits. But any index may name any
+place, and a group that writes some of them would look through all indices. Two ways around that:
+
+*Few places*: the indices are cut into parts, each with places of its own, whose results are combined then.
+
+    y[row[s]] += x[s]   ->   z[p, row[p, s]] += x[p, s];   y += sum of z[p]
+
+*Many places*: they are cut into bins. The indices are put in the order of their bins, those of one bin in their own
+order, by a radix sort of a few bits; a binary search says where each bin starts, and each is one group's.
+
+    for s: y[row[s]] += x[s]   ->   for each bin b: for s in start[b] .. start[b + 1]: y[row[order[s]]] += x[order[s]]
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.base.source_lines import one_place
+from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, toposort
+from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
+from glassgrad.compiler.graph.uop import const, identity
+from glassgrad.compiler.schedule.inlined_values import FusionLimits
+
+FEWEST = 1 << 14         # indices: a kernel that looks through fewer is short
+PARTS = 4                # for each row that keeps a device busy
+LEAST_PARTS = 64         # with fewer, bins are faster
+LEAST_PART = 128         # indices of a part
+BINS = 8                 # for each row that keeps a device busy
+DIGIT = 6                # bits of a bin's number that are sorted at a time
+BLOCK = 64               # numbers that are compared with each other by a sort
+
+
+def with_flat_scatters_cut(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
+    """The sinks, with SCATTERs of many numbers into one axis in parts or in bins."""
+    order = toposort(sinks)
+    if not any(_pays(node) for node in order):
+        return sinks
+    new: dict[UOp, UOp] = {}
+    for node in order:
+        with one_place(node.place):
+            new[node] = node.over(tuple([new[s] for s in node.src]))
+            if _pays(node):
+                new[node] = _cut(new[node], limits)
+    return [new[s] for s in sinks]
+
+
+def _pays(node: UOp) -> bool:
+    """Whether a node writes many single numbers, to places that nothing but memory tells: not those of a batch."""
+    if node.op is not o.SCATTER or node.arg.mode == "permute":
+        return False
+    base, index = node.src[:2]
+    if not all(isinstance(n, int) for n in (*base.shape, *index.shape)) or math.prod(base.shape[1:]) != 1:
+        return False
+    computed = toposort([index], lambda n: n.src if n.op in o.ELEMENTWISE or n.op in o.MOVEMENT else ())
+    return index.elements >= FEWEST and base.shape[0] > 1 and not any(n.op is o.IOTA for n in computed)
+
+
+def _cut(node: UOp, limits: FusionLimits) -> UOp:
+    """A SCATTER in parts or in bins."""
+    base, index, value = node.src
+    n, places = index.elements, base.shape[0]
+    index = index.reshape((n,)).maximum(0).minimum(places - 1)
+    index = index.cast(dtypes.int32) if places < 1 << 31 else index
+    value = value.broadcast((*node.src[1].shape, *base.shape[1:])).reshape((n,))
+    parts = min(n // places, PARTS * limits.few_rows, n // LEAST_PART)
+    if node.arg.mode in ("add", "max") and parts >= LEAST_PARTS:
+        return _in_parts(node, index, value, parts)
+    return _in_bins(node, index, value, BINS * limits.few_rows)
+
+
+# -- few places ----------------------------------------------------------------------------------------------
+def _in_parts(node: UOp, index: UOp, value: UOp, parts: int) -> UOp:
+    """Each part of the indices written to places of its own, and these combined."""
+    base, n, places = node.src[0], index.elements, node.src[0].shape[0]
+    length = -(-n // parts)
+    parts = -(-n // length)
+    combine, fold = (o.ADD, o.SUM) if node.arg.mode == "add" else (o.MAX, o.AMAX)
+    wide = node.dtype.accumulator
+    nothing = const(identity(combine, wide).arg, wide)
+    index = _padded(index, parts * length, const(0, index.dtype)).reshape((parts, length))
+    value = _padded(value.cast(wide), parts * length, nothing).reshape((parts, length))
+    first = (_counting(parts) * places).reshape((parts, 1)).broadcast((parts, length))
+    own = UOp(o.SCATTER, wide, (full((parts * places,), nothing.arg, wide), first + index, value), node.arg)
+    total = own.reshape((parts, places)).reduce(fold, (0,)).reshape(base.shape)
+    return UOp(combine, wide, (base.cast(wide), total)).cast(node.dtype)
+
+
+def _padded(x: UOp, size: int, filler: UOp) -> UOp:
+    """A vector, longer."""
+    if x.elements == size:
+        return x
+    inside = _counting(size) < x.elements
+    return inside.where(x.pad(((0, size - x.elements),)), filler.broadcast((size,)))
+
+
+def _counting(n: int) -> UOp:
+    return UOp(o.IOTA, dtypes.int32, (), Iota((n,)))
+
+
+# -- many places ---------------------------------------------------------------------------------------------
+def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
+    """The indices in the order of at most so many bins, each of neighbouring places."""
+    base, places = node.src[0], node.src[0].shape[0]
+    size = -(-places // most)
+    count = -(-places // size)
+    index = index.contiguous()
+    bins = (index // size).cast(dtypes.int32).contiguous()
+    order = _order(bins, count)
+    starts = _below(_taken(bins, order).contiguous(), _counting(count + 1))
+    sources = (base.reshape((places,)), _taken(index, order), _taken(value, order), starts.contiguous())
+    return UOp(o.SCATTER, node.dtype, sources, node.arg).reshape(base.shape)
+
+
+def _taken(x: UOp, index: UOp) -> UOp:
+    return UOp(o.GATHER, x.dtype, (x, index))
+
+
+def _order(numbers: UOp, count: int) -> UOp:
+    """The positions of numbers below `count` in their order; equal ones keep theirs. A radix sort."""
+    n = numbers.elements
+    bits = max(1, (count - 1).bit_length())
+    width = -(-bits // -(-bits // DIGIT))
+    order = _counting(n)
+    for first in range(0, bits, width):
+        digit = ((_taken(numbers, order) if first else numbers) >> first) & ((1 << width) - 1)
+        sources = full((n,), 0, dtypes.int32), _places(digit, 1 << width), order
+        order = UOp(o.SCATTER, dtypes.int32, sources, Scatter("permute"))
+    return order
+
+
+def _places(digits: UOp, count: int) -> UOp:
+    """Where each digit below `count` goes in their order: behind all smaller ones, behind those of earlier blocks that
+    are equal, and behind those before it in its own block."""
+    n = digits.elements
+    blocks = -(-n // BLOCK)
+    digits = _padded(digits, blocks * BLOCK, const(count, digits.dtype)).contiguous().reshape((blocks, BLOCK))
+    pairs, counted = (blocks, BLOCK, BLOCK), (blocks, count, BLOCK)
+    own, other = digits.reshape((blocks, BLOCK, 1)).expand(pairs), digits.reshape((blocks, 1, BLOCK)).expand(pairs)
+    at = _counting(BLOCK)
+    earlier = (at.reshape((1, 1, BLOCK)).expand(pairs) < at.reshape((1, BLOCK, 1)).expand(pairs))
+    rank = (own.eq(other) & earlier).cast(dtypes.int32).sum((2,)).reshape((blocks, BLOCK))
+    each = _counting(count).reshape((1, count, 1)).expand(counted)
+    counts = digits.reshape((blocks, 1, BLOCK)).expand(counted).eq(each).cast(dtypes.int32).sum((2,))
+    running = counts.reshape((blocks, count)).permute((1, 0)).reshape((count * blocks,))
+    running = UOp(o.SCAN, dtypes.int32, (running,), Scan(0, o.ADD))
+    before = digits * blocks + _counting(blocks).reshape((blocks, 1)).expand((blocks, BLOCK)) - 1
+    smaller = (before < 0).where(0, _taken(running, before))
+    return (smaller + rank).reshape((blocks * BLOCK,)).shrink(((0, n),))
+
+
+def _below(ordered: UOp, limits: UOp) -> UOp:
+    """How many numbers are below each limit: a binary search, whose steps are powers of two."""
+    n, found = ordered.elements, full(limits.shape, 0, dtypes.int32)
+    for bit in range(n.bit_length() - 1, -1, -1):
+        more = found + (1 << bit)
+        found = ((more < n + 1) & (_taken(ordered, more - 1) < limits)).where(more, found)
+    return found
