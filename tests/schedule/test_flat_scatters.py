@@ -11,6 +11,7 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.lower.access_bounds import prove_accesses
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
@@ -74,7 +75,7 @@ def test_values_of_a_bin_are_added_in_the_order_of_their_indices() -> None:
 
 
 def test_no_group_looks_through_the_indices_of_others() -> None:
-    """Of a million indices, by two arrays: a group reads those of its bin, from where it starts."""
+    """Of indices by two arrays: a group reads those of its bin, from where it starts."""
     x, g = Tensor.zeros(400, 50).contiguous().realize(), Tensor.zeros(3000).contiguous().realize()
     rows, columns = (Tensor.zeros(3000, dtype="int32").contiguous().realize() for _ in range(2))
     with Context(CHECK_INDEX=0):
@@ -86,6 +87,7 @@ def test_no_group_looks_through_the_indices_of_others() -> None:
     [loop] = [s for s in task.body if isinstance(s, For) and s.kind == LOOP]
     assert loop.stop is not None, "as many as its bin has"
     for kernel in kernels:
+        prove_accesses(kernel)
         assert make_source(kernel, HOPPER, CUDA.name)
 
 

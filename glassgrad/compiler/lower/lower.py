@@ -160,8 +160,9 @@ class _Lowering(Values):
         stores: list[Statement] = [Store(target, spot, value, combine)]
         if node.arg.mode == "permute":
             return [Phase(self.closed([*outer, *inner], TASK, stores))]
-        body = [For(steps, LOOP, stores, stop)] if starts else self.closed(inner, LOOP, stores)
-        return [first, Phase(self.closed(outer, TASK, body))]
+        if stop is None:
+            return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
+        return [first, Phase(self.closed(outer, TASK, [For(steps, LOOP, stores, stop)]))]
 
     def scan(self, target: UOp, node: UOp) -> list[Phase]:
         """A running total along one axis, one row per task."""

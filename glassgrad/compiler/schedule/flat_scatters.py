@@ -54,7 +54,7 @@ def _pays(node: UOp) -> bool:
     if not all(isinstance(n, int) for n in (*base.shape, *index.shape)) or math.prod(base.shape[1:]) != 1:
         return False
     computed = toposort([index], lambda n: n.src if n.op in o.ELEMENTWISE or n.op in o.MOVEMENT else ())
-    return index.elements >= FEWEST and base.shape[0] > 1 and not any(n.op is o.IOTA for n in computed)
+    return FEWEST <= index.elements < 1 << 31 and base.shape[0] > 1 and not any(n.op is o.IOTA for n in computed)
 
 
 def _cut(node: UOp, limits: FusionLimits) -> UOp:
