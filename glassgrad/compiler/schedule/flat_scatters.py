@@ -11,6 +11,8 @@ place, and a group that writes some of them would look through all indices. Two 
 order, by a radix sort of a few bits; a binary search says where each bin starts, and each is one group's.
 
     for s: y[row[s]] += x[s]   ->   for each bin b: for s in start[b] .. start[b + 1]: y[row[order[s]]] += x[order[s]]
+
+A place that is written very often makes a bin long. So a bin is cut into pieces, whose places are combined as above.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from glassgrad.compiler.graph.uop import const, identity
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
 
 FEWEST = 1 << 14         # indices: a kernel that looks through fewer is short
-PARTS = 4                # for each row that keeps a device busy
+PARTS = 16               # for each row that keeps a device busy
 LEAST_PARTS = 64         # with fewer, bins are faster
 LEAST_PART = 128         # indices of a part
 BINS = 8                 # for each row that keeps a device busy
+LEAST_PIECE = 1024       # indices of a bin that are worth places of their own
 DIGIT = 6                # bits of a bin's number that are sorted at a time
 BLOCK = 64               # numbers that are compared with each other by a sort
 
@@ -81,7 +84,7 @@ def _in_parts(node: UOp, index: UOp, value: UOp, parts: int) -> UOp:
     nothing = const(identity(combine, wide).arg, wide)
     index = _padded(index, parts * length, const(0, index.dtype)).reshape((parts, length))
     value = _padded(value.cast(wide), parts * length, nothing).reshape((parts, length))
-    first = (_counting(parts) * places).reshape((parts, 1)).broadcast((parts, length))
+    first = (_counting(parts).cast(dtypes.int64) * places).reshape((parts, 1)).broadcast((parts, length))
     own = UOp(o.SCATTER, wide, (full((parts * places,), nothing.arg, wide), first + index, value), node.arg)
     total = own.reshape((parts, places)).reduce(fold, (0,)).reshape(base.shape)
     return UOp(combine, wide, (base.cast(wide), total)).cast(node.dtype)
@@ -102,15 +105,31 @@ def _counting(n: int) -> UOp:
 # -- many places ---------------------------------------------------------------------------------------------
 def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
     """The indices in the order of at most so many bins, each of neighbouring places."""
-    base, places = node.src[0], node.src[0].shape[0]
-    size = -(-places // most)
+    base, n, places = node.src[0].reshape((node.src[0].shape[0],)), index.elements, node.src[0].shape[0]
+    least = -(-places // most)
+    size = next((k for k in range(least, 2 * least) if places % k == 0), least)
     count = -(-places // size)
     index = index.contiguous()
     bins = (index // size).cast(dtypes.int32).contiguous()
     order = _order(bins, count)
-    starts = _below(_taken(bins, order).contiguous(), _counting(count + 1))
-    sources = (base.reshape((places,)), _taken(index, order), _taken(value, order), starts.contiguous())
-    return UOp(o.SCATTER, node.dtype, sources, node.arg).reshape(base.shape)
+    bins, index, value = _taken(bins, order), _taken(index, order), _taken(value, order)
+    if node.arg.mode == "set":
+        starts = _below(bins.contiguous(), _counting(count + 1)).contiguous()
+        return UOp(o.SCATTER, node.dtype, (base, index, value, starts), node.arg).reshape(node.shape)
+    # a bin of very many is more than one piece: those of each `length` indices have places of their own
+    length = max(LEAST_PIECE, -(-n // count))
+    pieces = count + -(-n // length)
+    piece = (bins + _counting(n) // length).contiguous()          # no two pieces have one number, some numbers have none
+    starts = _below(piece, _counting(pieces + 1)).contiguous()
+    first = starts.shrink(((0, pieces),))
+    wide, combine = node.dtype.accumulator, o.ADD if node.arg.mode == "add" else o.MAX
+    inside = index - (piece - _counting(n) // length) * size
+    own = UOp(o.SCATTER, wide, (full((pieces * size,), identity(combine, wide).arg, wide),
+                                piece.cast(dtypes.int64) * size + inside, value.cast(wide), starts), node.arg)
+    rows = base.cast(wide).pad(((0, count * size - places),)).reshape((count, size))
+    sources = rows, _taken(piece, first) - first // length, own.reshape((pieces, size))
+    total = UOp(o.SCATTER, wide, sources, node.arg)
+    return total.reshape((count * size,)).shrink(((0, places),)).cast(node.dtype).reshape(node.shape)
 
 
 def _taken(x: UOp, index: UOp) -> UOp:

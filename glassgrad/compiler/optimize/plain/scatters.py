@@ -43,7 +43,7 @@ LISTED = 2 * TILE * MOST_LANES     # indices that are looked through at a time: 
 MOST_TILE = 4          # columns of a thread
 READ_AHEAD = 4         # of those that are listed
 FEWEST = 8             # indices; fewer are done in turn
-COMPARED = 64          # indices of one example that are compared with each other
+COMPARED = 32          # indices of one example that are compared with each other
 
 
 @dataclass
