@@ -119,7 +119,7 @@ def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
     # a bin of very many is more than one piece: those of each `length` indices have places of their own
     length = max(LEAST_PIECE, -(-n // count))
     pieces = count + -(-n // length)
-    piece = (bins + _counting(n) // length).contiguous()          # no two pieces have one number, some numbers have none
+    piece = (bins + _counting(n) // length).contiguous()       # numbers of pieces: some have no index
     starts = _below(piece, _counting(pieces + 1)).contiguous()
     first = starts.shrink(((0, pieces),))
     wide, combine = node.dtype.accumulator, o.ADD if node.arg.mode == "add" else o.MAX
