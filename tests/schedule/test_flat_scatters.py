@@ -106,3 +106,6 @@ def test_batches_and_rows_of_several_numbers_are_left_alone() -> None:
         where = Tensor.zeros(*indices, dtype="int32").contiguous().realize()
         made = base.scatter_add(1, where, values) if len(indices) > 1 else base.index_add(0, where, values)
         assert with_flat_scatters_cut([made.uop], LIMITS) == [made.uop]
+    x = Tensor.zeros(20, 40).contiguous().realize()
+    sinks = rewrite(written_out([x.cummax(1)[0].square().sum().gradient(x)[0].uop]), ALGEBRA)
+    assert with_flat_scatters_cut(sinks, LIMITS) == sinks

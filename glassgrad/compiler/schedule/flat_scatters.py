@@ -23,6 +23,7 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
 from glassgrad.compiler.graph.uop import const, identity
+from glassgrad.compiler.schedule.fusion import counted
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
 
 FEWEST = 1 << 14         # indices: a kernel that looks through fewer is short
@@ -57,7 +58,8 @@ def _pays(node: UOp) -> bool:
     if not all(isinstance(n, int) for n in (*base.shape, *index.shape)) or math.prod(base.shape[1:]) != 1:
         return False
     computed = toposort([index], lambda n: n.src if n.op in o.ELEMENTWISE or n.op in o.MOVEMENT else ())
-    return FEWEST <= index.elements < 1 << 31 and base.shape[0] > 1 and not any(n.op is o.IOTA for n in computed)
+    batch = any(n.op is o.IOTA or counted(n) is not None for n in computed)
+    return FEWEST <= index.elements < 1 << 31 and base.shape[0] > 1 and not batch
 
 
 def _cut(node: UOp, limits: FusionLimits) -> UOp:
@@ -155,13 +157,13 @@ def _places(digits: UOp, count: int) -> UOp:
     n = digits.elements
     blocks = -(-n // BLOCK)
     digits = _padded(digits, blocks * BLOCK, const(count, digits.dtype)).contiguous().reshape((blocks, BLOCK))
-    pairs, counted = (blocks, BLOCK, BLOCK), (blocks, count, BLOCK)
+    pairs, each_of = (blocks, BLOCK, BLOCK), (blocks, count, BLOCK)
     own, other = digits.reshape((blocks, BLOCK, 1)).expand(pairs), digits.reshape((blocks, 1, BLOCK)).expand(pairs)
     at = _counting(BLOCK)
     earlier = (at.reshape((1, 1, BLOCK)).expand(pairs) < at.reshape((1, BLOCK, 1)).expand(pairs))
     rank = (own.eq(other) & earlier).cast(dtypes.int32).sum((2,)).reshape((blocks, BLOCK))
-    each = _counting(count).reshape((1, count, 1)).expand(counted)
-    counts = digits.reshape((blocks, 1, BLOCK)).expand(counted).eq(each).cast(dtypes.int32).sum((2,))
+    each = _counting(count).reshape((1, count, 1)).expand(each_of)
+    counts = digits.reshape((blocks, 1, BLOCK)).expand(each_of).eq(each).cast(dtypes.int32).sum((2,))
     running = counts.reshape((blocks, count)).permute((1, 0)).reshape((count * blocks,))
     running = UOp(o.SCAN, dtypes.int32, (running,), Scan(0, o.ADD))
     before = digits * blocks + _counting(blocks).reshape((blocks, 1)).expand((blocks, BLOCK)) - 1
