@@ -120,17 +120,16 @@ def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
         return UOp(o.SCATTER, node.dtype, (base, index, value, starts), node.arg).reshape(node.shape)
     # a bin of very many is more than one piece: those of each `length` indices have places of their own
     length = max(LEAST_PIECE, -(-n // count))
-    pieces = count + -(-n // length)
-    piece = (bins + _counting(n) // length).contiguous()       # numbers of pieces: some have no index
+    pieces, before = count + -(-n // length), _counting(n) // length
+    piece = (bins + before).contiguous()                          # the numbers of pieces; some have no index
     starts = _below(piece, _counting(pieces + 1)).contiguous()
     first = starts.shrink(((0, pieces),))
     wide, combine = node.dtype.accumulator, o.ADD if node.arg.mode == "add" else o.MAX
-    inside = index - (piece - _counting(n) // length) * size
-    own = UOp(o.SCATTER, wide, (full((pieces * size,), identity(combine, wide).arg, wide),
-                                piece.cast(dtypes.int64) * size + inside, value.cast(wide), starts), node.arg)
+    sources = full((pieces * size,), identity(combine, wide).arg, wide), index + before.cast(dtypes.int64) * size, \
+        value.cast(wide), starts
+    own = UOp(o.SCATTER, wide, sources, node.arg)
     rows = base.cast(wide).pad(((0, count * size - places),)).reshape((count, size))
-    sources = rows, _taken(piece, first) - first // length, own.reshape((pieces, size))
-    total = UOp(o.SCATTER, wide, sources, node.arg)
+    total = UOp(o.SCATTER, wide, (rows, _taken(piece, first) - first // length, own.reshape((pieces, size))), node.arg)
     return total.reshape((count * size,)).shrink(((0, places),)).cast(node.dtype).reshape(node.shape)
 
 

@@ -257,7 +257,7 @@ def _compared(found: _Scatter, steps: _Steps, lanes: int) -> list[Statement]:
             For(other, LOOP, [
                 Assign(first, first & (same & earlier).logical_not()),
                 Assign(result, (same & earlier.logical_not()).where(combined(result, load(values, other)), result))],
-                None if steps.total is None else add(steps.total, multiply(one(block), -lanes))),
+                None if steps.total is None or lanes <= COMPARED else add(steps.total, multiply(one(block), -lanes))),
             Store(memory, found.place(row), result, None, first)])]
     stop = None if steps.total is None else divide(add(steps.total, index(lanes - 1)), lanes)
     return [For(block, LOOP, body, stop)] if block.arg.size > 1 else body
