@@ -40,6 +40,8 @@ class Written:
         rng, self.values = np.random.default_rng(places), Inputs()
         self.base, self.given = ((rng.standard_normal(n) * 5).astype(dtype) for n in (places, count))
         self.where = np.where(rng.random(count) < often, places // 2, rng.integers(0, places, count)).astype(np.int32)
+        if dtype != "int32":
+            self.given[3] = np.nan
         base, where, given = (Tensor(self.values.leaf(a)) for a in (self.base, self.where, self.given))
         with Context(CHECK_INDEX=0):
             made = base.scatter(0, where, given) if mode == "set" else base.scatter_reduce(0, where, given, mode)

@@ -66,8 +66,9 @@ def _cut(node: UOp, limits: FusionLimits) -> UOp:
     """A SCATTER in parts or in bins."""
     base, index, value = node.src
     n, places = index.elements, base.shape[0]
-    index = index.reshape((n,)).maximum(0).minimum(places - 1)
-    index = index.cast(dtypes.int32) if places < 1 << 31 else index
+    kind = dtypes.int32 if places < 1 << 31 else dtypes.int64
+    index = index.cast(kind if index.dtype is dtypes.int32 else dtypes.int64)
+    index = index.reshape((n,)).maximum(0).minimum(places - 1).cast(kind)
     value = value.broadcast((*node.src[1].shape, *base.shape[1:])).reshape((n,))
     parts = min(n // places, PARTS * limits.few_rows, n // LEAST_PART)
     if node.arg.mode in ("add", "max") and parts >= LEAST_PARTS:
