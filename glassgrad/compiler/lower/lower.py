@@ -137,7 +137,7 @@ class _Lowering(Values):
         steps, stop = at[0], None
         if starts:
             number = self.counter("b", starts[0].shape[0] - 1)
-            outer = [Block(number)]
+            outer = [Block(number), *outer]
             self.path = [Block(None), *outer]
             start, end = (self.clamped(self.value_at(starts[0], (b,), None), where.shape[0] + 1)
                           for b in (number, add(number, index(1))))

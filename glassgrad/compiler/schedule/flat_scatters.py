@@ -31,7 +31,7 @@ PARTS = 16               # for each row that keeps a device busy
 LEAST_PARTS = 64         # with fewer, bins are faster
 LEAST_PART = 128         # indices of a part
 BINS = 8                 # for each row that keeps a device busy
-LEAST_PIECE = 1024       # indices of a bin that are worth places of their own
+LEAST_PIECE = 4096       # indices of a bin that are worth places of their own
 DIGIT = 6                # bits of a bin's number that are sorted at a time
 BLOCK = 64               # numbers that are compared with each other by a sort
 
@@ -47,7 +47,8 @@ def with_flat_scatters_cut(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
             new[node] = node.over(tuple([new[s] for s in node.src]))
             if _pays(node):
                 new[node] = _cut(new[node], limits)
-    return [new[s] for s in sinks]
+    # a result that is a view now is stored as such, not copied
+    return [new[s].contiguous() if new[s].op in o.MOVEMENT and s.op is o.SCATTER else new[s] for s in sinks]
 
 
 def _pays(node: UOp) -> bool:
@@ -59,7 +60,7 @@ def _pays(node: UOp) -> bool:
         return False
     computed = toposort([index], lambda n: n.src if n.op in o.ELEMENTWISE or n.op in o.MOVEMENT else ())
     batch = any(n.op is o.IOTA or counted(n) is not None for n in computed)
-    return FEWEST <= index.elements < 1 << 31 and base.shape[0] > 1 and not batch
+    return FEWEST <= index.elements < 1 << 30 and base.shape[0] > 1 and not batch
 
 
 def _cut(node: UOp, limits: FusionLimits) -> UOp:
@@ -116,22 +117,24 @@ def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
     bins = (index // size).cast(dtypes.int32).contiguous()
     order = _order(bins, count)
     bins, index, value = _taken(bins, order), _taken(index, order), _taken(value, order)
+    ends = _below(bins.contiguous(), _counting(count + 1)).contiguous()       # of the bins before each
     if node.arg.mode == "set":
-        starts = _below(bins.contiguous(), _counting(count + 1)).contiguous()
-        return UOp(o.SCATTER, node.dtype, (base, index, value, starts), node.arg).reshape(node.shape)
+        return UOp(o.SCATTER, node.dtype, (base, index, value, ends), node.arg).reshape(node.shape)
     # a bin of very many is more than one piece: those of each `length` indices have places of their own
     length = max(LEAST_PIECE, -(-n // count))
     pieces, before = count + -(-n // length), _counting(n) // length
-    piece = (bins + before).contiguous()                          # the numbers of pieces; some have no index
-    starts = _below(piece, _counting(pieces + 1)).contiguous()
-    first = starts.shrink(((0, pieces),))
+    first = (_counting(count + 1) + ends // length).contiguous()              # piece of each bin
+    bin_of = (_below(first, _counting(pieces + 1) + 1) - 1).minimum(count - 1).contiguous()
+    begins = ((_counting(pieces + 1) - bin_of) * length).maximum(_taken(ends, bin_of)).minimum(_taken(ends, bin_of + 1))
     wide, combine = node.dtype.accumulator, o.ADD if node.arg.mode == "add" else o.MAX
     sources = full((pieces * size,), identity(combine, wide).arg, wide), index + before.cast(dtypes.int64) * size, \
-        value.cast(wide), starts
+        value.cast(wide), begins.contiguous()
     own = UOp(o.SCATTER, wide, sources, node.arg)
-    rows = base.cast(wide).pad(((0, count * size - places),)).reshape((count, size))
-    total = UOp(o.SCATTER, wide, (rows, _taken(piece, first) - first // length, own.reshape((pieces, size))), node.arg)
-    return total.reshape((count * size,)).shrink(((0, places),)).cast(node.dtype).reshape(node.shape)
+    rest = (size,) if size > 1 else ()
+    rows = base.cast(wide).pad(((0, count * size - places),)).reshape((count, *rest))
+    sources = rows, bin_of.shrink(((0, pieces),)), own.reshape((pieces, *rest)), first
+    total = UOp(o.SCATTER, wide, sources, node.arg).reshape((count * size,))
+    return total.shrink(((0, places),)).cast(node.dtype).reshape(node.shape)
 
 
 def _taken(x: UOp, index: UOp) -> UOp:

@@ -126,7 +126,8 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
     last = loops[-1] if loops else None
     if found.stop is not None and (last is None or last.range not in ranges_of(found.stop)):
         return None
-    if last is None or last.range in ranges_of(found.row):
+    if last is None or last.range in ranges_of(found.row) or \
+            linear(found.store.index)[1].get(last.range) != 1 and found.update() is not None:
         return _by_elements(loops, found, target, lanes)
     columns = last.range.arg.size
     tile = min(MOST_TILE, -(-columns // lanes))
