@@ -272,6 +272,7 @@ def test_an_index_out_of_range_names_the_op_the_line_and_the_layer(device, check
   given:    index 50 on axis 0 of (10, 4), at [2] of the index tensor
             of GATHER
             in Words > table: Embedding
+            by index_select
   expected: an index from 0 to 9
   fix:      check how the index is computed; CHECK_INDEX=0 clamps it silently
   at:       {where}"""

@@ -131,17 +131,17 @@ class _Lowering(Values):
         first = Phase(self.nested(self.path))
         self.path = [Block(None)]
         rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
-        at = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
+        at = steps = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
         outer = [Block(c) for c in rest]
-        inner = [Block(c) for c in at]
-        steps, stop = at[0], None
+        inner = [Block(c) for c in steps]
+        stop = None
         if starts:
             number = self.counter("b", starts[0].shape[0] - 1)
             outer = [Block(number), *outer]
             self.path = [Block(None), *outer]
             start, end = (self.clamped(self.value_at(starts[0], (b,), None), where.shape[0] + 1)
                           for b in (number, add(number, index(1))))
-            at = (self.clamped(add(start, steps), where.shape[0]),)
+            at = (self.clamped(add(start, steps[0]), where.shape[0]),)
             stop = operation(o.MAX, add(end, multiply(start, -1)), index(0))
         self.path = [Block(None), *outer, *inner]
         row = self.clamped(self.value_at(where, at, None), base.shape[0])
@@ -162,7 +162,7 @@ class _Lowering(Values):
             return [Phase(self.closed([*outer, *inner], TASK, stores))]
         if stop is None:
             return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
-        return [first, Phase(self.closed(outer, TASK, [For(steps, LOOP, stores, stop)]))]
+        return [first, Phase(self.closed(outer, TASK, [For(steps[0], LOOP, stores, stop)]))]
 
     def scan(self, target: UOp, node: UOp) -> list[Phase]:
         """A running total along one axis, one row per task."""

@@ -89,9 +89,9 @@ class Group(MutableMapping[str, Any]):
                 held.tensor.replace(self._stored(held.value).reshape(held.tensor.shape).cast(held.tensor.dtype))
                 held.node = held.tensor.uop
 
-    def take(self, settings: Mapping[str, Any]) -> None:
+    def take(self, other: Mapping[str, Any]) -> None:
         """Take settings over that this group has too; what is the same stays a constant."""
-        for key, value in settings.items():
+        for key, value in other.items():
             if key != "params" and key in self and self[key] != value:
                 self[key] = value
 
