@@ -44,18 +44,19 @@ def measure_barrier(commands: int = COMMANDS, lists: int = LISTS) -> dict[str, f
     """Seconds per barrier, and among how many workers."""
     from glassgrad.runtime.cpu import llvm_compiler as llvm
     from glassgrad.runtime.cpu.elf_loader import Image
-    from glassgrad.runtime.cpu.worker_pool import CommandList, worker_pool
+    from glassgrad.runtime.cpu.worker_pool import Command, worker_pool
     pool = worker_pool()
     if pool.threads == 1:
         return {"workers": 1, "seconds": 0.0}       # one worker has none to wait for
     image = Image(llvm.compile_ir(MEET))
     count, tasks = ctypes.c_int64(0), ctypes.c_int64(pool.threads)
-    launch = (image.address("meet"), [ctypes.addressof(count), ctypes.addressof(tasks)], pool.threads, False)
-    work = CommandList([launch] * commands)
+    arguments = (ctypes.c_void_p * 2)(ctypes.addressof(count), ctypes.addressof(tasks))
+    launch = Command(image.address("meet"), ctypes.addressof(arguments), pool.threads, 0)
+    work = (Command * commands)(*[launch] * commands)
     times = []
     for _ in range(lists + 1):
         began = time.perf_counter()
-        pool.run(work.address, commands)
+        pool.run(ctypes.addressof(work), commands)
         times.append((time.perf_counter() - began) / commands)
     assert count.value == (lists + 1) * commands * pool.threads, "every task ran once"
     return {"workers": pool.threads, "seconds": statistics.median(times[1:])}

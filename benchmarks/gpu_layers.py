@@ -57,12 +57,12 @@ def convolution(name: str, dtype: str, image: Shape, weights: Shape, stride: int
                 lambda x, w: theirs(x, w, **options), (1.0, 0.05))
 
 
-def numbers(high: int, *shape: int) -> tuple[Any, Any]:
+def numbers(high: int, *shape: int, seed: int = 3) -> tuple[Any, Any]:
     """Random numbers below a limit, as a tensor of each library."""
     import torch
 
     from glassgrad import Tensor
-    values = np.random.default_rng(3).integers(0, high, shape)
+    values = np.random.default_rng(seed).integers(0, high, shape)
     return Tensor(values.astype(np.int32), device="CUDA").realize(), torch.from_numpy(values).cuda()
 
 
@@ -73,6 +73,9 @@ def layers() -> list[Case]:
     labels, their_labels = numbers(50257, 4096)
     tokens, their_tokens = numbers(50257, 8192)
     columns, their_columns = numbers(2000, 4096, 500)
+    many = 1_000_000
+    (left, their_left), (right, their_right) = numbers(4096, many), numbers(2000, many, seed=4)
+    bins, their_bins = numbers(1000, many)
     query, keys, heads = (8, 32, 1, 128), (8, 32, 4096, 128), (2, 8, 1024, 64)
 
     def normalized(x: Any, w: Any, b: Any) -> Any:
@@ -103,6 +106,10 @@ def layers() -> list[Case]:
               lambda w: functional.embedding(their_tokens, w)),
         *both("gather of columns", "float32", ((4096, 2000),), (4096, 500), lambda x: x.gather(1, columns),
               lambda x: x.gather(1, their_columns)),
+        both("x[rows, columns] of a million", "float32", ((4096, 2000),), (many,), lambda x: x[left, right],
+             lambda x: x[their_left, their_right])[1],
+        Case("a million added into 1000", ((1000,), (many,)), "float32", lambda y, x: y.scatter_add(0, bins, x),
+             lambda y, x: y.scatter_add(0, their_bins, x)),
         Case("topk 50 of 64x50257", ((64, 50257),), "float32", lambda x: x.topk(50)[0], lambda x: x.topk(50)[0]),
         Case("sort 1000x1000", ((1000, 1000),), "float32", lambda x: x.sort(-1)[0], lambda x: x.sort(-1)[0]),
         *both("max pool 3, stride 2", "bfloat16", (pool,), (64, 64, 56, 56), lambda x: x.max_pool2d(3, 2, padding=1),

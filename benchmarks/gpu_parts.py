@@ -351,7 +351,7 @@ def hang(device: str, rounds: int) -> Iterator[Row]:
     opened, worker = Device[device], Worker()
     try:
         with Context(BEAM=1, BEAM_SECONDS=12.0):
-            one = Search((x * 1.75 + 3).schedule()[-1].ast, *opened.searched, worker, device)
+            one = Search((x * 1.75 + 3).schedule()[-1].ast, opened, worker)
         one.begin()
         near, real = [tuple(moves) for moves in one._decided[one.recipe].neighbours()], one.built
         for name, text in (("stray write", "data0[1ll << 40] = 1;"),

@@ -20,9 +20,10 @@ CAPABILITIES = {
         "compiler/render/gpu/fragment_layout.py", "compiler/render/gpu/register_mma.py",
         "compiler/check/copies_in_flight.py"),
     "rows, scans, scatters and copies by groups of GPU threads": (
-        "compiler/schedule/long_softmax.py", "compiler/optimize/plain/short_gpu_loops.py",
-        "compiler/optimize/plain/short_rows.py", "compiler/optimize/plain/rows_in_registers.py",
-        "compiler/optimize/plain/scans.py", "compiler/optimize/plain/scatters.py",
+        "compiler/schedule/long_softmax.py", "compiler/schedule/flat_scatters.py",
+        "compiler/optimize/plain/short_gpu_loops.py", "compiler/optimize/plain/short_rows.py",
+        "compiler/optimize/plain/rows_in_registers.py", "compiler/optimize/plain/scans.py",
+        "compiler/optimize/plain/scatters.py",
         "compiler/optimize/plain/transposed_copies.py", "compiler/optimize/moves/read_ahead.py",
         "compiler/render/gpu/wide_access.py", "compiler/render/gpu/skipped_rounding.py",
         "compiler/render/gpu/counter_width.py", "compiler/lower/one_hot_sums.py"),

@@ -8,9 +8,8 @@
     text       loop tree -> source in one language
 
 DEBUG=4 prints what a pass with a label leaves. CHECK=1 interprets the loop tree after each pass over a kernel and names
-the first pass that is wrong (engine/check/). docs/pipeline.md shows the list. Passes over kernels import their code
-when they run, because a process that finds all its kernels on disk does without it. Imports no device, no
-compiler such as LLVM, and no NumPy.
+the first pass that is wrong. docs/pipeline.md shows the list. Passes over kernels import their code when they run: a
+process that finds all its kernels on disk does without it. Imports no device, no compiler such as LLVM, and no NumPy.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ FEWER_PRODUCTS = When("for a GPU, not under WINOGRAD=0 nor NOOPT=1",
 JOINING_REMAINDERS = When("where the gradient of a window has a stride, not under NOOPT=1",
                           lambda work: not settings.NOOPT and any(n.op is o.UNWINDOW and n.arg.stride > 1
                                                                   for n in toposort(work.sinks)))
-LONG_SOFTMAX = When("for a GPU, not under NOOPT=1", lambda work: bool(work.limits.held_row and not settings.NOOPT))
+ON_A_GPU = When("for a GPU, not under NOOPT=1", lambda work: bool(work.limits.held_row and not settings.NOOPT))
 ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
@@ -156,8 +155,8 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 # -- graph: the results stay the same values -----------------------------------------------------------------
 @compiler_pass(GRAPH, "graph/deferred_gradient.py")
 def write_gradients(work: GraphWork) -> None:
-    """Write out each GRADIENT by the formulas of the gradient table; then DETACH has no more to say, and goes."""
-    work.sinks = without_detach(written_out(work.sinks))
+    """Write out each FORMULA, and each GRADIENT by the gradient table; then DETACH has no more to say, and goes."""
+    work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 
 @compiler_pass(GRAPH, "graph/rules/invariant_axes.py", OPTIMIZING)
@@ -200,7 +199,14 @@ def fewer_products(work: GraphWork) -> None:
     work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
 
 
-@compiler_pass(SCHEDULE, "schedule/long_softmax.py", LONG_SOFTMAX)
+@compiler_pass(SCHEDULE, "schedule/flat_scatters.py", ON_A_GPU)
+def flat_scatters(work: GraphWork) -> None:
+    """Cut a write of many numbers by index into parts, or sort the indices by bins of places, for groups of threads."""
+    from glassgrad.compiler.schedule.flat_scatters import with_flat_scatters_cut
+    work.sinks = with_flat_scatters_cut(work.sinks, work.limits)
+
+
+@compiler_pass(SCHEDULE, "schedule/long_softmax.py", ON_A_GPU)
 def long_softmax(work: GraphWork) -> None:
     """Make the maximum and the sum of exponentials of few long rows of those of parts, each read once."""
     from glassgrad.compiler.schedule.long_softmax import with_long_rows_in_parts

@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -47,40 +48,15 @@ def open_clang(name: str) -> Backend:
     return NativeDevice(name, "c")
 
 
-def _open_python(name: str) -> Backend:
-    from glassgrad.runtime.python.python_device import PythonDevice
-    return PythonDevice(name)
+def _opener(module: str, function: str) -> Callable[[str], Backend]:
+    """What opens a device: a function, or a class, of a module that is loaded when the device is first used."""
+    def open_device(name: str) -> Backend:
+        opened: Backend = getattr(import_module(f"glassgrad.runtime.{module}"), function)(name)
+        return opened
+    return open_device
 
 
-def _open_opencl(name: str) -> Backend:
-    from glassgrad.runtime.gpu.opencl import open_opencl
-    return open_opencl(name)
-
-
-def _open_cuda(name: str) -> Backend:
-    from glassgrad.runtime.gpu.cuda import open_cuda
-    return open_cuda(name)
-
-
-def _open_wasm(name: str) -> Backend:
-    from glassgrad.runtime.wasm.wasm_device import WasmDevice
-    return WasmDevice(name)
-
-
-def _open_webgpu(name: str) -> Backend:
-    from glassgrad.runtime.gpu.webgpu import open_webgpu
-    return open_webgpu(name)
-
-
-def _open_hip(name: str) -> Backend:
-    from glassgrad.runtime.gpu.hip import open_hip
-    return open_hip(name)
-
-
-def _open_metal(name: str) -> Backend:
-    from glassgrad.runtime.gpu.metal import open_metal
-    return open_metal(name)
-
+_open_python = _opener("python.python_device", "PythonDevice")
 
 RECORDS = (
     DeviceRecord("CPU", open_cpu, ("LLVM",), "this machine's processor, on all cores", "LLVM IR",
@@ -89,16 +65,19 @@ RECORDS = (
                  "clang or gcc, or pip install ziglang"),
     DeviceRecord("PYTHON", _open_python, (), "an interpreter, which checks every access", "none: loop trees",
                  "pip install numpy"),
-    DeviceRecord("OPENCL", _open_opencl, ("GPU",), "the first GPU of an OpenCL platform, or its first device",
-                 "OpenCL C", "pip install pyopencl, and pocl-binary-distribution to run on the processor"),
-    DeviceRecord("CUDA", _open_cuda, ("NV", "GPU"), "the first NVIDIA GPU", "CUDA C++",
+    DeviceRecord("OPENCL", _opener("gpu.opencl", "open_opencl"), ("GPU",),
+                 "the first GPU of an OpenCL platform, or its first device", "OpenCL C",
+                 "pip install pyopencl, and pocl-binary-distribution to run on the processor"),
+    DeviceRecord("CUDA", _opener("gpu.cuda", "open_cuda"), ("NV", "GPU"), "the first NVIDIA GPU", "CUDA C++",
                  "NVIDIA's driver, and pip install nvidia-cuda-nvrtc"),
-    DeviceRecord("WASM", _open_wasm, (), "a WebAssembly engine in this process, on one core", "WebAssembly",
-                 "pip install wasmtime"),
-    DeviceRecord("WEBGPU", _open_webgpu, ("WGPU",), "the GPU that WebGPU prefers", "WGSL",
+    DeviceRecord("WASM", _opener("wasm.wasm_device", "WasmDevice"), (),
+                 "a WebAssembly engine in this process, on one core", "WebAssembly", "pip install wasmtime"),
+    DeviceRecord("WEBGPU", _opener("gpu.webgpu", "open_webgpu"), ("WGPU",), "the GPU that WebGPU prefers", "WGSL",
                  "pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drivers has one for the processor"),
-    DeviceRecord("AMD", _open_hip, ("HIP",), "the first AMD GPU", "HIP", "ROCm: its driver, HIP and hiprtc"),
-    DeviceRecord("METAL", _open_metal, (), "the GPU of a Mac", "Metal", "a Mac with an Apple GPU; nothing to install"),
+    DeviceRecord("AMD", _opener("gpu.hip", "open_hip"), ("HIP",), "the first AMD GPU", "HIP",
+                 "ROCm: its driver, HIP and hiprtc"),
+    DeviceRecord("METAL", _opener("gpu.metal", "open_metal"), (), "the GPU of a Mac", "Metal",
+                 "a Mac with an Apple GPU; nothing to install"),
 )
 
 _BY_DEFAULT = "WASM" if sys.platform == "emscripten" else "CPU"      # a browser has no machine code to load
@@ -171,9 +150,8 @@ class _Devices:
             raise DeviceError("a device's name is a word", given=repr(name), expected='letters and digits, as in "MY"',
                               fix='Device.register("MY", YourDevice)')
         name = name.upper()
-        made = record_of(name, open)
-        self._devices[name] = DeviceRecord(name, made.open, tuple(alias.upper() for alias in aliases), target, dialect,
-                                           install)
+        self._devices[name] = record_of(name, open)._replace(
+            aliases=tuple(alias.upper() for alias in aliases), target=target, dialect=dialect, install=install)
 
     def unregister(self, name: str) -> None:
         """Remove a device."""

@@ -99,7 +99,6 @@ class HostMemory:
         self._slabs: dict[int, list[int]] = {}  # size -> slabs
         self._live = self._peak = 0
         self._total = 0                         # bytes of all blocks, live or free
-        self._most_pooled = 0                   # what POOL_MB is known to allow
         # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
         self._lock = held_at_fork(threading.RLock(), "memory")
 
@@ -135,10 +134,7 @@ class HostMemory:
             self._free[size].append(address)
             if size > _SMALL:
                 self._order[address] = size
-                # Reading a setting costs more than all the rest, so not for every block.
-                if size >= _LARGE or self._total - self._live > self._most_pooled:
-                    self._trim(settings.POOL_MB * _MEBIBYTE)
-                    self._most_pooled = self._total - self._live
+                self._trim(settings.POOL_MB * _MEBIBYTE)
 
     def copy_in(self, address: int, data: Any) -> None:
         """Copies bytes to an address."""
@@ -154,7 +150,6 @@ class HostMemory:
         """Gives all pooled memory back to the system."""
         with self._lock:
             self._trim(0)
-            self._most_pooled = 0
             for size, slabs in self._slabs.items():
                 self._free_slabs(size, slabs)
 

@@ -45,18 +45,19 @@ if sys.platform == "win32":
         """Gives back what `map_pages` gave."""
         _kernel32.VirtualFree(address, 0, _RELEASE)
 
+    def _protect(address: int, nbytes: int, rights: int, refused: str) -> None:
+        old = ctypes.c_uint32()
+        if not _kernel32.VirtualProtect(address, nbytes, rights, ctypes.byref(old)):
+            raise OSError(f"the system refused {refused}: error {ctypes.get_last_error()}")
+
     def make_executable(address: int, nbytes: int) -> None:
         """Flips pages from writable to executable, and lets the processor see the new code."""
-        old = ctypes.c_uint32()
-        if not _kernel32.VirtualProtect(address, nbytes, _READ_EXECUTE, ctypes.byref(old)):
-            raise OSError(f"the system refused executable memory: error {ctypes.get_last_error()}")
+        _protect(address, nbytes, _READ_EXECUTE, "executable memory")
         _kernel32.FlushInstructionCache(_kernel32.GetCurrentProcess(), address, nbytes)
 
     def forbid_access(address: int, nbytes: int) -> None:
         """Any access to these pages ends the process."""
-        old = ctypes.c_uint32()
-        if not _kernel32.VirtualProtect(address, nbytes, _NO_ACCESS, ctypes.byref(old)):
-            raise OSError(f"the system refused to protect memory: error {ctypes.get_last_error()}")
+        _protect(address, nbytes, _NO_ACCESS, "to protect memory")
 
     def advise_huge(address: int, nbytes: int) -> None:
         """Windows wants a privilege for huge pages, so this does nothing there."""
@@ -79,12 +80,9 @@ else:
         if start is None or start == _FAILED:
             raise MemoryError(f"the system refused {nbytes} bytes: error {ctypes.get_errno()}")
         address = round_up(start, alignment)
-        if spare:
-            if address > start:
-                _libc.munmap(start, address - start)
-            tail = start + nbytes + spare - (address + nbytes)
-            if tail:
-                _libc.munmap(address + nbytes, tail)
+        for at, length in ((start, address - start), (address + nbytes, start + spare - address)):
+            if length:
+                _libc.munmap(at, length)
         return int(address)
 
     def unmap_pages(address: int, nbytes: int) -> None:

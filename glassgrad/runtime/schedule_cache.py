@@ -8,6 +8,7 @@ holds which node of the graph it is the line of.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from glassgrad.runtime.disk_cache import default_cache, sha256
 from glassgrad.runtime.kernel_key import source_digest
 
 LEAST_NODES = 64        # a smaller graph is scheduled about as fast as a file is read; a GRADIENT stands for many
+IN_A_FORMULA = 16       # nodes that a FORMULA stands for
 
 
 def _compiler() -> tuple[Any, ...]:
@@ -35,9 +37,10 @@ _OWN_COMPILER = _compiler()
 def can_be_kept(order: Sequence[UOp]) -> bool:
     """Whether the schedule of a graph of these nodes is kept: if it is worth it, the compiler is the one whose source
     names the entries, and the passes need not be seen."""
-    ops = {n.op for n in order}
-    return (len(order) >= LEAST_NODES or o.GRADIENT in ops) and bool(settings.CACHE) and settings.DEBUG < 4 and \
-        not settings.CHECK and _compiler() == _OWN_COMPILER and ops.isdisjoint((o.COPY, o.CALL))
+    ops = Counter(n.op for n in order)
+    nodes = len(order) + IN_A_FORMULA * ops[o.FORMULA]
+    return (nodes >= LEAST_NODES or o.GRADIENT in ops) and bool(settings.CACHE) and settings.DEBUG < 4 and \
+        not settings.CHECK and _compiler() == _OWN_COMPILER and ops.keys().isdisjoint((o.COPY, o.CALL))
 
 
 def schedule_name(*parts: str) -> str:

@@ -150,21 +150,15 @@ def _refuse(owner: Any, method: str, expected: str) -> NoReturn:
                          fix=f"write def {expected.partition(' or ')[0]}")
 
 
-def _one_argument(allocator: Any, method: str, argument: str) -> Callable[[Any], Any]:
-    """`_alloc` or `_free` as a function of one argument, whether or not it takes options too."""
-    function = getattr(allocator, method, None)
-    if function is not None and _accepts(function, None):
+def _method(allocator: Any, method: str, arguments: str, options: bool = False) -> Callable[..., Any]:
+    """A method of an allocator as a function of these arguments, whether or not it takes options too, where it may."""
+    function, given = getattr(allocator, method, None), [None] * len(arguments.split(", "))
+    if function is not None and _accepts(function, *given):
         return function      # type: ignore[no-any-return]
-    if function is not None and _accepts(function, None, None):
-        return lambda value: function(value, None)
-    _refuse(allocator, method, f"{method}(self, {argument}) or {method}(self, {argument}, options=None)")
-
-
-def _two_arguments(allocator: Any, method: str, arguments: str) -> Callable[[Any, Any], Any]:
-    function = getattr(allocator, method, None)
-    if function is None or not _accepts(function, None, None):
-        _refuse(allocator, method, f"{method}(self, {arguments})")
-    return function      # type: ignore[no-any-return]
+    if function is not None and options and _accepts(function, *given, None):
+        return lambda *values: function(*values, None)
+    older = f" or {method}(self, {arguments}, options=None)" if options else ""
+    _refuse(allocator, method, f"{method}(self, {arguments})" + older)
 
 
 def _named(device: str, doing: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,15 +186,14 @@ class HandleMemory:
     on_host = in_parts = False
 
     def __init__(self, device: str, allocator: Any, first: int):
-        self.alloc = _named(device, "allocate memory", _one_argument(allocator, "_alloc", "size"))
-        self.free = _named(device, "release memory", _one_argument(allocator, "_free", "handle"))
-        self.to_device = _named(device, "copy memory in", _two_arguments(allocator, "copyin", "dest, src"))
-        self.to_host = _named(device, "copy memory out", _two_arguments(allocator, "copyout", "dest, src"))
+        self.alloc = _named(device, "allocate memory", _method(allocator, "_alloc", "size", options=True))
+        self.free = _named(device, "release memory", _method(allocator, "_free", "handle", options=True))
+        self.to_device = _named(device, "copy memory in", _method(allocator, "copyin", "dest, src"))
+        self.to_host = _named(device, "copy memory out", _method(allocator, "copyout", "dest, src"))
         self.next = first
         self.starts: list[int] = []                              # of all blocks, in order
         self.blocks: dict[int, MemoryBlock] = {}
-        self.whole: dict[int, Any] = {}                          # the handle of a block, by its start
-        self.inside: dict[int, tuple[Any, int]] = {}             # handles of values inside a block, with their size
+        self.handles: dict[int, tuple[Any, int]] = {}            # of blocks and of values inside, with their size
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         """A range of numbers; memory is allocated when it is first used."""
@@ -212,47 +205,33 @@ class HandleMemory:
 
     def release(self, block: MemoryBlock) -> None:
         """Free a block and every handle inside it."""
-        at = bisect.bisect_left(self.starts, block.address)
-        del self.starts[at]
+        del self.starts[bisect.bisect_left(self.starts, block.address)]
         del self.blocks[block.address]
-        if block.address in self.whole:
-            self.free(self.whole.pop(block.address))
-        for address in [a for a in self.inside if block.address <= a < block.address + max(block.nbytes, 1)]:
-            self.free(self.inside.pop(address)[0])
+        for address in [a for a in self.handles if block.address <= a < block.address + max(block.nbytes, 1)]:
+            self.free(self.handles.pop(address)[0])
 
     def block_of(self, address: int) -> MemoryBlock | None:
         at = bisect.bisect_right(self.starts, address) - 1
         block = self.blocks[self.starts[at]] if at >= 0 else None
         return block if block is not None and address < block.address + max(block.nbytes, 1) else None
 
-    def handle(self, address: int) -> Any:
-        """The handle of a whole block."""
-        found = self.whole.get(address)
-        if found is None:
-            found = self.whole[address] = self.alloc(max(self.blocks[address].nbytes, 1))
-        return found
-
     def to_write(self, address: int, nbytes: int) -> Any:
-        """The handle that a kernel may write `nbytes` to."""
+        """The handle that a kernel may write `nbytes` to: of a whole block, or of a value inside one."""
         block = self.block_of(address)
         if block is None:
             raise Bug(f"no memory of this device is at {address:#x}")
-        if block.address == address:
-            return self.handle(address)
-        found = self.inside.get(address)
-        if found is None or found[1] < nbytes:
+        size = block.nbytes if block.address == address else nbytes
+        found = self.handles.get(address)
+        if found is None or found[1] < size:
             if found is not None:
                 self.free(found[0])
-            found = self.inside[address] = (self.alloc(max(nbytes, 1)), nbytes)
+            found = self.handles[address] = (self.alloc(max(size, 1)), size)
         return found[0]
 
     def to_read(self, address: int, nbytes: int) -> tuple[Any, bool]:
         """The handle that a kernel may read, and whether it was copied for this purpose (and is to be freed)."""
-        block = self.block_of(address)
-        if block is not None and block.address == address:
-            return self.handle(address), False
-        if block is not None and address in self.inside:
-            return self.inside[address][0], False
+        if address in self.blocks or address in self.handles:
+            return self.handles[address][0] if address in self.handles else self.to_write(address, nbytes), False
         # a slice of a buffer, or a number in the host's memory: copied
         copied = self.alloc(max(nbytes, 1))
         self.to_device(copied, memoryview(self.copy_out(address, nbytes)))
@@ -263,13 +242,11 @@ class HandleMemory:
         block = self.block_of(address)
         if block is None or not nbytes:
             return bytearray(ctypes.string_at(address, nbytes)) if nbytes else bytearray()
-        if address in self.inside:
-            handle, size, start = *self.inside[address], 0
-        else:
-            handle, size, start = self.handle(block.address), block.nbytes, address - block.address
-        out = bytearray(size)
+        first = address if address in self.handles else block.address
+        handle = self.to_write(first, 0)
+        out = bytearray(self.handles[first][1])
         self.to_host(memoryview(out), handle)
-        return out[start:start + nbytes]
+        return out[address - first:address - first + nbytes]
 
     def copy_in(self, address: int, data: Any) -> None:
         """Bytes of the host into the device."""
@@ -296,7 +273,9 @@ class CalledProgram:
 
     def __post_init__(self) -> None:
         self.sizes = {p.arg.slot: 8 if p.arg.scalar else p.size * p.dtype.itemsize for p in self.kernel.params}
-        self.written = set(self.kernel.written)
+        own = dict(enumerate(self.info.shared, len(self.sizes)))       # memory that the launch brings along
+        self.sizes |= own
+        self.written = {*self.kernel.written, *own}
 
 
 class Compiled(Backend):
@@ -348,10 +327,7 @@ class Compiled(Backend):
         """Call a kernel with the handles of its memory."""
         handles, copied = [], []
         for position, address in enumerate(addresses):
-            own = position - len(addresses) + len(program.info.shared)       # memory that the launch brings along
-            if own >= 0:
-                handles.append(self.memory.to_write(address, program.info.shared[own]))
-            elif position in program.written:
+            if position in program.written:
                 handles.append(self.memory.to_write(address, program.sizes[position]))
             else:
                 handle, is_copy = self.memory.to_read(address, program.sizes.get(position, 1))

@@ -204,7 +204,8 @@ def value_of(node: UOp, device: str) -> UOp:
         return known
     if on_disk(base.device):
         return taken(base, "CPU")
-    value = realize([base if base.op.kind in _COMPUTED else base.contiguous()], device)[0]
+    stored = base.op.kind in _COMPUTED or base.op is o.FORMULA
+    value = realize([base if stored else base.contiguous()], device)[0]
     while value.op is o.RESHAPE:
         value = value.src[0]
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):

@@ -13,9 +13,9 @@ from typing import Any
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.render.llvm.llvm_ir import ROW
-from glassgrad.runtime.cpu.kernel_compiler import compiled_source
 from glassgrad.runtime.cpu.llvm_compiler import assembly
 from glassgrad.runtime.devices import Device
+from glassgrad.runtime.kernel_source import build
 
 MOST_LINES = 1_500              # of assembly that are kept
 _FIRST = 1000                   # number of the first note that is ours: the renderer's own come before
@@ -28,7 +28,7 @@ def linked_assembly(ast: UOp, device: str, moves: Sequence[str]) -> tuple[str, l
     are those of its loop tree."""
     target: Any = getattr(Device[device], "target", None)
     with Context(DEBUG=0):
-        text = assembly(with_locations(compiled_source(ast, target, "llvm", moves or None, rows=True)))
+        text = assembly(with_locations(build(ast, target, "llvm", moves or None, rows=True).source))
     lines: list[str] = []
     links: list[list[int]] = []
     row = 0

@@ -80,8 +80,9 @@ def test_level_4_labels_every_pass(device: str) -> None:
     assert plain == LABELS + LABELS[2:] + LABELS, "two kernels in the first realize, one in the second; each pass once"
     text = "\n".join(lines)
     assert re.search(TIME, text) and any(KERNEL.match(line) for line in lines)
-    first = text[text.index("--- initial"):text.index("--- folded")]
-    assert all(op in first for op in ("PARAM", "EXPAND", "MUL", "SUM", "AMAX", "EXP2", "SINK"))
+    first, folded = text.index("--- initial"), text.index("--- folded")
+    assert all(op in text[first:folded] for op in ("PARAM", "EXPAND", "MUL", "SUM", "FORMULA", "SINK"))
+    assert all(op in text[folded:] for op in ("AMAX", "EXP2")), "a formula is written out by the first pass"
     linear = text[text.index("--- linearized"):]
     assert all(word in linear for word in ("FOR", "LOAD", "STORE", "END"))
     assert re.search(r"--- optimized: \S+", text), "the moves are named"

@@ -27,6 +27,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.schedule.kernels import Item
+from glassgrad.engine.capture import record
 
 CHIPS = {name: replace(GPU, features=frozenset({name}), units=units_of({name})) for name in ("sm_80", "sm_90a")}
 Shape = tuple[int, int, int, int, int]         # batch, rows, keys, numbers of a key, numbers of a value
@@ -77,8 +78,9 @@ class Training:
         q, k, v, g = self.tensors = [Tensor.zeros(*s, dtype="bfloat16").contiguous().realize() for s in shapes]
         for t in (q, k, v):
             t.requires_grad = True
-        out = q.scaled_dot_product_attention(k, v, is_causal=is_causal)
-        gradients = (out.cast("float32") * g.cast("float32")).sum().gradient(q, k, v)
+        with record():                                      # as in a jitted step: the whole graph, written out
+            out = q.scaled_dot_product_attention(k, v, is_causal=is_causal)
+            gradients = (out.cast("float32") * g.cast("float32")).sum().gradient(q, k, v)
         self.results = [out, *gradients]
         self.items: list[Item] = out.schedule(*gradients)
         self.kernels: list[Kernel] = [optimize(lower(item.ast, blocks=target.score_blocks), target)

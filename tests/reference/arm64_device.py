@@ -98,7 +98,7 @@ class Emulator:
         at, self.code = self.code, self.code + -(-linked.size // 4096) * 4096
         assert self.code <= CODE + CODE_BYTES, "too many kernels"
         self.write(at, linked.link(BASE + at))
-        return {s.name: BASE + at + s.place for s in linked.symbols if s.name and not s.absolute and s.place >= 0}
+        return {s.name: BASE + at + s.place for s in linked.symbols if s.name and s.place >= 0}
 
     def call(self, function: int, args: int, tasks: int, scratch: int) -> None:
         """Run a function to its end."""

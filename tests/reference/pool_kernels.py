@@ -1,6 +1,26 @@
-"""Small kernels, as LLVM IR, that count what a worker pool runs: for the tests of the pool."""
+"""Small kernels, as LLVM IR, that count what a worker pool runs, and lists of launches: for the tests of the pool."""
 
 from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from glassgrad.runtime.cpu.worker_pool import Command
+
+
+class CommandList:
+    """A command list and the argument arrays it points to. `arguments[i][j] = address` redirects a launch."""
+
+    def __init__(self, launches: Sequence[tuple[int, Sequence[int], int, bool]]):
+        self.arguments = [(ctypes.c_void_p * max(len(args), 1))(*args) for _, args, _, _ in launches]
+        self.commands = (Command * len(launches))(*[
+            Command(function, ctypes.addressof(array), tasks, int(serial))
+            for (function, _, tasks, serial), array in zip(launches, self.arguments)])
+        self.address = ctypes.addressof(self.commands)
+
+    def __len__(self) -> int:
+        return len(self.commands)
+
 
 KERNELS = """
 ; out[task] = in[(7 task + 3) mod n] + 1, where in is what the command before wrote

@@ -35,8 +35,7 @@ from glassgrad.base import source_lines
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
-from glassgrad.compiler.render.launch_info import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected, no_memory_left
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, KernelCall, LaunchByAddress, Rejected, no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock
 
 SHIMS = Path(__file__).resolve().parent / "shims"
@@ -212,20 +211,18 @@ class ShimDevice(GpuDevice):
         loaded = ctypes.CDLL(str(library))
         return [getattr(loaded, f"run_{name}") for name in names]
 
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> ShimLaunch:
-        return ShimLaunch(self, function, groups, threads, group_bytes, scalars)
+    def prepare(self, call: KernelCall) -> ShimLaunch:
+        return ShimLaunch(self, call)
 
 
 class ShimLaunch(LaunchByAddress):
     """A function and the addresses of its arguments: of numbers those of their cells."""
 
-    def __init__(self, device: ShimDevice, function: Any, groups: int, threads: int, group_bytes: int,
-                 scalars: Sequence[bool]):
-        super().__init__(device, groups, scalars)
-        self.function, self.shape = function, (threads, group_bytes)
-        self.addresses = self.values = (ctypes.c_uint64 * (len(scalars) + 1))()
-        self.values[len(scalars)] = runtime().gpu_scratch()          # an argument where the dialect has one
+    def __init__(self, device: ShimDevice, call: KernelCall):
+        super().__init__(device, call)
+        self.function, self.shape = call.function, (call.threads, call.group_bytes)
+        self.addresses = self.values = (ctypes.c_uint64 * (len(call.scalars) + 1))()
+        self.values[len(call.scalars)] = runtime().gpu_scratch()          # an argument where the dialect has one
 
     def start(self) -> None:
         first, values, memory = ctypes.addressof(self.values), self.values, self.device.memory

@@ -29,7 +29,7 @@ from glassgrad.compiler.lower.loops import LANE, For, Kernel, Phase, Store, coun
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.runtime.gpu import webgpu
-from glassgrad.runtime.gpu.gpu_device import Rejected
+from glassgrad.runtime.gpu.gpu_device import KernelCall, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 needs_webgpu = pytest.mark.skipif(not Device.is_available("WEBGPU"), reason=f"WEBGPU: {webgpu.INSTALL}")
@@ -259,7 +259,7 @@ def run_kernel(device: webgpu.WebgpuDevice, kernel: Kernel, *arrays: np.ndarray)
     for block, array in zip(blocks, arrays):
         device.copy_in(block.address, array.tobytes())
     for function, (_, groups, threads, group_bytes) in zip(functions, launch.phases):
-        started = device.prepare(function, groups, threads, group_bytes, [False] * len(sizes))
+        started = device.prepare(KernelCall(function, groups, threads, group_bytes, [False] * len(sizes)))
         started.addresses[:] = [block.address for block in blocks]
         started.start()
     return [np.frombuffer(device.copy_out(b.address, a.nbytes), a.dtype) for b, a in zip(blocks, arrays)]

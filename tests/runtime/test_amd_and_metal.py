@@ -156,7 +156,7 @@ METAL has no float64
     assert Tensor.stack(*many).numpy().ravel().tolist() == list(range(31)), "by two kernels"
     [too_many] = Tensor.stack(*[x.to("CPU").realize() for x in many]).schedule()
     with pytest.raises(DeviceError) as errors:
-        Device["METAL"].compile(too_many.ast)
+        Device["METAL"].programs([too_many.ast])
     assert message(errors) == """\
 METAL runs no kernel of so many tensors
   given:    32 buffers

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def product(n: int = 96) -> tuple[Tensor, Tensor]:
 
 def searching(make: Callable[[], Tensor], worker: Worker, **settings: float) -> Search:
     with Context(**{"BEAM": 1, "BEAM_SECONDS": 2.0, **settings}):
-        return Search(make().schedule()[-1].ast, Device["CPU"].target, "llvm", "test", worker)
+        return Search(make().schedule()[-1].ast, Device["CPU"], worker)
 
 
 def a_poor_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,11 +138,12 @@ def ill(one: Search, body: str, shared: int = 0) -> Callable[..., Any]:
     real = one.built
 
     def built(moves: Any) -> Any:
-        names, source, info = real(moves)
+        names, source, head = real(moves)
         if moves is None:
-            return names, source, info
-        text = "\n".join(f"define void @{name}(ptr %a, i64 %t, ptr %s) {{\n{body}\n}}" for name, _ in info.phases)
-        return names, text, replace(info, shared=(shared,)) if shared else info
+            return names, source, head
+        name, phases, own, *more = head
+        text = "\n".join(f"define void @{name}(ptr %a, i64 %t, ptr %s) {{\n{body}\n}}" for name, _ in phases)
+        return names, text, [name, phases, (shared,) if shared else own, *more]
     return built
 
 
@@ -229,10 +229,10 @@ def found(name: str = "reduce_8", **changes: Any) -> tuning.Tuned:
 def test_only_a_wider_or_longer_search_is_made_again(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def search(kernels: Any, target: Any, language: str, compiler: str) -> None:
+    def search(kernels: Any, device: Any) -> None:
         asked.append(len(kernels))
         for ast in kernels:
-            tuning.keep(found(structure=tuning.digest_of(ast), compiler=compiler, moves=(), tuned_us=0.0,
+            tuning.keep(found(structure=tuning.digest_of(ast), compiler=device.compiler, moves=(), tuned_us=0.0,
                               beam=settings.BEAM, seconds=settings.BEAM_SECONDS, complete=False))
     monkeypatch.setattr(beam, "search", search)
     a, b = product(31)
@@ -251,8 +251,7 @@ def test_a_found_kernel_is_used_and_shown(empty: Path, capsys: pytest.CaptureFix
     ast = (a @ b).schedule()[0].ast
     recipe = device.loop_tree(ast).moves
     moves = (re.sub(r"rows=\d+", "rows=1", recipe[0]),)
-    compiler = f"{device.language} {device._compiler_name()}"
-    tuning.keep(found(structure=tuning.digest_of(ast), compiler=compiler, moves=moves))
+    tuning.keep(found(structure=tuning.digest_of(ast), compiler=device.compiler, moves=moves))
     wanted = (a @ b).numpy()
 
     @TinyJit
@@ -330,8 +329,7 @@ def test_moves_that_do_not_fit_are_an_error_at_use(empty: Path) -> None:
     device = Device[Device.DEFAULT]
     ast = (a @ b).schedule()[0].ast
     moves = (device.loop_tree(ast).moves[0].replace("lanes=", "lanes=9"),)
-    compiler = f"{device.language} {device._compiler_name()}"
-    tuning.keep(found(structure=tuning.digest_of(ast), compiler=compiler, moves=moves))
+    tuning.keep(found(structure=tuning.digest_of(ast), compiler=device.compiler, moves=moves))
     with Context(BEAM=1, BEAM_SECONDS=0.0), pytest.raises(FormatError, match="does not fit it"):
         (a @ b).realize()
 

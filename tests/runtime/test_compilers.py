@@ -8,15 +8,20 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scripts import run_script
 
+from glassgrad import Tensor
 from glassgrad.base.errors import Bug, DeviceError, InputError
 from glassgrad.base.settings import Context
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.runtime.compile_queue import TURN, CompileQueue
 from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, processor as host
 from glassgrad.runtime.cpu.elf_loader import Image
+from glassgrad.runtime.cpu.native_device import NativeDevice
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -245,56 +250,67 @@ def test_a_first_small_result_loads_and_opens_little(tmp_path: Path) -> None:
 
 
 def test_where_no_thread_starts_kernels_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassgrad.runtime.cpu import kernel_compiler
-
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    jobs = [kernel_compiler._Job(lambda: ("name", None, b"", ())) for _ in range(2)]      # type: ignore[arg-type,return-value]
-    queue = kernel_compiler._Queue()
-    for job in jobs:
-        queue.put(job)
-    assert [job._finished.is_set() and job.result()[0] for job in jobs] == ["name", "name"]
+    queue, done = CompileQueue(), []
+    waits = [queue.start(lambda: done.append(1) or "name") for _ in range(2)]      # type: ignore[func-returns-value]
+    assert done == [1, 1] and [wait() for wait in waits] == ["name", "name"]
 
 
 def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
-    from glassgrad.runtime.cpu import kernel_compiler
-
-    def wrong() -> kernel_compiler.Made:
+    def wrong() -> None:
         raise ValueError("no")
 
-    jobs = [kernel_compiler._Job(wrong), kernel_compiler._Job(lambda: ("name", None, b"", ()))]     # type: ignore[arg-type,return-value]
-    queue = kernel_compiler._Queue()
-    for job in jobs:
-        queue.put(job)
-    assert jobs[1].result()[0] == "name"
+    queue = CompileQueue()
+    first, second = queue.start(wrong), queue.start(lambda: "name")
+    assert second() == "name"
     with pytest.raises(ValueError, match="no"):
-        jobs[0].result()
+        first()
 
 
 def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:
-    from glassgrad.runtime.cpu import kernel_compiler
-    usual, seen = sys.getswitchinterval(), []
-
-    def work() -> kernel_compiler.Made:
-        seen.append(sys.getswitchinterval())
-        return "name", None, b"", ()        # type: ignore[return-value]
-
-    queue = kernel_compiler._Queue()
+    usual, seen, queue = sys.getswitchinterval(), [], CompileQueue()
     try:
         sys.setswitchinterval(0.25)
         for _ in range(2):
-            job = kernel_compiler._Job(work)
-            queue.put(job)
-            job.result()
+            queue.start(lambda: seen.append(sys.getswitchinterval()))()
             for thread in threading.enumerate():
                 if thread.name == "glassgrad-compile":
                     thread.join()
             assert sys.getswitchinterval() == 0.25
     finally:
         sys.setswitchinterval(usual)
-    assert seen == pytest.approx([kernel_compiler.TURN] * 2)
+    assert seen == pytest.approx([TURN] * 2)
+
+
+def test_after_a_failure_what_was_not_begun_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, compiled = NativeDevice("CPU", "llvm"), []
+    held, entered = threading.Event(), threading.Event()
+
+    def compile_source(source: str) -> bytes:
+        compiled.append(source)
+        entered.set()
+        held.wait(20)
+        raise Bug("it is Monday")
+
+    def write(ast: UOp, moves: Any, say: bool = True) -> Any:
+        if ast is kernels[-1]:
+            entered.wait(20)
+            raise Bug("the last one cannot be written")
+        return NativeDevice.write(device, ast, moves, say)
+
+    monkeypatch.setattr(device, "compile_source", compile_source)
+    monkeypatch.setattr(device, "write", write)
+    kernels = [(Tensor([1.0, 2.0]) * n).schedule()[-1].ast for n in (3, 5, 7)]
+    with Context(CACHE=0), pytest.raises(Bug, match="the last one"):
+        device.programs(kernels)
+    held.set()
+    for thread in threading.enumerate():
+        if thread.name == "glassgrad-compile":
+            thread.join()
+    assert len(compiled) == 1
 
 
 @pytest.mark.only_on("CPU", reason="LLVM's code generator")

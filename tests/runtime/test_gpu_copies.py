@@ -162,7 +162,7 @@ def test_a_search_measures_on_the_gpu_and_survives_its_candidates(opened: Opener
     worker = beam.Worker([sys.executable, str(Path(fake_drivers.__file__).with_name("fake_gpu_worker.py"))])
     try:
         with Context(BEAM=1, BEAM_SECONDS=400.0):
-            one = beam.Search((x * 1.75 + 3).schedule()[-1].ast, *device.searched, worker, "CUDA")
+            one = beam.Search((x * 1.75 + 3).schedule()[-1].ast, device, worker)
         one.begin()
         assert one.recipe_ns == 2_000_000, "as the driver says"
         one.deadline = time.monotonic() + 1000
@@ -191,13 +191,13 @@ def test_what_a_search_found_is_what_runs(opened: Opener, monkeypatch: pytest.Mo
     monkeypatch.setattr(tuning_results, "_known", {})
     asked = []
 
-    def search(kernels: Any, target: Any, language: str, compiler: str, name: str) -> None:
-        asked.append((language, compiler, name))
+    def search(kernels: Any, device: Any) -> None:
+        asked.append((device.language, device.compiler, device.searched_on))
         for ast in kernels:
-            decided = build(ast, target, language, say=False).decisions
+            decided = build(ast, device.target, device.language, say=False).decisions
             assert decided is not None
-            tuning_results.keep(tuning_results.Tuned("k", tuning_results.digest_of(ast), compiler, 1, 1.0, True, 1, (),
-                                                     2.0, tuple(decided.neighbours()[0]), 1.0))
+            tuning_results.keep(tuning_results.Tuned("k", tuning_results.digest_of(ast), device.compiler, 1, 1.0, True,
+                                                     1, (), 2.0, tuple(decided.neighbours()[0]), 1.0))
     monkeypatch.setattr(beam, "search", search)
     x = Tensor(np.arange(8192, dtype="float32"), device="CUDA").realize()
     [ast] = [item.ast for item in (x * 2.5).schedule()]

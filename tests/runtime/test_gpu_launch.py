@@ -18,6 +18,7 @@ from glassgrad import Context, DeviceError, IndexRangeError, Tensor, TinyJit, Va
 from glassgrad.compiler.render.launch_info import VALUE, BoxMap, TasksByValue
 from glassgrad.nn import optim
 from glassgrad.runtime.gpu import cuda
+from glassgrad.runtime.gpu.gpu_device import KernelCall
 
 pytestmark = [needs_cxx, fake_drivers.take_the_place]
 
@@ -358,7 +359,7 @@ def test_a_replay_starts_the_groups_that_its_length_needs(opened: Opener, name: 
 def test_tensor_maps_follow_their_matrix(opened: Opener) -> None:
     device = opened()
     box = BoxMap(1, 0, "float16", (64, 8), (128,), (64, 8), 3, 1024)
-    launch = cuda.CudaLaunchWithMaps(device, None, 1, 32, 0, (False, False), (box,))  # type: ignore[arg-type]
+    launch = cuda.CudaLaunchWithMaps(device, KernelCall(None, 1, 32, 0, (False, False), (box,)))  # type: ignore[arg-type]
     encoded = []
     for address in (4096, 4096, 8192, 4096, 8200):
         launch.values[1] = address
@@ -369,7 +370,7 @@ def test_tensor_maps_follow_their_matrix(opened: Opener) -> None:
 
 def test_a_map_that_was_kept_is_the_one_of_its_matrix(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     box = BoxMap(1, 0, "float16", (64, 8), (128,), (64, 8), 3, 1024)
-    launch = cuda.CudaLaunchWithMaps(opened(), None, 1, 32, 0, (False, False), (box,))  # type: ignore[arg-type]
+    launch = cuda.CudaLaunchWithMaps(opened(), KernelCall(None, 1, 32, 0, (False, False), (box,)))  # type: ignore[arg-type]
     monkeypatch.setattr(launch, "encode", lambda at, box, address, sizes:
                         ctypes.memmove(at, address.to_bytes(8, "little") * 16, 128))
     for address in (4096, 8192, 4096, *range(1 << 20, (1 << 20) + 6400, 64), 8192):
@@ -384,7 +385,7 @@ def test_tensor_maps_and_groups_follow_a_value(opened: Opener) -> None:
     device, cell = opened(), ctypes.c_int64()
     box = BoxMap(1, 0, "float16", (64, (2, VALUE)), (128,), (64, 8), 3, 1 << 16)
     scalars = (False, False, True)
-    launch = cuda.CudaLaunchWithMaps(device, None, 8, 32, 0, scalars, (box,))  # type: ignore[arg-type]
+    launch = cuda.CudaLaunchWithMaps(device, KernelCall(None, 8, 32, 0, scalars, (box,)))  # type: ignore[arg-type]
     launch.follow(TasksByValue(0, 2, ("IDIV", ("ADD", VALUE, 63), 64)))
     launch.values[1], launch.pointers[2] = 4096, ctypes.addressof(cell)
     found = []

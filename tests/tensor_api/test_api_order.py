@@ -9,6 +9,7 @@ import pytest
 from torch_reference import TORCH, Tensor, check, dtypes, seeded, torch
 
 from glassgrad import Device, InputError, JitError, ShapeError
+from glassgrad.tensor.formulas import sorting
 
 SHAPES = [(0,), (1,), (3, 5), (2, 70), (4, 0)]
 
@@ -88,6 +89,19 @@ def test_topk(shape, k, dim, largest):
     check(lambda x: x.topk(k, dim, largest)[0], shape)
     array = seeded(shape, k).permutation(int(np.prod(shape))).reshape(shape).astype("float32")
     same(Tensor(array).topk(k, dim, largest)[1], torch.topk(torch.from_numpy(array), k, dim, largest)[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
+def test_rows_are_ordered_in_fewer_passes_for_groups_of_threads(dtype, monkeypatch):
+    """On a GPU longer rows are merged, and topk finds two bits of its smallest value at once."""
+    x = Tensor(seeded(dtype).integers(0, 200, (3, 4500)).astype(dtype)).realize()
+    array, passes = x.numpy(), [len(made.schedule()) for made in (x.sort()[1], x.topk(40)[1])]
+    monkeypatch.setattr(sorting, "_has_groups", lambda node: True)
+    fewer = [len(made.schedule()) for made in (x.sort()[1], x.topk(40)[1])]
+    assert fewer[0] < passes[0] or dtype == "uint8"
+    assert 2 * (passes[1] - fewer[1]) >= x.dtype.bits, "half the passes over the bits"
+    np.testing.assert_array_equal(x.sort()[1].numpy(), np.argsort(array, 1, kind="stable"))
+    np.testing.assert_array_equal(x.topk(40)[1].numpy(), np.argsort(-array.astype(int), 1, kind="stable")[:, :40])
 
 
 def test_topk_of_equal_values_takes_the_first():

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from glassgrad import FormatError, InputError, Tensor
-from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.runtime.cpu import kernel_compiler
+from glassgrad.runtime.cpu.native_device import NativeDevice
 from glassgrad.runtime.search import tuning_results as tuning
 
 
@@ -74,11 +73,11 @@ the tuning file was made on another machine
   fix:      search on this machine: BEAM=2, or set THREADS=2"""
 
 
-def test_moves_that_do_not_fit() -> None:
+def test_moves_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     [item] = (Tensor([1.0, 2.0]) + 1).schedule()
-    target = Target("x86_64", vector_bytes=32, vector_registers=16, features=frozenset())
+    monkeypatch.setattr(NativeDevice, "moves", lambda self, ast: ("fly()",))
     with pytest.raises(FormatError) as error:
-        kernel_compiler.start(item.ast, target, "c", lambda made: None, ["fly()"])
+        NativeDevice("CPU", "llvm").programs([item.ast])
     assert text(error).splitlines()[0] == "what a tuning file says of a kernel does not fit it"
     assert text(error).splitlines()[2:] == ["  expected: moves as a search found them",
                                             "  fix:      glassgrad tune clear, and search again"]

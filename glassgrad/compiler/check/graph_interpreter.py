@@ -348,7 +348,7 @@ def _(np: Any, node: UOp, rows: Array, index: Array) -> Array:
 
 
 @_means(o.SCATTER)
-def _(np: Any, node: UOp, base: Array, index: Array, value: Array) -> Array:
+def _(np: Any, node: UOp, base: Array, index: Array, value: Array, starts: Array | None = None) -> Array:
     if not len(base):
         return base
     out = _widen(np, base, node.dtype).copy()

@@ -169,6 +169,10 @@ def _(g, out, x): return (g.cast(x.dtype) if x.dtype.kind == "f" else None,)
 def _(g, out, x, *inputs): return (None, *(out.arg.backward(g, out, *inputs) if inputs else ()))
 
 
+@gradient(o.FORMULA)                            # to all its sources: those of its nodes, which are written out before
+def _(g, out, *inputs): raise Bug(f"{out} was not written out")
+
+
 @gradient(o.CONTIGUOUS)
 def _(g, out, x): return (g,)
 

@@ -83,6 +83,21 @@ class OwnGradient(NamedTuple):
     name: str = ""                           # of a formula of ours, whose nodes alone decide what `backward` makes
 
 
+class Formula(NamedTuple):
+    """What a FORMULA computes: `function` of its sources and of plain values."""
+    function: Any                            # of a module: `function.__wrapped__` makes the nodes
+    arguments: tuple[Any, ...]               # in their order; in the place of each source stands its class
+
+    def written_out(self, src: tuple[Any, ...]) -> Any:
+        """The nodes of the formula over these sources."""
+        sources = iter(src)
+        return self.function.__wrapped__(*[next(sources) if isinstance(a, type) else a for a in self.arguments])
+
+    def __repr__(self) -> str:               # the same in every process: schedules are found by it
+        shown = ", ".join(["_" if isinstance(a, type) else repr(a) for a in self.arguments])
+        return f"{self.function.__module__}.{self.function.__qualname__}({shown})"
+
+
 class Param(NamedTuple):
     slot: int
     shape: Shape

@@ -40,7 +40,7 @@ def shape_of(op: Op, src: tuple[Any, ...], arg: Any) -> Shape:
         return tuple(src[1].shape + src[0].shape[1:])
     if op in (o.SCATTER, o.SCAN, o.GRADIENT):
         return tuple(src[0].shape)
-    return ()
+    return tuple(arg.written_out(src).shape) if op is o.FORMULA else ()
 
 
 def movement_shape(op: Op, shape: Shape, arg: Any) -> Shape:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph import Length, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import bounds, build, exact, index, linear
+from glassgrad.compiler.graph.index_algebra import add, bounds, build, exact, index, linear, multiply, operation
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.lower.attention.online_softmax import OnlineSoftmax
 from glassgrad.compiler.lower.element_expressions import Block, Values
-from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kernel, Phase, Statement, Store, load,
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Kernel, Phase, Statement, Store, load,
                                             register)
 from glassgrad.compiler.lower.movement import flatten, source_index
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
@@ -121,8 +121,9 @@ class _Lowering(Values):
     def scatter(self, target: UOp, node: UOp) -> list[Phase]:
         """Copy the base, then store the values: one after another along the indices, independently along the rest,
         and along axes of the index whose elements are written apart (rows of a batch). A permutation writes each
-        element just once: in any order, and without a copy of what was there."""
-        base, where, values = node.src
+        element just once: in any order, and without a copy of what was there. Bins are apart from each other: a fourth
+        source says at which index each starts."""
+        base, where, values, *starts = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.path += [Block(c) for c in counters]
         copied = self.value_at(base, counters, None)
@@ -133,6 +134,15 @@ class _Lowering(Values):
         at = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
         outer = [Block(c) for c in rest]
         inner = [Block(c) for c in at]
+        steps, stop = at[0], None
+        if starts:
+            number = self.counter("b", starts[0].shape[0] - 1)
+            outer = [Block(number), *outer]
+            self.path = [Block(None), *outer]
+            start, end = (self.clamped(self.value_at(starts[0], (b,), None), where.shape[0] + 1)
+                          for b in (number, add(number, index(1))))
+            at = (self.clamped(add(start, steps), where.shape[0]),)
+            stop = operation(o.MAX, add(end, multiply(start, -1)), index(0))
         self.path = [Block(None), *outer, *inner]
         row = self.clamped(self.value_at(where, at, None), base.shape[0])
         spot = flatten((row, *rest), base.shape, self.size)
@@ -150,7 +160,9 @@ class _Lowering(Values):
         stores: list[Statement] = [Store(target, spot, value, combine)]
         if node.arg.mode == "permute":
             return [Phase(self.closed([*outer, *inner], TASK, stores))]
-        return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
+        if stop is None:
+            return [first, Phase(self.closed(outer, TASK, self.closed(inner, LOOP, stores)))]
+        return [first, Phase(self.closed(outer, TASK, [For(steps, LOOP, stores, stop)]))]
 
     def scan(self, target: UOp, node: UOp) -> list[Phase]:
         """A running total along one axis, one row per task."""

@@ -31,10 +31,10 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
                                             CopyBoxes, For, If, Statement, Store, Turn, counter, expressions, load,
                                             local, ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.bulk_copies import BoxedTile, PlacedTile
-from glassgrad.compiler.optimize.chained_matmuls import (CopiedTile, FactorTile, HeldNests, HeldPlan, ProductSteps,
-                                                         matrices_in)
+from glassgrad.compiler.optimize.chained_matmuls import FactorTile, HeldNests, HeldPlan, ProductSteps, matrices_in
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
 from glassgrad.compiler.optimize.product.packing import narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
@@ -182,7 +182,7 @@ class BoxedNests(HeldNests):
         columns = [self.column[m].arg.size in known for m in self.plan.matrices]
         return self.memory_bytes <= gpu.SHARED_BYTES and all(columns)
 
-    def right_tiles(self) -> dict[int, CopiedTile]:
+    def right_tiles(self) -> dict[int, CopiedLines]:
         return {}
 
     def tiling(self) -> Tiling:
@@ -250,7 +250,7 @@ class BoxedNests(HeldNests):
     def held_factors(self) -> list[Statement]:
         """The left factors of the first products, into registers where these suffice: steps read memory less then."""
         return [s for memory, to in self.held_left.items()
-                for s in self.over(list(to.src), Assign(to, self.left_tile(memory).at(*to.src)))]
+                for s in self.over(list(to.src), Assign(to, self.left_tile(memory).at(to.src[0], to.src[1])))]
 
     def left_at(self, memory: UOp, depth: UOp) -> UOp:
         held = self.held_left.get(memory)

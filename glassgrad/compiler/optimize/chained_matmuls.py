@@ -16,24 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Union
 
 from glassgrad.compiler.graph import DType, UOp, const, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, index, linear, substitute_index
 from glassgrad.compiler.lower.attention.attention_scores import shifted_sum, something_masked
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, If, Statement, Store,
-                                            counter, expressions, load, local, register, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, register, task_loops, walk)
+from glassgrad.compiler.optimize.bulk_copies import PlacedTile
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import nested
+from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, recognize, stride_along
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, recognize
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
-LINE = 8           # elements of 16 bits that are copied at once, and fetched at once by a unit's threads
 TOGETHER = 16      # columns that a unit's threads fetch at once
+FactorTile = Union[CopiedLines, PlacedTile]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 def in_registers(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
@@ -134,11 +136,18 @@ class HeldNests:
         lefts = {p.left.src[0] for p in plan.products.values()}
         self.rounded = {m: self.named(m, f"{m.arg.name}_left", self.unit.left) for m in plan.matrices if m in lefts}
         self.tiles = self.right_tiles()
-        self.lefts: dict[UOp, CopiedTile] = {}
+        self.lefts: dict[UOp, CopiedLines] = {}
 
-    def right_tiles(self) -> dict[int, CopiedTile]:
-        return {key: CopiedTile(f"right{number}", p.right, FlatAxis.of(p.n), FlatAxis.of(p.k), self)
+    def right_tiles(self) -> dict[int, CopiedLines]:
+        return {key: self.copied_tile(f"right{number}", p.right, p.n, p.k)
                 for number, (key, p) in enumerate(self.plan.products.items())}
+
+    def copied_tile(self, name: str, value: UOp, axis: list[UOp], k: list[UOp],
+                    along_k: bool | None = None) -> CopiedLines:
+        """A factor's part of a block, in memory that the group shares."""
+        small, size = narrowed(value, self.unit.right), (_up(count(axis), TOGETHER), _up(count(k), self.unit.depth))
+        return CopiedLines(name, value if small is None else small, FlatAxis.of(axis), FlatAxis.of(k), size,
+                           self.plan.threads, along_k=along_k)
 
     def named(self, memory: UOp, name: str, dtype: DType) -> UOp:
         """The register in place of LOCAL memory."""
@@ -153,14 +162,14 @@ class HeldNests:
         for s in body:
             if isinstance(s, For) and s.kind == LOOP:
                 inside = [self.tiles[id(i)] for i in s.body if id(i) in self.plan.products]
-                out += inside[0].read({s.range: index(0)}) if inside and self.ahead else []
+                out += inside[0].read(index(0), {s.range: index(0)}) if inside and self.ahead else []
                 out.append(For(s.range, LOOP, self.statements(s.body, s.range), s.stop))
             elif id(s) in self.plan.products:
                 tile, at = self.tiles[id(s)], steps.index(self.tiles[id(s)])
                 if not self.ahead:
                     out += tile.copied()
                 else:
-                    out += [*([] if at or block is not None else tile.read({})), *tile.kept()]
+                    out += [*([] if at or block is not None else tile.read(index(0))), *tile.kept()]
                     out += self.next_tile(steps, at, block)
                 done = self.product(self.plan.products[id(s)], tile)
                 out += [*done.begins, *done.steps, *done.made]
@@ -169,14 +178,14 @@ class HeldNests:
         return out
 
     @staticmethod
-    def next_tile(steps: list[CopiedTile], at: int, block: UOp | None) -> list[Statement]:
+    def next_tile(steps: list[CopiedLines], at: int, block: UOp | None) -> list[Statement]:
         """Read what the next product needs, in this round or in the one after it. The last round reads its own again:
         a branch would wait for each of its loads."""
         if at + 1 < len(steps):
-            return steps[at + 1].read({})
+            return steps[at + 1].read(index(0))
         if block is None:
             return []
-        return steps[0].read({block: add(block, index(1)).minimum(block.arg.size - 1)})
+        return steps[0].read(index(0), {block: add(block, index(1)).minimum(block.arg.size - 1)})
 
     def product(self, product: Product, tile: FactorTile) -> ProductSteps:
         """The steps of the unit, between what sums begin with and what is made of them. What only masks them is left
@@ -222,10 +231,7 @@ class HeldNests:
         first = body[0]
         if isinstance(first, Store) and first.memory in self.plan.copied:
             others = [r for r in counters if r is not self.plan.row]
-            value = narrowed(first.value, self.unit.left)
-            assert value is not None
-            tile = CopiedTile(first.memory.arg.name, value, FlatAxis.of([self.plan.row]), FlatAxis.of(others), self,
-                              along_k=True)
+            tile = self.copied_tile(first.memory.arg.name, first.value, [self.plan.row], others, along_k=True)
             self.lefts[first.memory] = tile
             return tile.copied()
         every = [*counters, *[s.range for s in walk(body) if isinstance(s, For)]]
@@ -298,72 +304,6 @@ class ProductSteps(NamedTuple):
     begins: list[Statement]       # what its sums begin with
     steps: list[Statement]
     made: list[Statement]         # what is made of the sums
-
-
-class FactorTile(Protocol):
-    """A factor's part of a block, in memory that the group shares."""
-
-    @property
-    def depth(self) -> int: ...
-
-    def at(self, position: UOp, k: UOp) -> UOp: ...
-
-
-class CopiedTile:
-    """A factor's part of a block, in memory that the group shares: lines along k, or across it, as it lies."""
-
-    def __init__(self, name: str, value: UOp, axis: FlatAxis, k: FlatAxis, nests: HeldNests, along_k: bool = False):
-        unit, plan = nests.unit, nests.plan
-        small = narrowed(value, unit.right)
-        self.value, self.axis, self.k = value if small is None else small, axis, k
-        reads = [n.src[1] for n in toposort([self.value]) if n.op is o.LOAD]
-        self.along_k = along_k or any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
-            not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
-        self.positions, self.depth = _up(axis.size, TOGETHER), _up(k.size, unit.depth)
-        self.lines, self.length = (self.positions, self.depth) if self.along_k else (self.depth, self.positions)
-        self.pitch = self.length + LINE               # neighbouring lines begin in different banks
-        self.memory = local(name, unit.right, self.lines * self.pitch)
-        pieces = self.lines * self.length // LINE
-        self.lane = counter("l", plan.threads)
-        self.times, self.each = counter("u", -(-pieces // plan.threads)), counter("e", LINE)
-        at = add(multiply(one(self.times), plan.threads), self.lane)
-        self.inside = moves.below(at, pieces)
-        self.line = divide(at, self.length // LINE)
-        self.first = multiply(modulo(at, self.length // LINE), LINE)
-        wide = tuple(r for r in (self.times, self.each, self.lane) if r.arg.size > 1)
-        self.next = register(f"{name}_next", unit.right, wide)
-
-    def at(self, position: UOp, k: UOp) -> UOp:
-        """The element that was copied."""
-        line, inner = (position, k) if self.along_k else (k, position)
-        return load(self.memory, add(multiply(line, self.pitch), inner))
-
-    def element(self, replace: dict[UOp, UOp]) -> UOp:
-        """What a thread copies: zeros past the edges."""
-        inner = add(self.first, self.each)
-        lines, along = (self.axis, self.k) if self.along_k else (self.k, self.axis)
-        edge = self.first if along.size % LINE == 0 else inner        # the same for a whole line where it can be
-        gate = both(self.inside, both(moves.below(self.line, lines.size), moves.below(edge, along.size)))
-        value = substitute_index(self.value, {**replace, **lines.apart(self.line), **along.apart(inner)}, {})
-        return moves.zero_outside(value, gate)
-
-    def read(self, replace: dict[UOp, UOp]) -> list[Statement]:
-        """Read the elements into registers."""
-        return self.for_all(Assign(self.next, self.element(replace)))
-
-    def kept(self) -> list[Statement]:
-        """Store the registers to memory."""
-        return self.for_all(self.store(self.next))
-
-    def copied(self) -> list[Statement]:
-        return self.for_all(self.store(self.element({})))
-
-    def store(self, value: UOp) -> Store:
-        at = add(multiply(self.line, self.pitch), add(self.first, self.each))
-        return Store(self.memory, at, value, None, self.inside)
-
-    def for_all(self, statement: Statement) -> list[Statement]:
-        return nested([self.times, self.each], [For(self.lane, LANE, [statement])], TILE)
 
 
 # -- finding them ------------------------------------------------------------------------------------------------------

@@ -50,10 +50,8 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions,
     if product is None:
         return None
     if target.groups:
-        on_unit = on_gpu_matrix_unit(product, target, decisions)
-        if on_unit is None and (phases := on_warps(product, target, decisions)) is not None:
-            on_unit = phases, []
-        return group_tiles(product, target, decisions) if on_unit is None else on_unit
+        return on_gpu_matrix_unit(product, target, decisions) or on_warps(product, target, decisions) or \
+            group_tiles(product, target, decisions)
     phases = on_matrix_unit(product, target, decisions) if target.units else None
     phases = phases or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
@@ -77,14 +75,11 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     before: Phases = []
     if not product.stops and not of_matrices(product):
         in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
-        if in_place is not None:
-            return in_place
-        copied = with_zeros(product, target.lanes(product.total.dtype.itemsize))
-        if copied is not None:
+        if in_place is None and (copied := with_zeros(product, target.lanes(product.total.dtype.itemsize))) is not None:
             before, product = copied
             in_place = direct(product, target, decisions) or taps_of_channels(product, target, decisions)
-            if in_place is not None:
-                return [*before, *in_place]
+        if in_place is not None:
+            return [*before, *in_place]
     plan = RegisterPlan.cheapest(product, target)
     if plan is None:
         return None
@@ -172,9 +167,7 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[S
         if few:
             at = operation(o.MIN, rows, add(loop.stop, index(-1)))
         body = moves.rebuild(inner, {loop.range: at})
-        for s in body:
-            if few and isinstance(s, Store):
-                s.gate = both(less(rows, loop.stop), s.gate)
+        _gate_stores(body, less(rows, loop.stop) if few else None)
         body = moves.around([For(rows, TASK, [], None if few else loop.stop) if f is loop else f for f in loops], body)
         product = recognize(body) if few else None
         if not few or product is not None and few_rows(product):
@@ -199,19 +192,23 @@ def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> 
     for row, gate in gates.items():
         reads = [n for n in toposort([e for s in walk(cut) for e in expressions(s)]) if n.op is o.LOAD]
         cut = moves.rebuild(cut, {n: moves.edge_gate(n, gate) for n in reads if row in ranges_of(n)})
-        for s in cut:
-            if isinstance(s, Store):
-                s.gate = both(gate, s.gate)
+        _gate_stores(cut, gate)
     return moves.around([*blocks, *around.values()], cut)
 
 
+def _gate_stores(body: list[Statement], gate: UOp | None) -> None:
+    for s in body:
+        if isinstance(s, Store):
+            s.gate = both(gate, s.gate)
+
+
 def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[Statement]:
-    name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
-    assert stop is not None
-    block, inside = counter(name + "b", n // BLOCK), counter(name, BLOCK)
-    around = [For(inside, TASK, []) if f is loop else f for f in loops]
-    return moves.around([For(block, TASK, [], divide(stop, BLOCK)), *around],
-                 moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
+    assert loop.stop is not None
+    name, n = loop.range.arg.name, loop.range.arg.size
+    block, row = counter(name + "b", n // BLOCK), counter(name, BLOCK)
+    body = moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), row)})
+    around = [For(row, TASK, []) if f is loop else f for f in loops]
+    return moves.around([For(block, TASK, [], divide(loop.stop, BLOCK)), *around], body)
 
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int) -> list[list[Statement]]:
@@ -235,9 +232,7 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
     # `enough` ends each of them: what packs a factor runs over the blocks of one alone
     blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
     cut = moves.rebuild(inner, places)
-    for s in cut:
-        if isinstance(s, Store):
-            s.gate = both(gate, s.gate)
+    _gate_stores(cut, gate)
     around = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
     too_short = add(index(1), multiply(enough, -1))
     short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f

@@ -35,7 +35,8 @@ def one_of(*words: str) -> Any:
 @dataclass(frozen=True)
 class Choice:
     """One decision: integers, truth values and words, by field. A subclass is a kind of decision, and its text begins
-    with the class's name in small letters, or with the name it is declared with.
+    with the class's name in small letters, or with the name it is declared with, or with its `family`, which is one of
+    several such names.
 
     >>> from glassgrad.compiler.optimize.plain.plain_loops import Lanes
     >>> text = str(Lanes("i1", tile=4, lanes=16)); text
@@ -56,22 +57,17 @@ class Choice:
 
     @property
     def kind(self) -> str:
-        """The name its text begins with."""
-        return self.text_name
+        """The name its text begins with: its family, where it has one."""
+        return str(getattr(self, "family", self.text_name))
 
     @classmethod
     def shown_fields(cls) -> list[Field[Any]]:
         """The fields that its text has."""
-        return [*fields(cls)]
+        return [f for f in fields(cls) if f.name != "family"]
 
     def is_fixed(self, field_: Field[Any]) -> bool:
         """Whether no neighbour changes this field."""
         return bool(field_.metadata.get("fixed"))
-
-    @classmethod
-    def from_text(cls, kind: str, values: dict[str, Any]) -> Choice:
-        """The decision of a text that begins with `kind`."""
-        return cls(**values)
 
     def __str__(self) -> str:
         shown = [f"{f.name}={_text(getattr(self, f.name))}" for f in self.shown_fields()
@@ -120,7 +116,9 @@ def read(text: str) -> Choice:
     missing = [n for n, f in known.items() if n not in values and f.default is MISSING]
     if missing:
         raise Refused(f"{text!r} lacks {', '.join(missing)}")
-    return kind.from_text(match[1], values)
+    if any(f.name == "family" for f in fields(kind)):
+        values["family"] = match[1]
+    return kind(**values)
 
 
 def _value(known: Field[Any], value: str, text: str) -> Any:

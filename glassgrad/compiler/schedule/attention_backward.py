@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, const, ops as o, toposort
-from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies as varies_of
-from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
-from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, below_casts,
-                                                        down_to_reductions, is_contraction, result_of, softmax_product,
-                                                        stored_type, why_apart)
+from glassgrad.compiler.graph.axis_dependence import AxisSet, varies as varies_of
+from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits, below_casts
+from glassgrad.compiler.schedule.online_softmax import (SoftmaxProduct, StoresScores, WeightedSum, down_to_reductions,
+                                                        is_contraction, lifted, result_of, softmax_product, stored_type,
+                                                        why_apart)
 
 SCORES_AGAIN = "a softmax's gradient, in one pass: the scores are computed again, block by block"
 READING_IS_FASTER = "reading the scores is faster than computing them again"
@@ -94,21 +94,10 @@ def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, A
     if node.op is not o.SUM or not is_contraction(node, varies):
         return None
     for rows, keys in (below_casts(node.src[0]).src, below_casts(node.src[0]).src[::-1]):
-        if _lifted(node, varies[rows] - varies[keys], factor) == {row_axis} and \
-                _lifted(node, varies[keys] - varies[rows], factor) == {axis}:
+        if lifted(node, varies[rows] - varies[keys], factor) == {row_axis} and \
+                lifted(node, varies[keys] - varies[rows], factor) == {axis}:
             return rows, keys
     return None
-
-
-def _lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
-    """Axes of a node as axes of one that is made of it; None where a reshape mixes them with others."""
-    known: dict[UOp, AxisSet | None] = {node: axes}
-    for n in toposort([top], lambda n: () if n.op in o.REDUCE else n.src):
-        for s in n.src:
-            lifted = known.get(s)
-            if lifted is not None and n.op not in o.REDUCE:
-                known[n] = carried(n, lifted, exact=True) if n.op in o.MOVEMENT else lifted
-    return known.get(top)
 
 
 # -- one number of each row ------------------------------------------------------------------------------------------
@@ -251,7 +240,7 @@ def _same_blocks(main: FactorProduct, other: FactorProduct) -> bool:
         if product not in main.products or main.rows[main.products.index(product)] is not rows:
             return False
         for axis in (a for a, n in enumerate(product.shape) if n != 1):
-            mine, others = (_lifted(product, frozenset((axis,)), chain.weights) for chain in (main, other))
+            mine, others = (lifted(product, frozenset((axis,)), chain.weights) for chain in (main, other))
             if mine is None or others is None or len(mine) != 1 or len(others) != 1 or \
                     _role(main, *mine) != _role(other, *others):
                 return False

@@ -37,7 +37,7 @@ from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, nontrivial
 from glassgrad.compiler.schedule.attention_backward import SCORES_AGAIN, Passes, find
 from glassgrad.compiler.schedule.inlined_values import (CONSTANT, FEWER, LEAVES, NOTHING, OF_A_CPU, SEEN_THROUGH,
-                                                        FusionLimits, Inlined, InlinedValues, widens)
+                                                        FusionLimits, Inlined, InlinedValues, below_casts, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
 REPEATED = 12          # vector instructions that are too many for each of the elements that repeat a value
@@ -301,10 +301,7 @@ class _Plan(InlinedValues):
         axes = frozenset(node.arg.axes)
         contraction = self.is_contraction(node)
         if contraction:
-            inner = source
-            while inner.op is o.CAST:
-                inner = inner.src[0]
-            for factor in inner.src:
+            for factor in below_casts(source).src:
                 if self.inlined[factor].rows is not None:
                     apart = f"; not in one pass: {self.apart[node]}" if node in self.apart else ""
                     self.store(factor, "a factor of a sum of products, with a reduction inside" + apart)

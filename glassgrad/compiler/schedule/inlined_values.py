@@ -67,6 +67,22 @@ def widens(node: UOp) -> bool:
     return node.op is o.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
 
+def below_casts(node: UOp) -> UOp:
+    while node.op is o.CAST:
+        node = node.src[0]
+    return node
+
+
+def sums_products(node: UOp, varies: dict[UOp, AxisSet], least: int) -> bool:
+    """Whether a node is a sum of products of two factors that both have the summed axes, and at least so many of which
+    have an axis that the other has not."""
+    source = below_casts(node.src[0]) if node.op is o.SUM else node
+    if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
+        return False
+    left, right = varies[source.src[0]], varies[source.src[1]]
+    return left & right >= {*node.arg.axes} and bool(left - right) + bool(right - left) >= least
+
+
 class InlinedValues:
     """The nodes of a graph: which have memory, and what is computed inside each that has none."""
 
@@ -216,11 +232,4 @@ class InlinedValues:
 
     def is_contraction(self, node: UOp) -> bool:
         """A sum of products where each factor is used again and again along axes only the other one sees."""
-        source = node.src[0]
-        while source.op is o.CAST:
-            source = source.src[0]
-        if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
-            return False
-        left, right = self.varies[source.src[0]], self.varies[source.src[1]]
-        axes = frozenset(node.arg.axes)
-        return bool(axes <= left & right and left - right and right - left)
+        return sums_products(node, self.varies, 2)

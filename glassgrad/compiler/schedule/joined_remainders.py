@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_along
 from glassgrad.compiler.graph.rules.conv_input_gradient import one_tap, padded
-from glassgrad.compiler.schedule.winograd import base_of, of_axes, rewritten, summed_part
+from glassgrad.compiler.schedule.winograd import base_of, movements, of_axes, rewritten, summed_part
 
 LAUNCH_BYTES = 12 << 20          # that are stored while a kernel is started
 REMAINDER_LAUNCHES = 2           # of each remainder: its weights, its product
@@ -67,7 +67,7 @@ def _rounds(node: UOp) -> bool:
 
 def _rounded_first(node: UOp, found: Callable[[UOp], TransposedConvolution | None]) -> UOp | None:
     """cast(view(sum))  ->  view(cast(sum)), of a sum that is joined; one that is spread through one tap is stored."""
-    moves, below = _movements(node.src[0])
+    moves, below = movements(node.src[0])
     spread = next((n for n, move in enumerate(reversed(moves)) if _spreads_a_sum(move)), None)
     if below.op is not o.SUM or spread is None and (any(m.op is not o.RESHAPE for m in moves) or found(below) is None):
         return None
@@ -118,11 +118,7 @@ class Strided:
         return aligned if self.taps >= self.stride and self._window(aligned) == self._window(0) else 0
 
     def _window(self, begin: int) -> int:
-        return (self.taps - 1 - begin) // self.stride + 1 - self._start(begin)
-
-    @staticmethod
-    def _start(begin: int) -> int:
-        return -1 if begin else 0
+        return (self.taps - 1 - begin) // self.stride + (2 if begin else 1)
 
     @property
     def window(self) -> int:
@@ -132,7 +128,7 @@ class Strided:
     @property
     def start(self) -> int:
         """The first t: below 0 where a block begins at a tap that is not the first."""
-        return self._start(self.begin)
+        return -1 if self.begin else 0
 
     @property
     def remainders(self) -> int:
@@ -253,7 +249,7 @@ class TransposedConvolution:
 
     def blocks_of(self) -> UOp:
         """The image as windows of each block: all that was done to positions and taps, done to these."""
-        chain, x = _movements(self.image)
+        chain, x = movements(self.image)
         by_node = {axis.node: axis for axis in self.axes}
         tracked: dict[int, int] = {}         # sizes of axes that differ
         for move in reversed(chain):
@@ -280,14 +276,6 @@ def filled(columns: int) -> float:
     return columns / (-(-columns // VECTOR) * VECTOR)
 
 
-def _movements(x: UOp) -> tuple[list[UOp], UOp]:
-    chain: list[UOp] = []
-    while x.op in o.MOVEMENT:
-        chain.append(x)
-        x = x.src[0]
-    return chain, x
-
-
 def _carried(move: UOp, axis: int) -> int:
     """The axis of a movement that is this one of its source; -1 where there is none."""
     if move.op is o.RESHAPE and move.src[0].shape[axis] == 1:
@@ -299,7 +287,7 @@ def _carried(move: UOp, axis: int) -> int:
 def strided_axes(image: UOp, known: dict[UOp, AxisSet]) -> list[Strided]:
     """The axes of a view whose numbers lie a stride apart; none where a view mixes them with others."""
     found: list[Strided] = []
-    for move in reversed(_movements(image)[0]):
+    for move in reversed(movements(image)[0]):
         if any(not _follow(each, move) for each in found):
             return []
         last = len(move.shape) - 1

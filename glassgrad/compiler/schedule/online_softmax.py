@@ -22,6 +22,7 @@ from glassgrad.compiler.graph import DType, Length, UOp, most, ops as o, toposor
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.schedule.inlined_values import below_casts, sums_products
 
 # device, type of the factors, numbers of a key or value: why scores are stored
 StoresScores = Callable[[str, DType, int], "str | None"]
@@ -78,7 +79,7 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     factors = _Factors(weights)
     found = [n for n, op in factors.leaves if n.op is o.EXP2 and op is o.MUL and n.dtype.itemsize >= 4]
     shift = _Shift.of(found[0]) if len(found) == 1 and not factors.twice else None
-    if shift is None or factors.lifted(found[0], frozenset(shift.maximum.arg.axes)) != {axis}:
+    if shift is None or lifted(found[0], frozenset(shift.maximum.arg.axes), weights) != {axis}:
         return None
     exps, scores = found[0], shift.scores
     sums = [n for n in down_to_reductions(scores) if is_contraction(n, varies, of_a_row=True)]
@@ -95,8 +96,7 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
     if values in inside or any(not readers[n] <= readers_allowed for n, readers_allowed in allowed.items()):
         return None
     shared = [(n, op) for n, op in factors.leaves if n in inside and n is not exps]
-    lifted = [factors.lifted(n, varies[n]) for n, _ in shared]
-    if any(axes is None or axis in axes for axes in lifted):
+    if any(axes is None or axis in axes for axes in [lifted(n, varies[n], weights) for n, _ in shared]):
         return None
     if {n for n in inside if n.op in o.REDUCE} != {products, shift.maximum, *row_sums}:
         return None
@@ -114,7 +114,7 @@ class _Factors:
     nodes above them: views, casts, products, and WHEREs that give 0 elsewhere."""
 
     def __init__(self, top: UOp):
-        self.top, self.twice = top, False
+        self.twice = False
         self.leaves: list[tuple[UOp, Op]] = []
         self.way: list[UOp] = []
         stack = [(top, o.MUL)]
@@ -135,17 +135,16 @@ class _Factors:
             self.way.append(node)
             stack += inner
 
-    def lifted(self, node: UOp, axes: AxisSet) -> AxisSet | None:
-        """Axes of a leaf as axes of the whole; None where a reshape mixes them with others."""
-        known: dict[UOp, AxisSet] = {node: axes}
-        for n in reversed(self.way):
-            for s in n.src:
-                if s in known:
-                    lifted = carried(n, known[s], exact=True) if n.op in o.MOVEMENT else known[s]
-                    if lifted is None:
-                        return None
-                    known[n] = lifted
-        return known.get(self.top)
+
+def lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
+    """Axes of a node as axes of one that is made of it; None where a reshape mixes them with others."""
+    known: dict[UOp, AxisSet | None] = {node: axes}
+    for n in toposort([top], lambda n: () if n.op in o.REDUCE else n.src):
+        for s in n.src:
+            found = known.get(s)
+            if found is not None and n.op not in o.REDUCE:
+                known[n] = carried(n, found, exact=True) if n.op in o.MOVEMENT else found
+    return known.get(top)
 
 
 @dataclass(eq=False)
@@ -176,21 +175,10 @@ class _Shift:
         return _Shift(scores, maximum, rate, difference, between)
 
 
-def below_casts(node: UOp) -> UOp:
-    while node.op is o.CAST:
-        node = node.src[0]
-    return node
-
-
 def is_contraction(node: UOp, varies: dict[UOp, AxisSet], of_a_row: bool = False) -> bool:
     """A sum over one axis of products, whose factors each have an axis that the other has not; one of them does, where
     the other may be `of_a_row` alone."""
-    source = below_casts(node.src[0]) if node.op is o.SUM else node
-    if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
-        return False
-    left, right = varies[source.src[0]], varies[source.src[1]]
-    own = bool(left - right) + bool(right - left)
-    return len(node.arg.axes) == 1 and node.arg.axes[0] in left & right and own >= 2 - of_a_row
+    return node.op is o.SUM and len(node.arg.axes) == 1 and sums_products(node, varies, 2 - of_a_row)
 
 
 def down_to_reductions(node: UOp) -> list[UOp]:
@@ -203,13 +191,7 @@ def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet])
     """The factors of the scores' products: the one whose own axis is that of the maximum, and the other one."""
     product = below_casts(products.src[0])
     for keys, rows in (product.src, product.src[::-1]):
-        known: dict[UOp, AxisSet | None] = {products: varies[keys] - varies[rows]}
-        for n in toposort([scores], lambda n: [] if n is products else list(n.src)):
-            for s in n.src:
-                axes = known.get(s)
-                if axes is not None and n is not products:
-                    known[n] = carried(n, axes, exact=True) if n.op in o.MOVEMENT else axes
-        if known.get(scores) == frozenset(maximum.arg.axes):
+        if lifted(products, varies[keys] - varies[rows], scores) == frozenset(maximum.arg.axes):
             return keys, rows
     return None, None
 

@@ -207,12 +207,8 @@ def _times(matrix: Matrix, column: list[UOp], axis: int) -> UOp:
 
 def windows_of(image: UOp) -> list[TapWindows]:
     """The windows of a view, by its own axes; none where a view mixes these axes with others, or one is too large."""
-    chain: list[UOp] = []
-    while image.op in o.MOVEMENT:
-        chain.append(image)
-        image = image.src[0]
     found: list[TapWindows] = []
-    for move in reversed(chain):
+    for move in reversed(movements(image)[0]):
         arg = move.arg
         for each in found:
             if move.op is o.UNWINDOW or move.op is o.WINDOW and arg.axis in (each.position, each.tap):
@@ -314,10 +310,17 @@ class Convolution:
         return out.contiguous().reshape(shape).shrink([(0, n) for n in self.total.shape])
 
 
-def base_of(x: UOp) -> UOp:
+def movements(x: UOp) -> tuple[list[UOp], UOp]:
+    """The movements that a view is made by, the last one first, and what it is a view of."""
+    chain: list[UOp] = []
     while x.op in o.MOVEMENT:
+        chain.append(x)
         x = x.src[0]
-    return x
+    return chain, x
+
+
+def base_of(x: UOp) -> UOp:
+    return movements(x)[1]
 
 
 def of_axes(x: UOp, axes: AxisSet) -> UOp:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import dtypes, ops as o
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in
@@ -121,7 +122,10 @@ def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbo
 
 
 def _over(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
-    """A node over other sources, with the next of the sizes in its argument."""
+    """A node over other sources, with the next of the sizes in its argument; a formula is written out."""
+    if node.op is o.FORMULA:
+        with one_place(node.place):
+            return node.arg.written_out(src)  # type: ignore[no-any-return]
     arg = with_sizes(node.op, node.arg, sizes)
     if node.op is o.CONST and isinstance(arg, Length):
         return number_of(arg, node.dtype)

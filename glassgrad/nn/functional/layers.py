@@ -10,7 +10,9 @@ from glassgrad.base.errors import ShapeError
 from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.nn.functional.fixed_arguments import public_functions, with_fixed
+from glassgrad.tensor.formulas.neural.activations import weighted
 from glassgrad.tensor.formulas.neural.convolution import Windows, padding_in_numbers
+from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -76,9 +78,11 @@ conv_transpose1d, conv_transpose3d = (with_fixed(conv_transpose2d, f"conv_transp
 
 # -- normalizations ------------------------------------------------------------------------------------------
 def _scaled(x: Tensor, weight: Maybe, bias: Maybe) -> Tensor:
+    if weight is None and bias is None:
+        return x
     with one_place():
-        x = x if weight is None else x * weight
-        return x if bias is None else x + bias
+        node = weighted(x.uop, None if weight is None else weight.uop, None if bias is None else bias.uop)
+    return computed_from(x, node, weight, bias)
 
 
 def layer_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, bias: Maybe = None,

@@ -26,7 +26,7 @@ from glassgrad.runtime.cpu.elf_loader import ElfObject
 FLAGS = ("-x", "c", "-std=gnu11", "-O2", "-ffreestanding", "-fno-builtin", "-fno-math-errno",
          "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-stack-protector",
          "-fno-asynchronous-unwind-tables",
-         "-fno-plt", "-fPIC", "-w")
+         "-fPIC", "-fvisibility=hidden", "-w")
 _GCC_FLAGS = ("-fno-tree-loop-distribute-patterns",)
 
 
@@ -70,7 +70,7 @@ def compiler_version() -> str:
     return _version(find_compiler())
 
 
-def _target_flags(command: tuple[str, ...], features: str) -> list[str]:
+def _target_flags(command: tuple[str, ...]) -> list[str]:
     """Flags for this machine: ELF everywhere, the host's features, and those of CPU_FEATURES."""
     is_gcc = "clang" not in _version(command).lower() and "ziglang" not in command
     flags = list(_GCC_FLAGS) if is_gcc else []
@@ -83,13 +83,13 @@ def _target_flags(command: tuple[str, ...], features: str) -> list[str]:
         flags.append(f"--target={'aarch64' if arm else 'x86_64'}-pc-windows-msvc-elf")
     if not arm:
         flags.append("-mprefer-vector-width=512")  # a vector type of 64 bytes means one register
-    for item in filter(None, features.replace(" ", "").split(",")):
+    for item in filter(None, settings.CPU_FEATURES.replace(" ", "").split(",")):
         flags.append(f"-m{'no-' if item[0] == '-' else ''}{item[1:]}")
     return flags
 
 
-def compile_c(text: str, features: str | None = None) -> bytes:
-    """Compiles C for this machine; `features` are those of CPU_FEATURES, where another thread's Context has set them.
+def compile_c(text: str) -> bytes:
+    """Compiles C for this machine.
 
     >>> compile_c("int two(void) { return 2; }")[:4]
     b'\\x7fELF'
@@ -98,8 +98,7 @@ def compile_c(text: str, features: str | None = None) -> bytes:
     # A folder of its own rather than stdout: not every compiler writes objects to a pipe.
     with tempfile.TemporaryDirectory(prefix="glassgrad-") as folder:
         out = os.path.join(folder, "kernel.o")
-        own = _target_flags(command, settings.CPU_FEATURES if features is None else features)
-        words = [*command, "-c", *FLAGS, *own, "-o", out, "-"]
+        words = [*command, "-c", *FLAGS, *_target_flags(command), "-o", out, "-"]
         try:
             done = subprocess.run(words, input=text.encode(), capture_output=True, check=False)
         except OSError as wrong:

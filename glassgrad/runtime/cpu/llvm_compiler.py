@@ -68,32 +68,38 @@ def _host_features() -> str:
     return str(_binding().get_host_cpu_features().flatten())
 
 
-def _feature_text(extra: str) -> str:
+def _feature_text() -> str:
     items = [_host_features()]
     if host_description().arch == "x86_64":
         items.append("-prefer-256-bit")  # <16 x float> in our IR means one register, not two
     elif sys.platform != "linux":
         items.append("+reserve-x18")     # macOS and Windows keep this register for themselves
-    return ",".join(filter(None, [*items, settings.CPU_FEATURES.replace(" ", ""), extra]))
+    return ",".join(filter(None, [*items, settings.CPU_FEATURES.replace(" ", "")]))
 
 
-def compile_ir(text: str, features: str = "", *, level: int = 1) -> bytes:
+def _emitted(text: str, level: int, form: str) -> Any:
+    """IR text as LLVM's "object" or "assembly"."""
+    binding = _binding()
+    with _lock:
+        machine, triple, layout = _target_machine(_feature_text(), level)
+        module = binding.parse_assembly(text)
+        module.triple, module.data_layout = triple, layout
+        module.verify()
+        made = getattr(machine, f"emit_{form}")(module)
+        module.close()
+    return made
+
+
+def compile_ir(text: str, *, level: int = 1) -> bytes:
     """Compiles IR for this machine at codegen level `level`, with no optimization passes.
 
     >>> compile_ir("define i32 @two() { ret i32 2 }")[:4]
     b'\\x7fELF'
     """
-    binding = _binding()
-    with _lock:
-        machine, triple, layout = _target_machine(_feature_text(features), level)
-        try:
-            module = binding.parse_assembly(text)
-            module.triple, module.data_layout = triple, layout
-            module.verify()
-            data: bytes = machine.emit_object(module)
-            module.close()
-        except RuntimeError as wrong:
-            raise Bug(f"LLVM refuses the IR we made: {' '.join(str(wrong).split())}") from wrong
+    try:
+        data: bytes = _emitted(text, level, "object")
+    except RuntimeError as wrong:
+        raise Bug(f"LLVM refuses the IR we made: {' '.join(str(wrong).split())}") from wrong
     missing = ElfObject(data).undefined()
     if missing:
         raise Bug(f"LLVM made calls to {', '.join(missing)}, for which this target has no instruction; "
@@ -101,12 +107,6 @@ def compile_ir(text: str, features: str = "", *, level: int = 1) -> bytes:
     return data
 
 
-def assembly(text: str, features: str = "", *, level: int = 1) -> str:
+def assembly(text: str, *, level: int = 1) -> str:
     """The same compile as `compile_ir`, as assembly for people to read."""
-    with _lock:
-        machine, triple, layout = _target_machine(_feature_text(features), level)
-        module = _binding().parse_assembly(text)
-        module.triple, module.data_layout = triple, layout
-        result: str = machine.emit_assembly(module)
-        module.close()
-    return result
+    return str(_emitted(text, level, "assembly"))

@@ -8,35 +8,33 @@ process neither lowers nor loads a compiler.
 from __future__ import annotations
 
 import ctypes
-import json
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from glassgrad.base.interrupts import take_interrupt
-from glassgrad.base.settings import kernel_mode, settings
+from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch_info import LaunchInfo, TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
+from glassgrad.runtime.compile_queue import CompileQueue
+from glassgrad.runtime.compiled_kernels import CompiledKernels
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
 from glassgrad.runtime.cpu.stopwatch import NativeStopwatch
 from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_count, worker_pool
-from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
-from glassgrad.runtime.kernel_key import cache_key, cost
-from glassgrad.runtime.search.searched_kernels import SearchedKernels
 
 ALIGNMENT = 64
 FEW = 8       # commands that are not worth opening the worker pool for, if each is one task
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # name, how to launch it, object file, moves
 
 
 @dataclass(eq=False)
@@ -45,8 +43,8 @@ class NativeProgram:
     name: str
     image: Image
     info: LaunchInfo
-    operations: int
-    bytes: int
+    operations: int = 0
+    bytes: int = 0
     moves: tuple[str, ...] = ()        # how it was optimized
     speedup: float = 0.0               # over the recipe, by a search; 0: not searched
 
@@ -54,17 +52,30 @@ class NativeProgram:
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
 
 
-class NativeDevice(SearchedKernels, Backend):
+class NativeDevice(CompiledKernels, Backend):
     """One device name, one language."""
 
     def __init__(self, name: str, language: str):
         super().__init__(name, GuardedMemory() if settings.GUARD_PAGES else HostMemory())
         self.language, self.renderer = language, RendererFacts(name, language)
+        self.searched_on = "CPU" if language == "llvm" else "CLANG"
 
     @property
-    def target(self) -> Target:
+    def target(self) -> Target:      # type: ignore[override]
         target = replace(Target.of(host_description()), workers=worker_count())
         return target if self.language == "llvm" else replace(target, units=())      # C has no words for matrix units
+
+    @cached_property
+    def compile_queue(self) -> CompileQueue:      # type: ignore[override]
+        return CompileQueue(1 if self.language == "llvm" else available_cores())      # LLVM compiles one at a time
+
+    @property
+    def machine(self) -> str:      # type: ignore[override]
+        return f"{host_description().key} {worker_count()} {self.compiler}"
+
+    @property
+    def compiler(self) -> str:      # type: ignore[override]
+        return f"{self.language} {self._compiler_name()}"
 
     @property
     def description(self) -> str:
@@ -74,51 +85,34 @@ class NativeDevice(SearchedKernels, Backend):
         return (f"{host.cpu}, {available_cores()} cores, {host.vector_bytes * 8}-bit vectors, "
                 f"compiled by {self._compiler_name()}")
 
-    # -- compiling -------------------------------------------------------------------------------------------
-    def programs(self, kernels: Sequence[UOp]) -> list[NativeProgram]:
-        """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
-        mode = kernel_mode()
-        missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
-        self.search(missing)
-        waiting: dict[UOp, Any] = {ast: self._start(ast) for ast in missing}
-        for ast, pending in waiting.items():
-            self._programs[ast, mode] = self._finish(ast, pending)
-        return [self._programs[ast, mode] for ast in kernels]
-
-    @property
-    def searched(self) -> tuple[Target, str, str]:
-        return self.target, self.language, self.language + " " + self._compiler_name()
-
     def _compiler_name(self) -> str:
         if self.language == "llvm":
             return llvm.compiler_version()
         from glassgrad.runtime.cpu.c_compiler import compiler_version  # loads subprocess, which most users never need
         return compiler_version()
 
-    def _start(self, ast: UOp) -> Callable[[], Made]:
-        """A kernel from the disk cache, or on its way through the compiler."""
-        moves = self.moves(ast)
-        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
-        machine = f"{host_description().key} {worker_count()}"
-        key = cache_key(ast, machine, self.language + self._compiler_name(), moves) if cache else ""
-        stored = cache.get(key) if cache else None
-        if stored is not None:
-            made = _unpack(stored)
-            return lambda: made
-        from glassgrad.runtime.cpu.kernel_compiler import start  # the whole compiler: a warm process does without
-        return start(ast, self.target, self.language, lambda made: cache.put(key, _pack(*made)) if cache else None,
-                     moves or None)
+    # -- compiling -------------------------------------------------------------------------------------------
+    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
+        from glassgrad.runtime.kernel_source import build  # the whole compiler: a warm process does without
+        built = build(ast, self.target, self.language, moves, say)
+        info = built.info
+        return [built.name, info.phases, info.shared, info.scratch_bytes, info.by_value, built.kernel.moves], built
 
-    def _finish(self, ast: UOp, pending: Callable[[], Made]) -> NativeProgram:
-        name, info, compiled, moves = pending()
-        tuned = self.tuned(ast)
-        speedup = tuned.speedup if tuned is not None else 0.0
-        return NativeProgram(name, Image(compiled), info, *cost(ast), moves, speedup)
+    def compile_source(self, source: str) -> bytes:
+        if self.language == "llvm":
+            return llvm.compile_ir(source)
+        from glassgrad.runtime.cpu.c_compiler import compile_c
+        return compile_c(source)
+
+    def load_program(self, head: list[Any], compiled: bytes) -> NativeProgram:
+        name, phases, shared, scratch, by_value, moves = head
+        info = LaunchInfo(tuple(map(tuple, phases)), tuple(shared), scratch, tuple(map(TasksByValue.read, by_value)))
+        return NativeProgram(name, Image(compiled), info, moves=tuple(moves))
 
     def source(self, ast: UOp) -> str:
         """The kernel as readable C, whatever the device compiles."""
-        from glassgrad.runtime.cpu.kernel_compiler import source
-        return source(ast, self.target, self.moves(ast) or None)
+        from glassgrad.runtime.kernel_source import build
+        return build(ast, self.target, "c", self.moves(ast) or None, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]) -> NativePlan:
@@ -248,7 +242,9 @@ class NativePlan(DevicePlan):
         pool = worker_pool()
         pool.ensure_scratch(self.scratch_bytes)
         first, count = self.spans[number]
-        return sum(pool.run_timed(self._address + first * ctypes.sizeof(Command), count))
+        start = time.perf_counter_ns()
+        pool.run(self._address + first * ctypes.sizeof(Command), count)
+        return time.perf_counter_ns() - start
 
     def stopwatch(self) -> NativeStopwatch:
         """The same launches with the clock read after each, natively, with the worker pool of the settings of now."""
@@ -270,16 +266,3 @@ def _run_pieces(run: Callable[[int, int], int], pieces: list[tuple[int, int]]) -
         if undone:
             return undone
     return 0
-
-
-def _pack(name: str, info: LaunchInfo, compiled: bytes, moves: tuple[str, ...]) -> bytes:
-    head = json.dumps([name, info.phases, info.shared, info.scratch_bytes, info.by_value, moves]).encode()
-    return struct.pack("<I", len(head)) + head + compiled
-
-
-def _unpack(data: bytes) -> Made:
-    (length,) = struct.unpack_from("<I", data)
-    name, phases, shared, scratch, by_value, moves = json.loads(data[4:4 + length])
-    cuts = tuple(map(TasksByValue.read, by_value))
-    info = LaunchInfo(tuple((f, t) for f, t in phases), tuple(shared), scratch, cuts)
-    return name, info, data[4 + length:], tuple(moves)

@@ -55,8 +55,7 @@ class NativeStopwatch(Stopwatch):
         self.runs = self.timed_runs = 0
         for stamp in self._stamps:
             self._set(stamp)
-        size = ctypes.sizeof(Stamp)
-        marks = [Command(pool.stamp, ctypes.addressof(self._stamps) + i * size, 1, 1) for i in range(len(spans) + 1)]
+        marks = [Command(pool.native.stamp, ctypes.addressof(stamp), 1, 1) for stamp in self._stamps]
         ends: dict[int, list[Command]] = {}
         for mark, (first, count) in zip(marks[1:], spans):
             ends.setdefault(first + count, []).append(mark)

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
@@ -49,20 +49,6 @@ class Command(ctypes.Structure):
         return cls(None, address, bound, 1)
 
 
-class CommandList:
-    """A command list and the argument arrays it points to. `arguments[i][j] = address` redirects a launch."""
-
-    def __init__(self, launches: Sequence[tuple[int, Sequence[int], int, bool]]):
-        self.arguments = [(ctypes.c_void_p * max(len(args), 1))(*args) for _, args, _, _ in launches]
-        self.commands = (Command * len(launches))(*[
-            Command(function, ctypes.addressof(array), tasks, int(serial))
-            for (function, _, tasks, serial), array in zip(launches, self.arguments)])
-        self.address = ctypes.addressof(self.commands)
-
-    def __len__(self) -> int:
-        return len(self.commands)
-
-
 class Native:
     """The pool's machine code; a fork shares it with its parent."""
 
@@ -74,7 +60,6 @@ class Native:
             return ctypes.CFUNCTYPE(result, *kinds)(self.image.address(name))
 
         self.run = function("glassgrad_run", integer, pointer, pointer, integer)
-        self.inline = function("glassgrad_inline", integer, pointer, integer, pointer)
         self.worker = function("glassgrad_worker", None, pointer, integer)
         self.stop = function("glassgrad_stop", None, pointer)
         self.spin = function("glassgrad_spin", None, integer)
@@ -226,7 +211,7 @@ class WorkerPool:
         if threads < 1:
             raise Bug(f"a worker pool needs at least one worker, not {threads}")
         self.threads = threads
-        self._native = native or _native()
+        self.native = native or _native()
         self._scratch_bytes = round_up(max(scratch_bytes, PAGE), PAGE)
         self._closed = False
         self._lock = held_at_fork(threading.RLock(), "pool")
@@ -256,35 +241,23 @@ class WorkerPool:
                 crew = self._prepare()
             self._caller = me
             try:
-                return self._native.run(crew.address, commands, count)      # type: ignore[no-any-return]
+                return self.native.run(crew.address, commands, count)      # type: ignore[no-any-return]
             finally:
                 self._caller = 0
 
-    @property
-    def stamp(self) -> int:
-        """The address of the kernel that reads the clock."""
-        return self._native.stamp
-
-    def run_timed(self, commands: int, count: int) -> list[int]:
-        """The same, one foreign call per command; the nanoseconds of each, for profiles."""
-        times = []
-        for number in range(count):
-            start = time.perf_counter_ns()
-            self.run(commands + number * ctypes.sizeof(Command), 1)
-            times.append(time.perf_counter_ns() - start)
-        return times
-
     def _prepare(self) -> _Crew:
         if self._crew is None:
-            self._crew = _Crew(self._native, self.threads, self._inside)
+            self._crew = _Crew(self.native, self.threads, self._inside)
         self._crew.grow(self._scratch_bytes)
         return self._crew
 
     def _run_inline(self, commands: int, count: int) -> int:
         nbytes = self._scratch_bytes         # a launch inside this one, or of another thread, may raise it meanwhile
         arena = _map_arena(nbytes)           # the arenas of the pool are in use by the launch we are in
+        alone, table = ctypes.create_string_buffer(OFFSETS["SHARES"]), ctypes.c_int64(arena)     # no workers
+        ctypes.c_int64.from_buffer(alone, OFFSETS["SCRATCH"]).value = ctypes.addressof(table)
         try:
-            return self._native.inline(commands, count, arena)      # type: ignore[no-any-return]
+            return self.native.run(ctypes.addressof(alone), commands, count)      # type: ignore[no-any-return]
         finally:
             unmap_pages(arena, nbytes)
 

@@ -1,49 +1,46 @@
 """Write the worker pool's program as LLVM IR or as C. In: `PROGRAM`. Out: text for a compiler.
 
-llvmlite compiles IR, where there is no C compiler; a C compiler compiles C, where there is no llvmlite. Both writers go
-through the same syntax tree, statement by statement; in IR each variable has a place on the stack.
+llvmlite compiles IR, where there is no C compiler; a C compiler compiles C, where there is no llvmlite. One writer goes
+through the syntax tree, and a table for each language says how a step is spelled. In both, each variable has a place of
+its own, each value gets a name, and control goes from label to label.
 """
 
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 
 from glassgrad.base.errors import Bug
 from glassgrad.runtime.cpu.worker_pool_source import CONSTANTS, PROGRAM
 
 __all__ = ["c_text", "ir_text"]
 
-_C_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.BitAnd: "&", ast.BitOr: "|",
-                ast.LShift: "<<", ast.RShift: ">>", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=",
-                ast.Gt: ">", ast.GtE: ">="}
-_IR_OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "sdiv", ast.BitAnd: "and",
-                 ast.BitOr: "or", ast.LShift: "shl", ast.RShift: "ashr", ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt",
-                 ast.LtE: "sle", ast.Gt: "sgt", ast.GtE: "sge"}
+_ARITHMETIC = {ast.Add: ("add", "+"), ast.Sub: ("sub", "-"), ast.Mult: ("mul", "*"), ast.FloorDiv: ("sdiv", "/"),
+               ast.BitAnd: ("and", "&"), ast.BitOr: ("or", "|"), ast.LShift: ("shl", "<<"), ast.RShift: ("ashr", ">>")}
+_COMPARISONS = {ast.Eq: ("eq", "=="), ast.NotEq: ("ne", "!="), ast.Lt: ("slt", "<"), ast.LtE: ("sle", "<="),
+                ast.Gt: ("sgt", ">"), ast.GtE: ("sge", ">=")}
 
-# What a program calls besides its own functions: in C as macros, in IR as lines, in which @ stands for a new value.
-_C_CALLS = """
-#include <stdint.h>
-typedef int64_t i64;
-#define load(at) __atomic_load_n((i64 *)(at), __ATOMIC_SEQ_CST)
-#define load32(at) ((i64) *(int32_t *)(at))
-#define store(at, x) __atomic_store_n((i64 *)(at), x, __ATOMIC_SEQ_CST)
-#define set(at, x) __atomic_store_n((i64 *)(at), x, __ATOMIC_RELAXED)
-#define add(at, x) __atomic_add_fetch((i64 *)(at), x, __ATOMIC_SEQ_CST)
-#define exchange(at, x) __atomic_exchange_n((i64 *)(at), x, __ATOMIC_SEQ_CST)
-#define launch(f, args, task, scratch) ((void (*)(i64, i64, i64))(f))(args, task, scratch)
-#define system(f, a, b, c) ((i64) ((int (*)(i64, i64, i64))(f))(a, b, c))
-#if defined(__x86_64__)
-#define pause() __builtin_ia32_pause()
-#else
-#define pause() __asm__ volatile("isb" ::: "memory")
-#endif
-static i64 exchange_if(i64 at, i64 old, i64 new) {
-  __atomic_compare_exchange_n((i64 *)at, &old, new, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-  return old;
+# Lines of each step in LLVM IR, and the line in C: {0}, {1}, .. are its operands, @ a new value, and {p} the value made
+# by the line before.
+_STEPS: dict[object, tuple[list[str], str]] = {
+    "function": (["define {0}i64 @{1}({2}) nounwind {{\n{3}\n}}\n"], "{0}i64 {1}({2}) {{\n{3}\n}}\n"),
+    "own": (["internal "], "static "),
+    "value": (["%{0}"], "{0}"),
+    "argument": (["i64 {0}"], "{0}"),
+    "variable": (["%{0}.at = alloca i64"], "i64 {0}_at;"),
+    "assign": (["store i64 {1}, ptr %{0}.at"], "{0}_at = {1};"),
+    "read": (["@ = load i64, ptr %{0}.at"], "i64 @ = {0}_at;"),
+    "label": (["{0}:"], "{0}: ;"),
+    "go": (["br label %{0}"], "goto {0};"),
+    "go if": (["@ = icmp ne i64 {0}, 0", "br i1 {p}, label %{1}, label %{2}"], "if ({0}) goto {1}; else goto {2};"),
+    "return": (["ret i64 {0}"], "return {0};"),
+    "call": (["@ = call i64 @{0}({1})"], "i64 @ = {0}({1});"),
+    **{op: ([f"@ = {name} i64 {{0}}, {{1}}"], f"i64 @ = {{0}} {sign} {{1}};")
+       for op, (name, sign) in _ARITHMETIC.items()},
+    **{op: ([f"@ = icmp {name} i64 {{0}}, {{1}}", "@ = zext i1 {p} to i64"], f"i64 @ = {{0}} {sign} {{1}};")
+       for op, (name, sign) in _COMPARISONS.items()},
 }
-"""
-_IR_CALLS = {
+# What a program calls besides its own functions: in IR as lines, in C as functions.
+_IR_CALLS: dict[object, list[str]] = {
     "load": ["@ = inttoptr i64 {0} to ptr", "@ = load atomic i64, ptr {p} seq_cst, align 8"],
     "load32": ["@ = inttoptr i64 {0} to ptr", "@ = load i32, ptr {p}, align 4", "@ = sext i32 {p} to i64"],
     "store": ["@ = inttoptr i64 {0} to ptr", "store atomic i64 {1}, ptr {p} seq_cst, align 8"],
@@ -58,155 +55,118 @@ _IR_CALLS = {
 }
 _PAUSES = {"x86_64": ("@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"),
            "aarch64": ("@llvm.aarch64.isb(i32)", "@llvm.aarch64.isb(i32 15)")}
+_C_CALLS = """#include <stdint.h>
+typedef int64_t i64;
+static i64 load(i64 at) { return __atomic_load_n((i64 *)at, __ATOMIC_SEQ_CST); }
+static i64 load32(i64 at) { return *(int32_t *)at; }
+static i64 store(i64 at, i64 x) { __atomic_store_n((i64 *)at, x, __ATOMIC_SEQ_CST); return 0; }
+static i64 set(i64 at, i64 x) { __atomic_store_n((i64 *)at, x, __ATOMIC_RELAXED); return 0; }
+static i64 add(i64 at, i64 x) { return __atomic_add_fetch((i64 *)at, x, __ATOMIC_SEQ_CST); }
+static i64 exchange(i64 at, i64 x) { return __atomic_exchange_n((i64 *)at, x, __ATOMIC_SEQ_CST); }
+static i64 exchange_if(i64 at, i64 old, i64 new) {
+  __atomic_compare_exchange_n((i64 *)at, &old, new, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  return old;
+}
+static i64 launch(i64 f, i64 a, i64 b, i64 c) { ((void (*)(i64, i64, i64))f)(a, b, c); return 0; }
+static i64 system(i64 f, i64 a, i64 b, i64 c) { return ((int (*)(i64, i64, i64))f)(a, b, c); }
+#if defined(__x86_64__)
+static i64 pause(void) { __builtin_ia32_pause(); return 0; }
+#else
+static i64 pause(void) { __asm__ volatile("isb" ::: "memory"); return 0; }
+#endif
+"""
 
 
-def _functions() -> list[ast.FunctionDef]:
-    return [node for node in ast.parse(PROGRAM).body if isinstance(node, ast.FunctionDef)]
-
-
-def _parameters(function: ast.FunctionDef) -> list[str]:
-    return [argument.arg for argument in function.args.args]
-
-
-def _assigned(tree: ast.AST) -> list[str]:
-    """The names that a part of the program assigns."""
-    stored = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    return list(dict.fromkeys(stored))
-
-
-# -- C ---------------------------------------------------------------------------------------------------------------
 def c_text() -> str:
     """The pool as C, for machines with a C compiler and no llvmlite."""
-    parts = [_C_CALLS]
-    for function in _functions():
-        parameters = ", ".join(f"i64 {name}" for name in _parameters(function))
-        static = "" if function.name.startswith("glassgrad_") else "static "
-        locals_ = "".join(f"  i64 {name};\n" for name in _assigned(function) if name not in _parameters(function))
-        parts.append(f"{static}i64 {function.name}({parameters}) {{\n{locals_}{_c_block(function.body, '  ')}}}\n")
-    return "\n".join(parts)
+    return "\n".join([_C_CALLS, *_functions({step: [line] for step, (_, line) in _STEPS.items()})])
 
 
-def _c_block(statements: list[ast.stmt], indent: str) -> str:
-    return "".join(_c_statement(s, indent) for s in statements)
-
-
-def _c_statement(s: ast.stmt, indent: str) -> str:
-    if isinstance(s, ast.Assign):
-        return f"{indent}{ast.unparse(s.targets[0])} = {_c(s.value)};\n"
-    if isinstance(s, ast.Expr):
-        return f"{indent}{_c(s.value)};\n"
-    if isinstance(s, ast.Return) and s.value is not None:
-        return f"{indent}return {_c(s.value)};\n"
-    if not isinstance(s, (ast.While, ast.If)):
-        raise Bug(f"the worker pool's program has a statement that cannot be written: {ast.unparse(s)}")
-    word = "while" if isinstance(s, ast.While) else "if"
-    text = f"{indent}{word} ({_c(s.test)}) {{\n{_c_block(s.body, indent + '  ')}{indent}}}"
-    return text + (f" else {{\n{_c_block(s.orelse, indent + '  ')}{indent}}}\n" if s.orelse else "\n")
-
-
-def _c(node: ast.expr) -> str:
-    if isinstance(node, ast.BinOp):
-        return f"({_c(node.left)} {_C_OPERATORS[type(node.op)]} {_c(node.right)})"
-    if isinstance(node, ast.Compare):
-        return f"({_c(node.left)} {_C_OPERATORS[type(node.ops[0])]} {_c(node.comparators[0])})"
-    if isinstance(node, ast.Call):
-        return f"{ast.unparse(node.func)}({', '.join(map(_c, node.args))})"
-    if isinstance(node, ast.UnaryOp):
-        return f"(-{_c(node.operand)})"
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    assert isinstance(node, ast.Name)
-    return f"{CONSTANTS[node.id]}LL" if node.id in CONSTANTS else node.id
-
-
-# -- LLVM IR ---------------------------------------------------------------------------------------------------------
-@lru_cache(maxsize=2)
 def ir_text(arch: str) -> str:
     """The pool as LLVM IR for "x86_64" or "aarch64"."""
     declared, pause = _PAUSES[arch]
-    return f"declare void {declared}\n\n" + "\n".join(_IrFunction(f, pause).text for f in _functions())
+    steps = {**{step: lines for step, (lines, _) in _STEPS.items()}, **_IR_CALLS, "pause": [f"call void {pause}"]}
+    return "\n".join([f"declare void {declared}\n", *_functions(steps)])
 
 
-class _IrFunction:
-    """One function as IR. The variable x is kept at %x.at; control never falls from one block into the next."""
+def _functions(steps: dict[object, list[str]]) -> list[str]:
+    return [_FunctionWriter(node, steps).text for node in ast.parse(PROGRAM).body if isinstance(node, ast.FunctionDef)]
 
-    def __init__(self, function: ast.FunctionDef, pause: str):
-        parameters = _parameters(function)
-        self.pause, self.lines, self.count = pause, ["entry:"], 0
-        for name in dict.fromkeys((*parameters, *_assigned(function))):
-            self.put(f"%{name}.at = alloca i64")
+
+class _FunctionWriter:
+    """One function in one language."""
+
+    def __init__(self, function: ast.FunctionDef, steps: dict[object, list[str]]):
+        self.steps, self.count = steps, 0
+        self.lines: list[str] = []
+        parameters = [argument.arg for argument in function.args.args]
+        assigned = [n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        self.put("label", "entry")
+        for name in dict.fromkeys((*parameters, *assigned)):
+            self.put("variable", name)
         for name in parameters:
-            self.put(f"store i64 %{name}, ptr %{name}.at")
+            self.put("assign", name, self.spelled("value", name))
         self.block(function.body)
-        self.put("unreachable")
-        linkage = "" if function.name.startswith("glassgrad_") else "internal "
-        body = "".join(line + "\n" if line.endswith(":") else f"  {line}\n" for line in self.lines)
-        given = ", ".join(f"i64 %{name}" for name in parameters)
-        self.text = f"define {linkage}i64 @{function.name}({given}) nounwind {{\n{body}}}\n"
+        self.put("return", "0")                  # nothing leads here: every function ends with a return or never
+        own = "" if function.name.startswith("glassgrad_") else self.spelled("own")
+        given = ", ".join(f"i64 {self.spelled('value', name)}" for name in parameters)
+        self.text = self.spelled("function", own, function.name, given, "\n".join(self.lines))
 
-    def put(self, line: str) -> str:
-        """Add a line; where it begins with @, the name of the value that it makes."""
-        self.count += 1
-        name = f"%v{self.count}"
-        self.lines.append(line.replace("@", name, 1) if line.startswith("@") else line)
-        return name
+    def spelled(self, step: str, *operands: str) -> str:
+        return self.steps[step][0].format(*operands)
+
+    def put(self, step: object, *operands: str) -> str:
+        """Add the lines of a step; the name of the value that the last of them makes."""
+        made = ""
+        for line in self.steps[step]:
+            self.count += 1
+            name = self.spelled("value", f"v{self.count}")
+            self.lines.append(line.format(*operands, p=made).replace("@ =", f"{name} ="))
+            made = name
+        return made
 
     def block(self, statements: list[ast.stmt], label: str = "", then: str = "") -> None:
         """Statements, as a block of this name, after which `then` comes."""
-        self.lines += [f"{label}:"] if label else []
+        if label:
+            self.put("label", label)
         for statement in statements:
             self.statement(statement)
         if then:
-            self.put(f"br label %{then}")
+            self.put("go", then)
 
     def statement(self, s: ast.stmt) -> None:
         self.count += 1
         test, body, other, out = (f"{name}{self.count}" for name in ("test", "body", "else", "out"))
         if isinstance(s, ast.Assign):
-            self.put(f"store i64 {self.value(s.value)}, ptr %{ast.unparse(s.targets[0])}.at")
+            self.put("assign", ast.unparse(s.targets[0]), self.value(s.value))
         elif isinstance(s, ast.Expr):
             self.value(s.value)
         elif isinstance(s, ast.Return) and s.value is not None:
-            self.put(f"ret i64 {self.value(s.value)}")
-            self.block([], out)                  # nothing leads to what is written behind a return
-        elif isinstance(s, ast.While):
+            self.put("return", self.value(s.value))
+            self.put("label", out)               # nothing leads to what is written behind a return
+        elif isinstance(s, (ast.While, ast.If)):
             self.block([], "", test)
-            self.block([], test)
-            self.put(f"br i1 {self.condition(s.test)}, label %{body}, label %{out}")
-            self.block(s.body, body, test)
-            self.block([], out)
-        else:
-            assert isinstance(s, ast.If)
-            self.put(f"br i1 {self.condition(s.test)}, label %{body}, label %{other}")
-            self.block(s.body, body, out)
+            self.put("label", test)
+            self.put("go if", self.value(s.test), body, other)
+            self.block(s.body, body, test if isinstance(s, ast.While) else out)
             self.block(s.orelse, other, out)
-            self.block([], out)
-
-    def condition(self, node: ast.expr) -> str:
-        if isinstance(node, ast.Compare):
-            left, right = self.value(node.left), self.value(node.comparators[0])
-            return self.put(f"@ = icmp {_IR_OPERATORS[type(node.ops[0])]} i64 {left}, {right}")
-        return self.put(f"@ = icmp ne i64 {self.value(node)}, 0")
+            self.put("label", out)
+        else:
+            raise Bug(f"the worker pool's program has a statement that cannot be written: {ast.unparse(s)}")
 
     def value(self, node: ast.expr) -> str:
-        if isinstance(node, ast.Compare):
-            return self.put(f"@ = zext i1 {self.condition(node)} to i64")
         if isinstance(node, ast.BinOp):
-            left, right = self.value(node.left), self.value(node.right)
-            return self.put(f"@ = {_IR_OPERATORS[type(node.op)]} i64 {left}, {right}")
+            return self.put(type(node.op), self.value(node.left), self.value(node.right))
+        if isinstance(node, ast.Compare):
+            return self.put(type(node.ops[0]), self.value(node.left), self.value(node.comparators[0]))
         if isinstance(node, ast.UnaryOp):
-            return self.put(f"@ = sub i64 0, {self.value(node.operand)}")
+            return self.put(ast.Sub, "0", self.value(node.operand))
         if isinstance(node, ast.Constant):
             return str(node.value)
         if isinstance(node, ast.Name):
-            return str(CONSTANTS[node.id]) if node.id in CONSTANTS else self.put(f"@ = load i64, ptr %{node.id}.at")
+            return str(CONSTANTS[node.id]) if node.id in CONSTANTS else self.put("read", node.id)
         assert isinstance(node, ast.Call)
-        name, arguments = ast.unparse(node.func), [self.value(argument) for argument in node.args]
-        if name == "pause":
-            return self.put(f"call void {self.pause}")
-        if name not in _IR_CALLS:
-            return self.put(f"@ = call i64 @{name}({', '.join(f'i64 {a}' for a in arguments)})")
-        made = ""
-        for line in _IR_CALLS[name]:
-            made = self.put(line.format(*arguments, p=made))
-        return made
+        name, operands = ast.unparse(node.func), [self.value(argument) for argument in node.args]
+        if name in self.steps:
+            return self.put(name, *operands)
+        return self.put("call", name, ", ".join(self.spelled("argument", operand) for operand in operands))

@@ -48,7 +48,7 @@ CONSTANTS = {**OFFSETS, "TASK_BITS": TASK_BITS, "MOST_TASKS": MOST_TASKS, "ONE_C
              "COMMANDS": 1 << 64 - 2 * TASK_BITS}
 
 PROGRAM = """
-def wake(pool, limit):                     # take up to limit sleepers off the count, and ring for each
+def take(pool, limit):                     # take up to limit sleepers off the count; how many
     seen = load(pool + SLEEPERS)
     while seen > 0:
         count = limit
@@ -56,11 +56,15 @@ def wake(pool, limit):                     # take up to limit sleepers off the c
             count = seen
         now = exchange_if(pool + SLEEPERS, seen, seen - count)
         if now == seen:
-            while count > 0:
-                system(load(pool + POST), load(pool + BELL), 1, 0)
-                count = count - 1
-            return 0
+            return count
         seen = now
+    return 0
+
+def wake(pool, limit):                     # take up to limit sleepers off the count, and ring for each
+    count = take(pool, limit)
+    while count > 0:
+        system(load(pool + POST), load(pool + BELL), 1, 0)
+        count = count - 1
     return 0
 
 def wake_two(pool, tasks):                 # or fewer, while there are more tasks than workers awake
@@ -69,15 +73,6 @@ def wake_two(pool, tasks):                 # or fewer, while there are more task
         lacking = 2
     if lacking > 0:
         wake(pool, lacking)
-    return 0
-
-def withdraw(pool):                        # take oneself off the count of sleepers; 0 when another did, and rings
-    seen = load(pool + SLEEPERS)
-    while seen > 0:
-        now = exchange_if(pool + SLEEPERS, seen, seen - 1)
-        if now == seen:
-            return 1
-        seen = now
     return 0
 
 def claim(pool, whose, seen, back):        # a task of a worker's share of the command that was seen; -1: none is left
@@ -178,14 +173,6 @@ def glassgrad_run(pool, command, count):   # run a command list; how many comman
         count = count - 1
     return 0
 
-def glassgrad_inline(command, count, scratch):      # run a command list without the pool, from inside a launch
-    while count:
-        if alone(command, scratch) == 0:
-            return count
-        command = command + 32
-        count = count - 1
-    return 0
-
 def glassgrad_worker(pool, who):           # the loop of worker who, until glassgrad_stop
     budget = load(pool + SPINS)
     last = 0
@@ -206,7 +193,7 @@ def glassgrad_worker(pool, who):           # the loop of worker who, until glass
             add(pool + SLEEPERS, 1)
             asleep = 1
             if (load(pool + WORD) != last) | load(pool + STOP):
-                asleep = 1 - withdraw(pool)
+                asleep = 1 - take(pool, 1) # itself; where another took it off, that one rings
             while asleep:                  # not zero: a signal interrupted it, and no ring was taken
                 asleep = system(load(pool + WAIT), load(pool + BELL), -1, 0) != 0
             budget = load(pool + SPINS)

@@ -6,7 +6,6 @@ What it shares with AMD's is in cuda_hip_device.py. Its own are contexts, and te
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from glassgrad.compiler.render.launch_info import BoxMap, size_at
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverNames
 from glassgrad.runtime.gpu.cuda_hip_device import DriverDevice
 from glassgrad.runtime.gpu.cuda_hip_launch import DriverLaunch
+from glassgrad.runtime.gpu.gpu_device import KernelCall
 from glassgrad.runtime.gpu.nvrtc import compile_cuda, nvrtc_version
 from glassgrad.runtime.host_memory import MemoryBlock
 
@@ -78,32 +78,24 @@ class CudaDevice(DriverDevice):
         major, minor = (self._attribute(device, a) for a in (_MAJOR, _MINOR))
         self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # a: with its matrix unit
         units = units_of((self.architecture,))
-        self.target = replace(GPU, features=frozenset((self.architecture,)), units=units, most_threads=_MOST_THREADS,
-                              row_bytes=_ROW_BYTES, fusion=GPU.fusion._replace(unit_products=100 if units else 0,
-                                                                               held_row=32 * _MOST_THREADS))
-        self.machine = f"{self.architecture} {nvrtc_version()}"
+        features = frozenset((self.architecture, "tf32"))
+        target = replace(GPU, features=frozenset((self.architecture,)), units=units, most_threads=_MOST_THREADS,
+                         row_bytes=_ROW_BYTES, fusion=GPU.fusion._replace(unit_products=100 if units else 0,
+                                                                          held_row=32 * _MOST_THREADS))
+        self.targets = [target, replace(target, features=features, units=units_of(features),
+                                        fusion=target.fusion._replace(products_per_byte=0))]
         model = ctypes.create_string_buffer(100)
         self.check("cuDeviceGetName", library.cuDeviceGetName(model, len(model), device))
         self.about = f"{model.value.decode()}, {self.architecture}, compiled by {nvrtc_version()}"
 
     # What kernels are written for, and what compiled ones depend on, follow the setting TF32.
     @property
-    def target(self) -> Target:
+    def target(self) -> Target:      # type: ignore[override]
         return self.targets[bool(settings.TF32)]
 
-    @target.setter
-    def target(self, target: Target) -> None:
-        features = target.features | {"tf32"}
-        self.targets = [target, replace(target, features=features, units=units_of(features),
-                                        fusion=target.fusion._replace(products_per_byte=0))]
-
     @property
-    def machine(self) -> str:
-        return self.chip_and_compiler + (" with tf32" if settings.TF32 else "")
-
-    @machine.setter
-    def machine(self, text: str) -> None:
-        self.chip_and_compiler = text
+    def machine(self) -> str:      # type: ignore[override]
+        return f"{self.architecture} {nvrtc_version()}" + (" with tf32" if settings.TF32 else "")
 
     def make_current(self) -> None:
         self.check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(self.context))
@@ -121,14 +113,10 @@ class CudaDevice(DriverDevice):
     def compile_source(self, source: str) -> bytes:
         return compile_cuda(source, self.architecture)
 
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> DriverLaunch:
-        if group_bytes > _USUAL_GROUP_BYTES:
-            self.call("cuFuncSetAttribute", function, _GROUP_BYTES_ATTRIBUTE, group_bytes)
-        if maps:
-            self.enter()
-            return CudaLaunchWithMaps(self, function, groups, threads, group_bytes, scalars, maps)
-        return super().prepare(function, groups, threads, group_bytes, scalars)
+    def prepare(self, call: KernelCall) -> DriverLaunch:
+        if call.group_bytes > _USUAL_GROUP_BYTES:
+            self.call("cuFuncSetAttribute", call.function, _GROUP_BYTES_ATTRIBUTE, call.group_bytes)
+        return CudaLaunchWithMaps(self, call) if call.maps else DriverLaunch(self, call)
 
 
 _MAP_BYTES, _MAP_ALIGNED, _COPY_ALIGNED = 128, 64, 16
@@ -143,9 +131,8 @@ class CudaLaunchWithMaps(DriverLaunch):
     where that has changed; a matrix that does not begin at a multiple of 16 bytes is copied to one first."""
     driver: CudaDevice
 
-    def __init__(self, device: CudaDevice, function: Any, groups: int, threads: int, group_bytes: int,
-                 scalars: Sequence[bool], maps: Sequence[BoxMap]):
-        self.maps = maps
+    def __init__(self, device: CudaDevice, call: KernelCall):
+        maps = self.maps = call.maps
         self.memory = ctypes.create_string_buffer(_MAP_BYTES * len(maps) + _MAP_ALIGNED)
         first = -(-ctypes.addressof(self.memory) // _MAP_ALIGNED) * _MAP_ALIGNED
         self.map_addresses = [first + _MAP_BYTES * i for i in range(len(maps))]
@@ -154,7 +141,7 @@ class CudaLaunchWithMaps(DriverLaunch):
         self.encoded: dict[tuple[Any, ...], bytes] = {}       # maps by their number, address and sizes
         self.given: list[int] = []                   # addresses and values that all maps were written for
         self.copies: dict[int, MemoryBlock] = {}     # argument: where it is copied to
-        super().__init__(device, function, groups, threads, group_bytes, scalars, self.map_addresses)
+        super().__init__(device, call, self.map_addresses)
         self.call = self.call_settled
 
     def settle(self) -> bool:

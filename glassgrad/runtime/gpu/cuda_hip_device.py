@@ -7,15 +7,10 @@ What both drivers do alike: calls (cuda_hip_calls.py), memory and copies (cuda_h
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import kernel_mode
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.render.launch_info import BoxMap
+from glassgrad.runtime.compile_queue import CompileQueue
 from glassgrad.runtime.cpu.processor import available_cores
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
 from glassgrad.runtime.gpu.cuda_hip_launch import DriverLaunch, DriverPlan, GraphPlan
@@ -27,23 +22,17 @@ __all__ = ["DriverDevice", "RunTimeCompiler"]
 MOST_THREADS = 16            # that compile: each takes a few hundred MB
 
 
-def _in_thread(pool: ThreadPoolExecutor, work: Callable[[], bytes]) -> Callable[[], bytes]:
-    """Start work in a thread; what waits for it. Where Python ends (VIZ measures then), no thread starts: the caller
-    does the work."""
-    try:
-        return pool.submit(work).result
-    except RuntimeError:
-        return work
-
-
 class DriverDevice(DriverCalls, GpuDevice):
     """One GPU; safe to use from several threads. A subclass finds it, and provides what `DriverCalls` asks for and
     `compile_source`."""
+    launch_type, compile_queue = DriverLaunch, CompileQueue(min(MOST_THREADS, available_cores()))
 
     def __init__(self, name: str, library: ctypes.CDLL):
         DriverCalls.__init__(self, library)
         GpuDevice.__init__(self, name, DriverMemory(self))
+        self.searched_on = name
         self.find()
+        self.compiler = self.about
         self.events = [self.event(timed=True) for _ in range(2)]
 
     def find(self) -> None:
@@ -51,36 +40,15 @@ class DriverDevice(DriverCalls, GpuDevice):
         raise Bug(f"{type(self).__name__} has no find")
 
     # -- kernels ---------------------------------------------------------------------------------------------
-    def programs(self, kernels: Sequence[UOp]) -> list[GpuProgram]:
-        """Compiled kernels, each distinct one once. Python lowers those that are not on disk one after another; the
-        compiler works outside of Python's lock, on several of them meanwhile."""
-        mode = kernel_mode()
-        missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
-        self.search(missing)
-        if missing:
-            pool = ThreadPoolExecutor(min(MOST_THREADS, available_cores()), "glassgrad-compile")
-            try:
-                waiting = {ast: self.begin(ast, partial(_in_thread, pool)) for ast in missing}
-                for ast, wait in waiting.items():
-                    self._programs[ast, mode] = self.loaded(ast, wait())
-            finally:
-                pool.shutdown(cancel_futures=True)       # of a failed schedule, what was not begun
-        return [self._programs[ast, mode] for ast in kernels]
-
     def load(self, compiled: bytes, names: Sequence[str]) -> list[ctypes.c_void_p]:
         module = self.made(self.names.load, compiled)
         return [self.made(self.names.function, module, name.encode()) for name in names]
 
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> DriverLaunch:
-        self.enter()
-        return DriverLaunch(self, function, groups, threads, group_bytes, scalars)
-
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> DriverPlan:
-        return DriverPlan(self, self, programs, slots)
+        return DriverPlan(self, programs, slots)
 
     def replay_plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GraphPlan:
-        return GraphPlan(self, self, programs, slots)
+        return GraphPlan(self, programs, slots)
 
     def time(self, launches: Sequence[Launch]) -> int:
         first, last = self.events

@@ -20,7 +20,7 @@ from glassgrad.base.interrupts import interrupts_deferred
 from glassgrad.base.settings import settings
 from glassgrad.compiler.render.launch_info import TasksByValue
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuPlan, groups_at
+from glassgrad.runtime.gpu.gpu_device import GpuPlan, KernelCall, groups_at
 
 __all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
 
@@ -30,12 +30,12 @@ FEW = 1                      # launches that are started by themselves even in a
 class DriverLaunch:
     """A function and its arguments as the driver takes them: of each, the address where its value lies."""
 
-    def __init__(self, driver: DriverCalls, function: Any, groups: int, threads: int, group_bytes: int,
-                 scalars: Sequence[bool], more: Sequence[int] = ()):
-        self.driver, self.scalars, self.function = driver, scalars, function
-        self.groups, self.threads, self.group_bytes = groups, threads, group_bytes
-        self.tasks: TasksByValue | None = None     # by which groups are counted, at most so many; and for which value
-        self.most, self.counted_for = groups, -1
+    def __init__(self, driver: DriverCalls, call: KernelCall, more: Sequence[int] = ()):
+        driver.enter()
+        self.driver, self.kernel, self.scalars, self.groups = driver, call, call.scalars, call.groups
+        self.tasks: TasksByValue | None = None     # by which groups are counted, and for which value they were
+        self.counted_for = -1
+        scalars = call.scalars
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
         # the address of a number is where its value lies; that of memory is itself the value
@@ -46,8 +46,8 @@ class DriverLaunch:
 
     def with_groups(self) -> Callable[[], int]:
         """The driver's call that starts so many groups."""
-        return partial(getattr(self.driver.library, self.driver.names.launch), self.function, self.groups, 1, 1,
-                       self.threads, 1, 1, self.group_bytes, None, self.pointers, None)
+        return partial(getattr(self.driver.library, self.driver.names.launch), self.kernel.function, self.groups, 1, 1,
+                       self.kernel.threads, 1, 1, self.kernel.group_bytes, None, self.pointers, None)
 
     def follow(self, tasks: TasksByValue) -> None:
         self.tasks, self.call = tasks, self.call_settled
@@ -60,7 +60,7 @@ class DriverLaunch:
     def bring_up_to_date(self) -> None:
         """Count the groups that have something to do."""
         if self.tasks is not None and self.counted_for != (value := self.number(self.tasks.argument)):
-            self.counted_for, self.groups = value, groups_at(self.tasks, value, self.most)
+            self.counted_for, self.groups = value, groups_at(self.tasks, value, self.kernel.groups)
             self.launch = self.with_groups()
 
     def number(self, position: int) -> int:
@@ -85,10 +85,10 @@ class DriverLaunch:
 class DriverPlan(GpuPlan):
     """Launches one after another, with one foreign call for each."""
 
-    def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
-                 slots: Sequence[tuple[int, ...]]):
+    def __init__(self, device: Any, programs: Sequence[Any], slots: Sequence[tuple[int, ...]]):
         super().__init__(device, programs, slots)
-        self.driver, self.run_of_all = driver, (weakref.ref(self), None)
+        self.driver: DriverCalls = device
+        self.run_of_all = (weakref.ref(self), None)
         self.calls = [launch.call for launch in self.flat]
 
     def run(self) -> None:
@@ -127,8 +127,9 @@ class LaunchGraph:
         self.driver, names = driver, driver.names
         self._start = getattr(driver.library, names.launch_graph)
         self._graph, self._instance = ctypes.c_void_p(), ctypes.c_void_p()
-        self._records = [driver.kernel_record(function=launch.function, groups=(launch.groups, 1, 1),
-                                              threads=(launch.threads, 1, 1), group_bytes=launch.group_bytes,
+        self._records = [driver.kernel_record(function=launch.kernel.function, groups=(launch.groups, 1, 1),
+                                              threads=(launch.kernel.threads, 1, 1),
+                                              group_bytes=launch.kernel.group_bytes,
                                               arguments=ctypes.addressof(launch.pointers)) for launch in launches]
         self._nodes: list[ctypes.c_void_p] = []
         self._launches = list(launches)            # the records point at their arguments
@@ -171,9 +172,8 @@ class GraphPlan(DriverPlan):
     kernel needs a copy first, they are started one by one."""
     uninterrupted = True
 
-    def __init__(self, device: GpuDevice, driver: DriverCalls, programs: Sequence[Any],
-                 slots: Sequence[tuple[int, ...]]):
-        super().__init__(device, driver, programs, slots)
+    def __init__(self, device: Any, programs: Sequence[Any], slots: Sequence[tuple[int, ...]]):
+        super().__init__(device, programs, slots)
         self._kept_together = False                # whether a run overwrites what must stay whole
         self._changed: dict[int, None] = {}        # numbers of launches that have other arguments than in the graph
         self._not_settled: set[int] = set()

@@ -7,35 +7,36 @@ once, kept on disk, and launched in order. A subclass adds its memory, its compi
 from __future__ import annotations
 
 import ctypes
-import json
 import math
-import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
-from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect, Language
 from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, TasksByValue
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.compiled_kernels import CompiledKernels, Rejected
 from glassgrad.runtime.host_memory import readable
-from glassgrad.runtime.kernel_key import cache_key, cost
-from glassgrad.runtime.search.searched_kernels import SearchedKernels
 
-__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "Launch", "Rejected", "block_too_large", "driver_failure",
-           "no_memory_left"]
+__all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "KernelCall", "Launch", "Rejected", "block_too_large",
+           "driver_failure", "no_memory_left"]
 
 USER_THREADS = 256        # of each group, where a kernel is the user's own
 
 
-class Rejected(Exception):
-    """Source that the driver's compiler does not take; the text is what the compiler says."""
+class KernelCall(NamedTuple):
+    """A function, by how many groups of threads it is run, and what its arguments are."""
+    function: Any
+    groups: int
+    threads: int                           # of each group
+    group_bytes: int                       # of memory that the threads of a group share
+    scalars: Sequence[bool]                # which of the arguments are numbers
+    maps: Sequence[BoxMap] = ()            # arguments after those: how boxes of some of them are copied
 
 
 class Launch(Protocol):
@@ -55,8 +56,8 @@ class LaunchByAddress:
     """What launches have in common that look their arguments up by address when they start."""
     tasks: TasksByValue | None = None
 
-    def __init__(self, device: Any, groups: int, scalars: Sequence[bool]):
-        self.device, self.most, self.scalars, self.addresses = device, groups, scalars, [0] * len(scalars)
+    def __init__(self, device: Any, call: KernelCall):
+        self.device, self.call, self.scalars, self.addresses = device, call, call.scalars, [0] * len(call.scalars)
 
     def places(self, position: int) -> tuple[Any, int]:
         return self.addresses, position
@@ -69,8 +70,8 @@ class LaunchByAddress:
         """How many are started."""
         tasks = self.tasks
         if tasks is None:
-            return self.most
-        return groups_at(tasks, ctypes.c_int64.from_address(self.addresses[tasks.argument]).value, self.most)
+            return self.call.groups
+        return groups_at(tasks, ctypes.c_int64.from_address(self.addresses[tasks.argument]).value, self.call.groups)
 
 
 def groups_at(tasks: TasksByValue, value: int, most: int) -> int:
@@ -87,40 +88,35 @@ class GpuProgram:
     info: LaunchInfo
     scalars: tuple[bool, ...]                    # which of the arguments are numbers
     maps: tuple[BoxMap, ...]                     # arguments after those: how boxes of some of them are copied
-    operations: int
-    bytes: int
+    operations: int = 0
+    bytes: int = 0
     moves: tuple[str, ...] = ()                  # how it was optimized
     speedup: float = 0.0                         # over the recipe, by a search; 0: not searched
 
 
-class GpuDevice(SearchedKernels, Backend):
-    """One GPU, opened. A subclass provides the attributes and the first three methods."""
+class GpuDevice(CompiledKernels, Backend):
+    """One GPU, opened. A subclass provides the attributes, `compile_source` and `load`."""
     dialect: Language | Dialect
-    machine: str              # what a compiled kernel depends on: GPU, driver, compiler
+    launch_type: Callable[[Any, KernelCall], Any]      # device, call -> Launch
     about: str                # what it is, for people
-    target: Target = GPU      # what kernels are written for
+    target: Target = GPU
     largest_block = 1 << 62   # bytes that an argument of a kernel may have
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
-        self.searched_on = (name,)
+        self.language = self.dialect.name
         self.missing_types = self.dialect.missing_types
         self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False,
                                       missing_types=lambda: self.missing_types)
 
     # -- what they do differently ------------------------------------------------------------------------------
-    def compile_source(self, source: str) -> bytes:
-        """Source to what `load` takes; raises `Rejected`."""
-        raise Bug(f"{type(self).__name__} has no compile_source")
-
     def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
         """The functions of a compiled kernel."""
         raise Bug(f"{type(self).__name__} has no load")
 
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> Launch:
-        """A launch of a function by so many groups of threads, each with `group_bytes` bytes of shared memory."""
-        raise Bug(f"{type(self).__name__} has no prepare")
+    def prepare(self, call: KernelCall) -> Any:
+        """A `Launch` of a function, to be started often."""
+        return type(self).launch_type(self, call)
 
     def time(self, launches: Sequence[Launch]) -> int:
         """Run these to their end; the nanoseconds it took, here by the host's clock."""
@@ -132,52 +128,18 @@ class GpuDevice(SearchedKernels, Backend):
         return time.perf_counter_ns() - start
 
     # -- compiling -------------------------------------------------------------------------------------------
-    @property
-    def searched(self) -> tuple[Target, str, str]:
-        return self.target, self.dialect.name, self.about
+    def load_program(self, head: list[Any], compiled: bytes) -> GpuProgram:
+        name, phases, shared, scalars, maps, by_value, moves = head
+        functions = self.load(compiled, [phase[0] for phase in phases])
+        info = LaunchInfo((), tuple(shared), 0, tuple(map(TasksByValue.read, by_value)))
+        return GpuProgram(name, functions, tuple(map(tuple, phases)), info, (*scalars, *[False] * len(shared)),
+                          tuple(BoxMap(*m) for m in maps), moves=tuple(moves))
 
-    def compile(self, ast: UOp) -> GpuProgram:
-        return self.loaded(ast, self.begin(ast, lambda work: work)())
-
-    def begin(self, ast: UOp, start: Callable[[Callable[[], bytes]], Callable[[], bytes]]) -> Callable[[], bytes]:
-        """A kernel from the disk cache, or its source on its way through the compiler; call the answer to wait for it.
-        `start` takes what compiles it, and gives what waits for that."""
-        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
-        moves = self.moves(ast)
-        key = cache_key(ast, self.machine, self.dialect.name, moves) if cache else ""
-        stored = cache.get(key) if cache else None
-        if stored is not None:
-            return lambda: stored
-        head, source, lines = self._build(ast, moves)
-
-        def work() -> bytes:
-            try:
-                made = struct.pack("<I", len(head)) + head + self.compile_source(source)
-            except Rejected as error:
-                raise Bug(f"{self.name} does not take a kernel: {error}\n{source}\n"
-                          f"  at: {lines or 'unknown'}") from None
-            if cache:
-                cache.put(key, made)
-            return made
-        return start(work)
-
-    def loaded(self, ast: UOp, stored: bytes) -> GpuProgram:
-        """The program of a kernel that was compiled, now or earlier."""
-        (length,) = struct.unpack_from("<I", stored)
-        name, phases, shared, scalars, maps, by_value, moves = json.loads(stored[4:4 + length])
-        functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
-        tuned = self.tuned(ast)
-        return GpuProgram(name, functions, tuple(map(tuple, phases)),
-                          LaunchInfo((), tuple(shared), 0, tuple(map(TasksByValue.read, by_value))),
-                          (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast),
-                          tuple(moves), tuned.speedup if tuned is not None else 0.0)
-
-    def _build(self, ast: UOp, moves: Sequence[str]) -> tuple[bytes, str, str]:
-        """What a launch needs, as it is kept; a kernel's source; and the user's lines that it computes."""
+    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
         from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build, lines_of
         self._refuse_missing_types(ast)
-        built = build(ast, self.target, self.dialect.name, moves or None)
+        built = build(ast, self.target, self.language, moves, say)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
         most = self.target.fusion.buffers
         if len(kernel.params) + len(launch.info.shared) > most:
@@ -189,9 +151,8 @@ class GpuDevice(SearchedKernels, Backend):
         size = max((math.prod(map(least, p.arg.shape)) * p.dtype.itemsize for p in params), default=0)
         if size > self.largest_block:
             raise block_too_large(self.name, size, self.largest_block)
-        head = json.dumps([kernel.name, launch.phases, launch.info.shared,
-                           [p.arg.scalar for p in params], launch.maps, launch.info.by_value, kernel.moves]).encode()
-        return head, built.source, lines_of(ast)
+        return [kernel.name, launch.phases, launch.info.shared, [p.arg.scalar for p in params], launch.maps,
+                launch.info.by_value, kernel.moves], built
 
     def _refuse_missing_types(self, ast: UOp) -> None:
         from glassgrad.runtime.kernel_source import lines_of
@@ -204,12 +165,6 @@ class GpuDevice(SearchedKernels, Backend):
                                  fix=f'convert before you move it: x.to("CPU").{smaller[:-2]}().to("{self.name}"), '
                                      f'or Tensor(values, dtype="{smaller}")')
 
-    def source(self, ast: UOp) -> str:
-        """The kernel as this device compiles it."""
-        from glassgrad.runtime.kernel_source import build
-        moves = self.moves(ast) or None
-        return build(ast, self.target, self.dialect.name, moves, say=False).source
-
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:
         """Launches of these programs one after another, on numbered slots of memory."""
@@ -221,7 +176,7 @@ class GpuDevice(SearchedKernels, Backend):
         [function] = self.load(self.compile_source(source), [name])
 
         def run(addresses: Sequence[int], count: int) -> None:
-            launch = self.prepare(function, max(1, -(-count // USER_THREADS)), USER_THREADS, 0, scalars)
+            launch = self.prepare(KernelCall(function, max(1, -(-count // USER_THREADS)), USER_THREADS, 0, scalars))
             for position, address in enumerate(addresses):
                 array, at = launch.places(position)
                 array[at] = address
@@ -244,8 +199,8 @@ class GpuPlan(DevicePlan):
         self.wires: list[tuple[int, Any, int]] = []          # slots, and where their addresses are written
         self._uses: dict[int, list[tuple[Any, int]]] = {}    # the same by slot
         for program, uses in zip(programs, slots):
-            made = [device.prepare(function, groups, threads, group_bytes, program.scalars, program.maps)
-                    for function, (_, groups, threads, group_bytes) in zip(program.functions, program.phases)]
+            made = [device.prepare(KernelCall(function, groups, threads, nbytes, program.scalars, program.maps))
+                    for function, (_, groups, threads, nbytes) in zip(program.functions, program.phases)]
             for tasks in program.info.by_value:
                 made[tasks.phase].follow(tasks)
             self.launches.append(made)

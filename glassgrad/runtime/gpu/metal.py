@@ -20,8 +20,7 @@ from typing import Any
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.optimize.targets.target import APPLE_GPU
 from glassgrad.compiler.render.gpu.dialects import METAL
-from glassgrad.compiler.render.launch_info import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, LaunchByAddress, Rejected
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, KernelCall, Launch, LaunchByAddress, Rejected
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["open_metal"]
@@ -146,9 +145,39 @@ class MetalMemory(MemoryByHandle):
         return bytearray(ctypes.string_at(address, nbytes))
 
 
+class MetalLaunch(LaunchByAddress):
+    """A pipeline and the addresses of its arguments."""
+
+    def __init__(self, device: MetalDevice, call: KernelCall):
+        super().__init__(device, call)
+        self.pipeline, self.group_bytes = call.function, -(-call.group_bytes // 16) * 16
+        self.threads = Size(call.threads, 1, 1)
+
+    def start(self) -> None:
+        device, send, memory = self.device, self.device.objc.send, self.device.memory
+        with device.objc.pool():
+            command_buffer = send(device.queue, "commandBuffer")
+            encoder = send(command_buffer, "computeCommandEncoder")
+            send(encoder, "setComputePipelineState:", self.pipeline, returns=None)
+            for number, (address, scalar) in enumerate(zip(self.addresses, self.scalars)):
+                if scalar:
+                    # - (void)setBytes:(const void *)bytes length:(NSUInteger)length atIndex:(NSUInteger)index;
+                    send(encoder, "setBytes:length:atIndex:", ctypes.c_void_p(address), 8, number, returns=None)
+                else:
+                    # - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index;
+                    send(encoder, "setBuffer:offset:atIndex:", *memory.find(address), number, returns=None)
+            if self.group_bytes:
+                send(encoder, "setThreadgroupMemoryLength:atIndex:", self.group_bytes, 0, returns=None)
+            # - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads;
+            send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", Size(self.groups, 1, 1), self.threads,
+                 returns=None)
+            send(encoder, "endEncoding", returns=None)
+            device.commit(command_buffer)
+
+
 class MetalDevice(GpuDevice):
     """One GPU with one queue."""
-    dialect, target = METAL, APPLE_GPU
+    dialect, target, launch_type = METAL, APPLE_GPU, MetalLaunch
 
     def __init__(self, name: str, objc: ObjectiveC, handle: int | None):
         if handle is None:
@@ -213,10 +242,6 @@ class MetalDevice(GpuDevice):
                               fix="use another device: DEV=CPU")
         return made
 
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> MetalLaunch:
-        return MetalLaunch(self, function, groups, threads, group_bytes, scalars)
-
     # -- running ---------------------------------------------------------------------------------------------
     def commit(self, command_buffer: int) -> None:
         """Start what a command buffer holds; it is ours until it has ended."""
@@ -254,34 +279,3 @@ class MetalDevice(GpuDevice):
             for command_buffer in ran:
                 objc.release(command_buffer)
             return int(seconds * 1e9)
-
-
-class MetalLaunch(LaunchByAddress):
-    """A pipeline and the addresses of its arguments."""
-
-    def __init__(self, device: MetalDevice, pipeline: int, groups: int, threads: int, group_bytes: int,
-                 scalars: Sequence[bool]):
-        super().__init__(device, groups, scalars)
-        self.pipeline, self.group_bytes = pipeline, -(-group_bytes // 16) * 16
-        self.threads = Size(threads, 1, 1)
-
-    def start(self) -> None:
-        device, send, memory = self.device, self.device.objc.send, self.device.memory
-        with device.objc.pool():
-            command_buffer = send(device.queue, "commandBuffer")
-            encoder = send(command_buffer, "computeCommandEncoder")
-            send(encoder, "setComputePipelineState:", self.pipeline, returns=None)
-            for number, (address, scalar) in enumerate(zip(self.addresses, self.scalars)):
-                if scalar:
-                    # - (void)setBytes:(const void *)bytes length:(NSUInteger)length atIndex:(NSUInteger)index;
-                    send(encoder, "setBytes:length:atIndex:", ctypes.c_void_p(address), 8, number, returns=None)
-                else:
-                    # - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index;
-                    send(encoder, "setBuffer:offset:atIndex:", *memory.find(address), number, returns=None)
-            if self.group_bytes:
-                send(encoder, "setThreadgroupMemoryLength:atIndex:", self.group_bytes, 0, returns=None)
-            # - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads;
-            send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", Size(self.groups, 1, 1), self.threads,
-                 returns=None)
-            send(encoder, "endEncoding", returns=None)
-            device.commit(command_buffer)

@@ -14,8 +14,7 @@ from typing import Any
 from glassgrad.base.errors import DeviceError, MemoryLimitError
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import OPENCL
-from glassgrad.compiler.render.launch_info import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected, driver_failure
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, KernelCall, LaunchByAddress, Rejected, driver_failure
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["open_opencl"]
@@ -83,9 +82,39 @@ def failure(cl: Any, error: Exception, doing: str) -> Exception:
     return driver_failure("OPENCL", doing, str(error))
 
 
+class OpenclLaunch(LaunchByAddress):
+    """A kernel object of its own, and the addresses of its arguments."""
+
+    def __init__(self, device: OpenclDevice, call: KernelCall):
+        super().__init__(device, call)
+        self.kernel = device.cl.Kernel(call.function.program, call.function.function_name)
+        self.event: Any = None
+
+    def start(self) -> None:
+        memory, at = self.device.memory, 0
+        set_arg = self.kernel.set_arg
+        for address, scalar in zip(self.addresses, self.scalars):
+            if scalar:
+                set_arg(at, ctypes.string_at(address, 8))
+                at += 1
+            else:
+                handle, distance = memory.find(address)
+                set_arg(at, handle)
+                set_arg(at + 1, distance.to_bytes(8, "little"))
+                at += 2
+        cl, threads = self.device.cl, self.call.threads
+        if self.call.group_bytes:
+            set_arg(at, cl.LocalMemory(self.call.group_bytes))
+        try:
+            self.event = cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, (self.groups * threads,),
+                                                    (threads,))
+        except cl.Error as error:
+            raise failure(cl, error, f"launch the kernel {self.kernel.function_name}") from None
+
+
 class OpenclDevice(GpuDevice):
     """One device of one platform."""
-    dialect = OPENCL
+    dialect, launch_type = OPENCL, OpenclLaunch
 
     def __init__(self, name: str, cl: Any, device: Any):
         self.cl, self.device = cl, device
@@ -110,10 +139,6 @@ class OpenclDevice(GpuDevice):
         program = self.cl.Program(self.context, [self.device], [compiled]).build(cache_dir=False)
         return [self.cl.Kernel(program, name) for name in names]
 
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> OpenclLaunch:
-        return OpenclLaunch(self, function, groups, threads, group_bytes, scalars)
-
     def time(self, launches: Sequence[Any]) -> int:
         self.synchronize()
         for launch in launches:
@@ -127,36 +152,3 @@ class OpenclDevice(GpuDevice):
             self.queue.finish()
         except self.cl.Error as error:
             raise failure(self.cl, error, "run what was launched") from None
-
-
-class OpenclLaunch(LaunchByAddress):
-    """A kernel object of its own, and the addresses of its arguments."""
-
-    def __init__(self, device: OpenclDevice, function: Any, groups: int, threads: int, group_bytes: int,
-                 scalars: Sequence[bool]):
-        super().__init__(device, groups, scalars)
-        self.group_bytes = group_bytes
-        self.kernel = device.cl.Kernel(function.program, function.function_name)
-        self.threads = threads
-        self.event: Any = None
-
-    def start(self) -> None:
-        memory, at = self.device.memory, 0
-        set_arg = self.kernel.set_arg
-        for address, scalar in zip(self.addresses, self.scalars):
-            if scalar:
-                set_arg(at, ctypes.string_at(address, 8))
-                at += 1
-            else:
-                handle, distance = memory.find(address)
-                set_arg(at, handle)
-                set_arg(at + 1, distance.to_bytes(8, "little"))
-                at += 2
-        if self.group_bytes:
-            set_arg(at, self.device.cl.LocalMemory(self.group_bytes))
-        cl = self.device.cl
-        try:
-            self.event = cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, (self.groups * self.threads,),
-                                                      (self.threads,))
-        except cl.Error as error:
-            raise failure(cl, error, f"launch the kernel {self.kernel.function_name}") from None

@@ -21,8 +21,7 @@ from typing import Any
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import WGSL
-from glassgrad.compiler.render.launch_info import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, LaunchByAddress, Rejected, driver_failure
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, KernelCall, LaunchByAddress, Rejected, driver_failure
 from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["WebgpuDevice", "open_webgpu"]
@@ -106,9 +105,44 @@ class WebgpuMemory(MemoryByHandle):
         return bytearray(words[before:before + nbytes])
 
 
+class WebgpuLaunch(LaunchByAddress):
+    """An entry point with the addresses of its arguments, and their bindings while these stay the same."""
+
+    def __init__(self, device: WebgpuDevice, call: KernelCall):
+        super().__init__(device, call)
+        self.pipeline, self.layout, self.numbers = call.function
+        self.most_in_row = device.limits["max-compute-workgroups-per-dimension"]
+        self.bound: list[int | bytes] = [-1]          # addresses and numbers that `group` binds
+        self.group: Any = None
+
+    def start(self) -> None:
+        given = [ctypes.string_at(a, 8) if scalar else a for a, scalar in zip(self.addresses, self.scalars)]
+        with self.device.errors:
+            if given != self.bound:
+                self.group, self.bound = self.bind(given), given
+            rows = min(self.groups, self.most_in_row), -(-self.groups // self.most_in_row)
+            self.device.collected.append((self.pipeline, self.group, rows))
+            if len(self.device.collected) >= MOST_LAUNCHES:
+                self.device.submit()
+
+    def bind(self, given: Sequence[int | bytes]) -> Any:
+        """A bind group of these addresses and numbers: of each buffer what lies behind an address. (Bindings beyond the
+        last argument are of that one, which groups take for their own memory.)"""
+        device, words, usage = self.device, b"", self.device.wgpu.BufferUsage.UNIFORM
+        align, resources = device.limits["min-storage-buffer-offset-alignment"], []
+        for value in given:
+            handle, at = (None, 0) if isinstance(value, bytes) else device.memory.find(value)
+            begin = at // align * align
+            words += value + bytes(8) if isinstance(value, bytes) else struct.pack("<4I", at - begin, 0, 0, 0)
+            resources.append({"buffer": handle, "offset": begin})
+        resources.insert(0, {"buffer": device.device.create_buffer_with_data(data=words, usage=usage)})
+        entries = [{"binding": number, "resource": resources[min(number, len(given))]} for number in self.numbers]
+        return device.device.create_bind_group(layout=self.layout, entries=entries)
+
+
 class WebgpuDevice(GpuDevice):
     """One adapter. `limits` are the adapter's, or smaller ones; so are `features`."""
-    dialect = WGSL
+    dialect, launch_type = WGSL, WebgpuLaunch
 
     def __init__(self, name: str, wgpu: Any, adapter: Any, limits: dict[str, int] | None = None,
                  features: Sequence[str] = tuple(TYPES)):
@@ -151,10 +185,6 @@ class WebgpuDevice(GpuDevice):
                      layout, [number for number, _ in bound]) for name in names]
 
     # -- running ---------------------------------------------------------------------------------------------
-    def prepare(self, function: Any, groups: int, threads: int, group_bytes: int, scalars: Sequence[bool],
-                maps: Sequence[BoxMap] = ()) -> WebgpuLaunch:
-        return WebgpuLaunch(self, function, groups, scalars)
-
     def submit(self) -> None:
         """Start what was collected."""
         self.memory.check_process()
@@ -174,38 +204,3 @@ class WebgpuDevice(GpuDevice):
             self.submit()
             use = self.wgpu.BufferUsage.COPY_SRC          # a read waits for all that was submitted before
             self.queue.read_buffer(self.device.create_buffer_with_data(data=bytes(4), usage=use))
-
-
-class WebgpuLaunch(LaunchByAddress):
-    """An entry point with the addresses of its arguments, and their bindings while these stay the same."""
-
-    def __init__(self, device: WebgpuDevice, function: tuple[Any, ...], groups: int, scalars: Sequence[bool]):
-        super().__init__(device, groups, scalars)
-        self.pipeline, self.layout, self.numbers = function
-        self.most_in_row = device.limits["max-compute-workgroups-per-dimension"]
-        self.bound: list[int | bytes] = [-1]          # addresses and numbers that `group` binds
-        self.group: Any = None
-
-    def start(self) -> None:
-        given = [ctypes.string_at(a, 8) if scalar else a for a, scalar in zip(self.addresses, self.scalars)]
-        with self.device.errors:
-            if given != self.bound:
-                self.group, self.bound = self.bind(given), given
-            rows = min(self.groups, self.most_in_row), -(-self.groups // self.most_in_row)
-            self.device.collected.append((self.pipeline, self.group, rows))
-            if len(self.device.collected) >= MOST_LAUNCHES:
-                self.device.submit()
-
-    def bind(self, given: Sequence[int | bytes]) -> Any:
-        """A bind group of these addresses and numbers: of each buffer what lies behind an address. (Bindings beyond the
-        last argument are of that one, which groups take for their own memory.)"""
-        device, words, usage = self.device, b"", self.device.wgpu.BufferUsage.UNIFORM
-        align, resources = device.limits["min-storage-buffer-offset-alignment"], []
-        for value in given:
-            handle, at = (None, 0) if isinstance(value, bytes) else device.memory.find(value)
-            begin = at // align * align
-            words += value + bytes(8) if isinstance(value, bytes) else struct.pack("<4I", at - begin, 0, 0, 0)
-            resources.append({"buffer": handle, "offset": begin})
-        resources.insert(0, {"buffer": device.device.create_buffer_with_data(data=words, usage=usage)})
-        entries = [{"binding": number, "resource": resources[min(number, len(given))]} for number in self.numbers]
-        return device.device.create_bind_group(layout=self.layout, entries=entries)

@@ -27,10 +27,7 @@ from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
-from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.gpu.gpu_launch import GpuLaunch, gpu_launch
-from glassgrad.compiler.render.launch_info import LaunchInfo
-from glassgrad.runtime.kernel_source import build, kernel_of
+from glassgrad.runtime.kernel_source import kernel_of
 from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
 
 Moves = tuple[str, ...]
@@ -58,18 +55,18 @@ class Worker:
     def __init__(self, command: Sequence[str] = ()):
         self._command = list(command or worker_command)
         self._process: subprocess.Popen[str] | None = None
-        self._replies: queue.Queue[str | None] = queue.Queue()
         self.alive = False           # has been started and has not been lost since
 
     def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The worker's reply; raises `Lost` when there is none in time."""
         process = self._process if self.alive and self._process is not None else self._start()
+        replies: queue.Queue[str] = queue.Queue()
         # in a thread: a process that reads nothing would block us beyond the time limit
-        threading.Thread(target=_send, args=(process, json.dumps(order) + "\n"), daemon=True).start()
+        threading.Thread(target=_converse, args=(process, json.dumps(order) + "\n", replies), daemon=True).start()
         try:
-            line = self._replies.get(timeout=max(seconds, 0.01))
+            line = replies.get(timeout=max(seconds, 0.01))
         except queue.Empty:
-            line = None
+            line = ""
         if not line:
             status = process.poll()
             self.close()
@@ -83,12 +80,11 @@ class Worker:
         kept.update(PYTHONPATH=os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")])),
                     THREADS=str(machine()["threads"]), CPU_FEATURES=settings.CPU_FEATURES,
                     MATRIX_UNIT=str(settings.MATRIX_UNIT), DEV="CPU", BEAM="0", DEBUG="0", CHECK="0", VIZ="0",
-                    MEMORY_MB="0")
+                    MEMORY_MB="0", GUARD_PAGES="0")
         process = self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             encoding="utf-8", env=kept, start_new_session=True)       # Ctrl-C is for us, and we end the worker
-        self._replies, self.alive = queue.Queue(), True
-        threading.Thread(target=_listen, args=(process, self._replies), daemon=True).start()
+        self.alive = True
         return process
 
     def close(self) -> None:
@@ -110,34 +106,26 @@ class Worker:
                         pass         # what was still to be sent goes nowhere
 
 
-def _send(process: subprocess.Popen[str], text: str) -> None:
+def _converse(process: subprocess.Popen[str], order: str, replies: queue.Queue[str]) -> None:
+    """Send an order, and wait for the reply; an empty one where the process has ended."""
+    line = ""
     try:
-        assert process.stdin is not None
-        process.stdin.write(text)
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(order)
         process.stdin.flush()
+        line = process.stdout.readline()
     except (OSError, ValueError):
-        pass                         # it has ended, which `ask` will see
-
-
-def _listen(process: subprocess.Popen[str], replies: queue.Queue[str | None]) -> None:
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            replies.put(line)
-    except ValueError:
-        pass                         # closed while we listened
-    replies.put(None)
+        pass                         # it has ended, or was closed while we listened
+    replies.put(line)
 
 
 class Search:
     """The search for one kernel's moves."""
 
-    def __init__(self, ast: UOp, target: Target, language: str, compiler: str, worker: Worker, device: str = ""):
-        """`device` is the GPU that the worker opens; without one, kernels run on its processor."""
-        self.ast, self.target, self.language, self.compiler, self.worker = ast, target, language, compiler, worker
-        self.device = device
+    def __init__(self, ast: UOp, device: Any, worker: Worker):
+        self.ast, self.device, self.worker = ast, device, worker
         self.width, self.seconds = settings.BEAM, settings.BEAM_SECONDS
-        self.plain = kernel_of(ast, target, plain=True)
+        self.plain = kernel_of(ast, device.target, plain=True)
         self.sources: set[str] = set()           # what was tried: different moves may give one kernel
         self.tried = self.killed = self.wrong = self.broken = 0
         self.deadline = 0.0
@@ -146,31 +134,24 @@ class Search:
         self.params = [_described(p, max([1, *rows]) if rows else 100) for p in self.plain.params]
 
     # -- candidates ------------------------------------------------------------------------------------------
-    def built(self, moves: Moves | None) -> tuple[Moves, str, LaunchInfo | GpuLaunch]:
-        """A candidate as source text, and how it is launched; raises `Refused`."""
-        built = build(self.ast, self.target, self.language, moves, say=False)
+    def built(self, moves: Moves | None) -> tuple[Moves, str, list[Any]]:
+        """A candidate as source text, and what its device needs to load it; raises `Refused`."""
+        head, built = self.device.write(self.ast, moves, say=False)
         applied = tuple(built.kernel.moves)
         if built.decisions is not None:
             self._decided[applied] = built.decisions
-        how = gpu_launch(built.kernel, self.target.group_bytes) if self.device else built.info
-        return applied, built.source, how
-
-    def order(self, source: str, how: LaunchInfo | GpuLaunch) -> dict[str, Any]:
-        if isinstance(how, GpuLaunch):
-            return {"name": self.plain.name, "source": source, "info": [how.phases, how.info.shared, how.maps]}
-        return {"name": self.plain.name, "source": source, "features": settings.CPU_FEATURES,
-                "info": [how.phases, how.shared, how.scratch_bytes]}
+        return applied, built.source, head
 
     def begin(self) -> Moves:
         """The recipe's kernel goes to the worker, and is what all others are measured against."""
-        self.recipe, source, how = self.built(None)
+        self.recipe, source, head = self.built(None)
         self.sources.add(source)
-        shared = how.info.shared if isinstance(how, GpuLaunch) else how.shared
+        _, _, shared, *_ = head
         own = sum(p.size * p.dtype.itemsize for p in self.plain.params if not p.arg.scalar) + sum(shared)
-        free = None if self.device else free_bytes()         # a GPU says itself when its memory is full
+        free = free_bytes() if self.device.memory.on_host else None         # a GPU says itself when its memory is full
         if free is not None and own > free // 2:
             raise Lost(f"a copy of its memory takes {own >> 20:,} MiB, and {free >> 20:,} MiB are free")
-        self.first = {**self.order(source, how), "do": "recipe", "language": self.language, "device": self.device,
+        self.first = {"source": source, "head": head, "do": "recipe", "device": self.device.searched_on,
                       "params": self.params, "written": list(self.plain.written),
                       "memory": 2 * own + machine()["threads"] * (64 << 20) + MEMORY_ROOM}
         self.recipe_ns = 1 << 62                 # the least that was seen
@@ -187,7 +168,7 @@ class Search:
         """(recipe's, candidate's) nanoseconds; none for a candidate that is out."""
         left = self.deadline - time.monotonic()
         try:
-            _, source, how = self.built(moves)
+            _, source, head = self.built(moves)
         except Refused:
             return []                            # a decision changed which questions follow it
         except Bug:
@@ -199,7 +180,7 @@ class Search:
         self.tried += not final
         patience = left if final else min(left, max(2.0, self.seconds / 4))
         wanted = FINAL_PAIRS if final else max(2, min(7, int(self.seconds * 1e9 / 100 / max(2 * self.recipe_ns, 1))))
-        order = {**self.order(source, how), "do": "compare", "pairs": wanted, "final": final,
+        order = {"source": source, "head": head, "do": "compare", "pairs": wanted, "final": final,
                  "least": 0 if final else min(2, wanted), "seconds": 0.9 * patience}
         try:
             if not self.worker.alive:
@@ -256,8 +237,8 @@ class Search:
         self.complete = self.recipe_ns < WORTH_NS
         beam = [] if self.complete else self.climb(bar)
         moves, recipe_us, tuned_us = self.winner(beam)
-        return Tuned(self.plain.name, digest_of(self.ast), self.compiler, self.width, self.seconds, self.complete,
-                     self.tried, self.recipe, round(recipe_us, 3), moves, round(tuned_us, 3))
+        return Tuned(self.plain.name, digest_of(self.ast), self.device.compiler, self.width, self.seconds,
+                     self.complete, self.tried, self.recipe, round(recipe_us, 3), moves, round(tuned_us, 3))
 
 
 def free_bytes() -> int | None:
@@ -280,14 +261,15 @@ def _described(param: UOp, high: int) -> dict[str, Any]:
             "scalar": bool(param.arg.scalar)}
 
 
-def search(kernels: Sequence[UOp], target: Target, language: str, compiler: str, device: str = "") -> None:
-    """Search moves for each of these kernels and keep what is found; shows a progress bar in a terminal."""
+def search(kernels: Sequence[UOp], device: Any) -> None:
+    """Search moves for each of these kernels and keep what is found; shows a progress bar in a terminal. `device` is
+    opened again by the worker (`CompiledKernels.searched_on`)."""
     from tqdm import tqdm  # late, because only a search needs it
     worker = Worker()
     try:
         with tqdm(kernels, desc="BEAM", unit="kernel", disable=None) as bar:
             for ast in bar:
-                one = Search(ast, target, language, compiler, worker, device)
+                one = Search(ast, device, worker)
                 start = time.monotonic()
                 try:
                     found = one.run(bar)

@@ -15,18 +15,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.check.graph_interpreter import from_storage, to_storage
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo
-from glassgrad.runtime.cpu import llvm_compiler as llvm
-from glassgrad.runtime.cpu.c_compiler import compile_c
-from glassgrad.runtime.cpu.elf_loader import Image
-from glassgrad.runtime.cpu.native_device import NativePlan, NativeProgram
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
 
@@ -39,84 +33,9 @@ HOPELESS = 3.0              # a candidate so much slower than the recipe is meas
 
 @dataclass
 class LoadedKernel:
-    """A compiled kernel bound to memory, the memory that it alone needs, and what must live as long."""
-    run: Callable[[], None]
+    """A compiled kernel bound to memory (a plan), and the memory that it alone needs."""
+    plan: Any
     own: list[MemoryBlock]
-    kept: Any
-
-
-class Processor:
-    """Runs kernels on this processor."""
-
-    def __init__(self, order: dict[str, Any]):
-        self.language, self.memory = order["language"], HostMemory()
-        limit_memory(order["memory"])
-
-    def addresses(self, params: Sequence[dict[str, Any]]) -> list[MemoryBlock]:
-        """Memory for the arguments of a kernel."""
-        return [self.memory.allocate(_bytes(p)) for p in params]
-
-    def load(self, order: dict[str, Any], blocks: Sequence[MemoryBlock]) -> LoadedKernel:
-        """A compiled kernel, bound to this memory; more memory where it needs some."""
-        source = order["source"]
-        code = llvm.compile_ir(source, order["features"]) if self.language == "llvm" else compile_c(source)
-        phases, shared, scratch = order["info"]
-        info = LaunchInfo(tuple((name, tasks) for name, tasks in phases), tuple(shared), scratch)
-        program = NativeProgram(order["name"], Image(code), info, 0, 0)
-        own = [self.memory.allocate(nbytes) for nbytes in shared]
-        plan = NativePlan([program], [tuple(range(len(blocks) + len(own)))])
-        plan.bind([b.address for b in (*blocks, *own)])
-        return LoadedKernel(plan.run, own, plan)
-
-    def sample(self, kernel: LoadedKernel, runs: int) -> int:
-        """Nanoseconds of these runs: of this thread where it works alone, which other programs do not change."""
-        clock = time.thread_time_ns if settings.THREADS == 1 else time.perf_counter_ns
-        start = clock()
-        for _ in range(runs):
-            kernel.run()
-        return clock() - start
-
-    def release(self, blocks: Sequence[MemoryBlock]) -> None:
-        """Give the memory of arguments back."""
-        for block in blocks:
-            self.memory.release(block)
-
-
-class Gpu:
-    """Runs kernels on a GPU."""
-
-    def __init__(self, order: dict[str, Any]):
-        self.device = Device[order["device"]]
-        self.memory = self.device.memory
-        self.scalars = [p["scalar"] for p in order["params"]]
-        self.cells = HostMemory()                             # numbers are the host's
-
-    def addresses(self, params: Sequence[dict[str, Any]]) -> list[MemoryBlock]:
-        return [(self.cells if p["scalar"] else self.memory).allocate(_bytes(p)) for p in params]
-
-    def load(self, order: dict[str, Any], blocks: Sequence[MemoryBlock]) -> LoadedKernel:
-        phases, shared, maps = order["info"]
-        functions = self.device.load(self.device.compile_source(order["source"]), [phase[0] for phase in phases])
-        own = [self.memory.allocate(nbytes) for nbytes in shared]
-        launches = [self.device.prepare(function, groups, threads, group_bytes, [*self.scalars, *[False] * len(own)],
-                                        [BoxMap(*box) for box in maps])
-                    for function, (_, groups, threads, group_bytes) in zip(functions, phases)]
-        for launch in launches:
-            for position, block in enumerate((*blocks, *own)):
-                array, at = launch.places(position)
-                array[at] = block.address
-
-        def run() -> None:
-            for launch in launches:
-                launch.start()
-        return LoadedKernel(run, own, launches)
-
-    def sample(self, kernel: LoadedKernel, runs: int) -> int:
-        return int(self.device.time(kernel.kept * runs))
-
-    def release(self, blocks: Sequence[MemoryBlock]) -> None:
-        for block, scalar in zip(blocks, self.scalars):
-            (self.cells if scalar else self.memory).release(block)
 
 
 class Bench:
@@ -124,18 +43,33 @@ class Bench:
 
     def __init__(self, order: dict[str, Any]):
         self.params, self.written = order["params"], order["written"]
-        self.runner: Processor | Gpu = Gpu(order) if order["device"] else Processor(order)
-        self.memory = self.runner.memory
-        self.blocks = self.runner.addresses(self.params)
+        self.device = Device[order["device"]]
+        self.memory, self.cells = self.device.memory, HostMemory()           # numbers are the host's
+        if self.memory.on_host:
+            limit_memory(order["memory"])
+        self.blocks = [self.memory_of(param).allocate(_bytes(param)) for param in self.params]
         for slot in range(len(self.params)):
             self.fill(slot)
-        self.recipe = self.runner.load(order, self.blocks)
+        self.recipe = self.load(order)
         self.runs = 1
         self.digest = self.answer(self.recipe)
         first = self.sample(self.recipe)
         self.runs = max(1, min(MOST_RUNS, SAMPLE_NS // max(first, 1)))
         again = [self.sample(self.recipe) for _ in range(5 if first < SLOW_NS else 0)]
         self.nanoseconds = min([first, *again])
+
+    def memory_of(self, param: dict[str, Any]) -> Any:
+        """Where an argument lies."""
+        return self.cells if param["scalar"] else self.memory
+
+    def load(self, order: dict[str, Any]) -> LoadedKernel:
+        """A kernel, compiled and bound to the memory; to more where it needs some."""
+        program = self.device.load_program(order["head"], self.device.compile_source(order["source"]))
+        own = [self.memory.allocate(nbytes) for nbytes in program.info.shared]
+        addresses = [block.address for block in (*self.blocks, *own)]
+        plan = self.device.plan([program], [tuple(range(len(addresses)))])
+        plan.bind(addresses)
+        return LoadedKernel(plan, own)
 
     def fill(self, slot: int) -> None:
         """Contents as they might be: normal floats, integers below the size of what they index."""
@@ -162,7 +96,7 @@ class Bench:
         import numpy as np
         for slot in self.written:
             self.fill(slot)
-        kernel.run()
+        kernel.plan.run()
         digest = hashlib.sha256()
         for slot in self.written:
             dtype: DType = getattr(dtypes, self.params[slot]["dtype"])
@@ -176,12 +110,18 @@ class Bench:
         return digest.hexdigest()
 
     def sample(self, kernel: LoadedKernel) -> int:
-        """Nanoseconds of one run."""
-        return self.runner.sample(kernel, self.runs) // self.runs
+        """Nanoseconds of one run: of this thread where it works alone, which other programs do not change."""
+        if not self.memory.on_host:
+            return int(self.device.time(kernel.plan.launches[0] * self.runs)) // self.runs
+        clock = time.thread_time_ns if settings.THREADS == 1 else time.perf_counter_ns
+        start = clock()
+        for _ in range(self.runs):
+            kernel.plan.run()
+        return (clock() - start) // self.runs
 
     def compare(self, order: dict[str, Any]) -> dict[str, Any]:
         """A candidate's digest, and its nanoseconds in turns with the recipe's."""
-        candidate = self.runner.load(order, self.blocks)
+        candidate = self.load(order)
         try:
             if self.answer(candidate) != self.digest:
                 return {"wrong": True}
@@ -208,7 +148,8 @@ class Bench:
     def close(self) -> None:
         """Give all memory back."""
         self.release(self.recipe)
-        self.runner.release(self.blocks)
+        for block, param in zip(self.blocks, self.params):
+            self.memory_of(param).release(block)
         self.memory.empty_cache()
 
 

@@ -8,7 +8,6 @@ function. Needs neither NumPy nor llvmlite nor a compiler.
 from __future__ import annotations
 
 import ctypes
-import json
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -16,14 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
-from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import WASM
 from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.compiler.render.wasm.module_encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.disk_cache import default_cache
-from glassgrad.runtime.kernel_key import cache_key, cost
+from glassgrad.runtime.compiled_kernels import CompiledKernels
 from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory, Stopped
 
 __all__ = ["WasmDevice"]
@@ -36,12 +33,14 @@ class WasmProgram:
     run: Callable[[], None]
     info: LaunchInfo
     scalars: tuple[bool, ...]            # which of the params are numbers of the host
-    operations: int
-    bytes: int
+    operations: int = 0
+    bytes: int = 0
+    speedup: float = 0.0                 # no search is made
 
 
-class WasmDevice(Backend):
+class WasmDevice(CompiledKernels, Backend):
     """A WebAssembly engine and its memory."""
+    language, machine, target = "wasm", "wasm32", WASM
 
     def __init__(self, name: str = "WASM", engine: Any = None):
         self.engine = engine or _engine()
@@ -54,38 +53,26 @@ class WasmDevice(Backend):
         return f"WebAssembly with vectors of 128 bits, one thread, run by {self.engine.version}"
 
     # -- compiling ---------------------------------------------------------------------------------------------
-    def compile(self, ast: UOp) -> WasmProgram:
-        """A kernel from the disk cache, or through the renderer."""
-        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
-        key = cache_key(ast, "wasm32", "wasm") if cache else ""
-        stored = cache.get(key) if cache else None
-        if stored is None:
-            stored = self._build(ast)
-            if cache:
-                cache.put(key, stored)
-        (length,) = struct.unpack_from("<I", stored)
-        name, shared, scratch, scalars = json.loads(stored[4:4 + length])
-        with self.memory.lock:
-            run = self.engine.load(stored[4 + length:])
-        return WasmProgram(name, run, LaunchInfo((), tuple(shared), scratch), tuple(scalars), *cost(ast))
-
-    def _build(self, ast: UOp) -> bytes:
+    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
         from glassgrad.runtime.kernel_source import build  # the whole compiler: a warm process does without
-        built = build(ast, WASM, "wasm")
+        built = build(ast, WASM, "wasm", moves, say)
         params = sorted(built.kernel.params, key=lambda p: p.arg.slot)
-        head = json.dumps([built.name, built.info.shared, built.info.scratch_bytes,
-                           [p.arg.scalar for p in params]]).encode()
-        return struct.pack("<I", len(head)) + head + built.binary
+        return [built.name, built.info.shared, built.info.scratch_bytes, [p.arg.scalar for p in params]], built
+
+    def compile_source(self, source: bytes) -> bytes:
+        """A module is compiled when it is loaded."""
+        return source
+
+    def load_program(self, head: list[Any], compiled: bytes) -> WasmProgram:
+        name, shared, scratch, scalars = head
+        with self.memory.lock:
+            run = self.engine.load(compiled)
+        return WasmProgram(name, run, LaunchInfo((), tuple(shared), scratch), tuple(scalars))
 
     def source(self, ast: UOp) -> str:
         """The module in WebAssembly's text format."""
         from glassgrad.runtime.kernel_source import build
         return build(ast, WASM, "wat", say=False).source
-
-    def loop_tree(self, ast: UOp) -> Any:
-        """The optimized loop tree of a kernel (`Kernel`), as it was rendered."""
-        from glassgrad.runtime.kernel_source import kernel_of
-        return kernel_of(ast, WASM)
 
     # -- running -----------------------------------------------------------------------------------------------
     def launch(self, program: WasmProgram, addresses: Sequence[int]) -> None:

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.compiler.graph import Cell, DType, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
+from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.movement import cat, counting, pad_axis
 
 SHORT = 64                 # rows up to here are ordered by counting
 MERGED, WAYS = 4096, 4     # rows up to here are merged, of so many blocks at a time; a CPU sorts longer ones faster by
-FEW_BITS = 16              # digits, and those whose keys differ in no more bits than these
+MERGED_BY_GROUPS = 1 << 18 # digits, a GPU those beyond this,
+FEW_BITS = 16              # and both those whose keys differ in no more bits than these
 FEW = 16                   # elements of a long row that are found one by one
 _WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 _FIELD = 21                # bits of a running count: three of them share an int64
@@ -57,10 +59,15 @@ def order_of(key: UOp, bits: int | None = None) -> UOp:
         return full(key.shape, 0, dtypes.int32)
     if most(n) <= SHORT:
         return _by_counting(key.contiguous())
-    merges = isinstance(n, int) and n <= MERGED and count > FEW_BITS
+    merges = isinstance(n, int) and n <= (MERGED_BY_GROUPS if _has_groups(key) else MERGED) and count > FEW_BITS
     by_word = (lambda word, _, order: _by_merging(word, order)) if merges else _by_digits
     low = by_word(key.cast(dtypes.uint32), min(count, 32), None)
     return low if count <= 32 else by_word((key >> 32).cast(dtypes.uint32), count - 32, low)
+
+
+def _has_groups(x: UOp) -> bool:
+    """Whether groups of threads compute a node: passes over it then take as long as their launch, not as their work."""
+    return bool(getattr(getattr(Device[x.device or Device.DEFAULT], "target", None), "groups", False))
 
 
 def _linear(within: UOp, n: int) -> UOp:
@@ -213,16 +220,16 @@ def largest_of(key: UOp, k: int) -> UOp:
     """The indices of each row's k largest keys, in their own order (rows, k), int32.
 
     The k-th largest key is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with
-    that bit set. Keys above it, and the first of those equal to it, are taken: running counts say where each is.
+    that bit set. (A GPU finds two at once.) Keys above it, and the first of those equal to it, are taken: running
+    counts say where each is.
     """
     rows, n = key.shape
     key = key.contiguous()
     word = key.dtype
     limit = full((rows, 1), 0, word)
-    for bit in range(word.bits - 1, -1, -1):
-        tried = (limit | UOp(o.SCALAR, word, (), Cell(1 << bit))).contiguous()
-        reach = (key < tried).logical_not().cast(dtypes.int32).sum((1,))
-        limit = (reach < k).where(limit, tried).contiguous()
+    raised, width = (_by_three_counts, 2) if _has_groups(key) and most(n) < 1 << _FIELD else (_by_one_count, 1)
+    for bit in range(word.bits - width, -1, -width):
+        limit = raised(key, limit, UOp(o.SCALAR, word, (), Cell(1 << bit)), k).contiguous()
     above, level = limit < key, key.eq(limit)
     left = k - above.cast(dtypes.int32).sum((1,)).contiguous()      # how many of the equal ones are taken
     # both are counted in one number: those above in its high half
@@ -233,3 +240,22 @@ def largest_of(key: UOp, k: int) -> UOp:
         return (reached >> half) + (reached & ((1 << half) - 1)).minimum(left.cast(count)) < wanted
     wanted = (counting(k, count) + 1).reshape((1, k)).broadcast((rows, k))
     return passed_in(counts, counting(rows, _counted(rows * n)).reshape((rows, 1)), (rows, k), before)
+
+
+def _by_one_count(key: UOp, limit: UOp, bit: UOp, k: int) -> UOp:
+    """The limit with a bit, if at least k keys of the row reach it so."""
+    tried = (limit | bit).contiguous()
+    reach = (key < tried).logical_not().cast(dtypes.int32).sum((1,))
+    return (reach < k).where(limit, tried)
+
+
+def _by_three_counts(key: UOp, limit: UOp, bit: UOp, k: int) -> UOp:
+    """The limit with a bit, the next, both or none: as large as at least k keys of the row reach. How many reach each
+    is counted in a field of one number."""
+    digit = full(limit.shape, 0, key.dtype)
+    reach = [(key < limit + bit * times).logical_not().cast(dtypes.int64) for times in (1, 2, 3)]
+    counts = (reach[0] | (reach[1] << _FIELD) | (reach[2] << 2 * _FIELD)).sum((1,))
+    for place in range(3):
+        count = (counts >> place * _FIELD) & ((1 << _FIELD) - 1)
+        digit = (count < k).where(digit, place + 1)
+    return limit + bit * digit

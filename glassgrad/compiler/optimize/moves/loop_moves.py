@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import dtypes, ops as o, toposort
+from glassgrad.compiler.graph import DType, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply, operation,
                                                     substitute_index)
 from glassgrad.compiler.graph.ops import Op
@@ -65,6 +65,11 @@ def _private_rows(body: list[Statement], lanes: int) -> Replace:
 def one(range_: UOp) -> UOp:
     """A counter, or 0 where it counts only to 1."""
     return range_ if range_.arg.size > 1 else index(0)
+
+
+def register_over(name: str, dtype: DType, ranges: Iterable[UOp]) -> UOp:
+    """A register with an element for each iteration of these loops; those of one iteration are left out."""
+    return register(name, dtype, [r for r in ranges if r.arg.size > 1])
 
 
 def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:

@@ -36,11 +36,8 @@ def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_REA
         return body
     outer, piece = counter(first.range.arg.name, first.range.arg.size // pieces), counter("q", pieces)
     inner = rebuild(inner, {first.range: add(multiply(outer, pieces), piece)})
-    reads = _reads(inner)
-    if any(n.op is o.LOAD for read_ in reads for n in toposort(read_.src[1:])):      # where it reads is read, too
-        return body
     axes = (piece, *[f.range for f in wide])
-    held: dict[UOp, UOp] = {n: register(f"ahead{i}", n.dtype, axes) for i, n in enumerate(reads)}
+    held: dict[UOp, UOp] = {n: register(f"ahead{i}", n.dtype, axes) for i, n in enumerate(_reads(inner))}
     out: list[Statement] = [*[Assign(r, n) for n, r in held.items()], *rebuild(inner, held)]
     return [For(outer, LOOP, [For(piece, TILE, around(wide, out))]), *body[1:]]
 
@@ -57,7 +54,7 @@ def read_next(body: list[Statement], most: int) -> list[Statement]:
         return body
     (wide, inner), at = _wide_loops(first.body), first.range
     reads = [n for n in _reads(inner) if any(f.range in ranges_of(n) for f in wide)]
-    if not _may_read_ahead(wide, inner, reads, most) or any(n.op is o.LOAD for r in reads for n in toposort(r.src[1:])):
+    if not _may_read_ahead(wide, inner, reads, most):
         return body
     axes = [f.range for f in wide]
     held, later = ({n: register(f"{name}{i}", n.dtype, axes) for i, n in enumerate(reads)}
@@ -76,11 +73,17 @@ def _read_after(read: UOp, at: UOp) -> UOp:
 
 
 def _may_read_ahead(wide: list[For], inner: list[Statement], reads: list[UOp], most: int) -> bool:
-    """Whether statements are stores that read few elements, and none that another of them stores."""
+    """Whether statements are stores that read few elements, none that another of them stores, nor any at a place that
+    is read itself."""
     stores = [s for s in inner if isinstance(s, Store)]
     stored, read = {s.memory for s in stores}, {n.src[0] for n in reads}
     return len(wide) >= 2 and len(stores) == len(inner) and 0 < len(reads) <= most and \
-        not (len(stores) > 1 and stored & read) and all(wide[-1].range in ranges_of(n.src[1]) for n in reads)
+        not (len(stores) > 1 and stored & read) and all(wide[-1].range in ranges_of(n.src[1]) for n in reads) and \
+        not _read_by_index(reads)
+
+
+def _read_by_index(reads: list[UOp]) -> bool:
+    return any(n.op is o.LOAD for read in reads for n in toposort(read.src[1:]))
 
 
 def read_first(body: list[Statement], least: int = 2, most: int = MOST_FIRST) -> list[Statement]:
@@ -99,8 +102,7 @@ def read_first(body: list[Statement], least: int = 2, most: int = MOST_FIRST) ->
             out.append(For(s.range, s.kind, read_first(s.body, least, most), s.stop))
             continue
         if len(inner) < least or words > most or not all(isinstance(x, Store) and x.combine is None for x in inner) or \
-                {x.memory for x in inner if isinstance(x, Store)} & {n.src[0] for n in reads} or \
-                any(n.op is o.LOAD for read in reads for n in toposort(read.src[1:])):
+                {x.memory for x in inner if isinstance(x, Store)} & {n.src[0] for n in reads} or _read_by_index(reads):
             out.append(s)
             continue
         held: dict[UOp, UOp] = {n: register(f"first{i}", n.dtype, [f.range for f in wide]) for i, n in enumerate(reads)}

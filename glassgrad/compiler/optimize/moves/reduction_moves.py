@@ -165,6 +165,16 @@ def _into(body: list[Statement], parts: Replace) -> list[Statement]:
     return body
 
 
+def leading(body: list[Statement]) -> list[Assign]:
+    """The assignments that a body begins with."""
+    out: list[Assign] = []
+    for s in body:
+        if not isinstance(s, Assign):
+            break
+        out.append(s)
+    return out
+
+
 @move(lambda body, rows, chunk: None)
 def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Statement], list[Statement]] | None:
     """r = 0; for k in n: r += f(k); rest  ->  phase 1: TASK c: r = 0; for k in chunk: r += f(c*chunk + k); part[c] = r
@@ -172,11 +182,7 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
 
     Both for each of the rows around them. refuses: the body does not begin with registers and their one loop
     """
-    begins: list[Assign] = []
-    for s in body:
-        if not isinstance(s, Assign):
-            break
-        begins.append(s)
+    begins = leading(body)
     at = len(begins)
     loop = body[at] if at < len(body) else None
     if not isinstance(loop, For) or loop.kind != LOOP or not begins:

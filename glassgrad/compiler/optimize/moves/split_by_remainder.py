@@ -149,8 +149,7 @@ def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | N
     for r in reversed(loops):
         places[r], flat = modulo(flat, r.arg.size), divide(flat, r.arg.size)
     at = {**{r: places[r] for r in outer}, last: add(multiply(places[some], times), one(beside))}
-    wide = tuple([r for r in (beside, lane) if r.arg.size > 1])
-    kept = [register(f"line{n}", s.value.dtype, wide) for n, s in enumerate(stores)]
+    kept = [moves.register_over(f"line{n}", s.value.dtype, (beside, lane)) for n, s in enumerate(stores)]
     reads: list[Statement] = [Assign(r, moves.edge_gate(substitute_index(s.value, at, {}), inside))
                               for r, s in zip(kept, stores)]
     body: list[Statement] = []

@@ -153,16 +153,9 @@ def in_order(loops: list[For], inner: list[Statement], total: int, target: Targe
 def apart_or_scanned(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
         -> list[list[Statement]] | None:
     """Places that are added to, and running totals, on groups of threads; refuses (None) other loops."""
-    lanes = target.lanes(_itemsize(inner))
-    found = rows_apart(loops, inner, target, lanes)
-    if found is not None:
-        return [found]
-    return scans(loops, inner, total, target, decisions) if _stores_in_order(inner) else None
-
-
-def scans(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
-        -> list[list[Statement]] | None:
-    """A running total on groups of threads; refuses (None) other loops."""
+    found = rows_apart(loops, inner, target, target.lanes(_itemsize(inner)))
+    if found is not None or not _stores_in_order(inner):
+        return None if found is None else [found]
     parts = scan_in_chunks(loops, inner, total, target, decisions)
     if parts is not None:
         return [b for part in parts for b in plain(part, target, decisions)]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import index, linear, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, Statement, Store, expressions, load,
-                                            ranges_of, register, walk)
+                                            ranges_of, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep
@@ -133,10 +133,10 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
     All loops go in the same steps, written out or in loops of this kind; in the last step some lanes may be beyond the
     end.
     """
-    wide = [r for r in (step.outer, step.over, step.lane) if r.arg.size > 1]
     reads = [*row.reads, *[load(m, row.counter) for m in row.kept]]
     at_step = [moves.edge_gate(substitute_index(n, {row.counter: step.at}, {}), step.is_inside) for n in reads]
-    held = {n: register(f"row{number}", n.dtype, wide) for number, n in enumerate(at_step)}
+    held = {n: moves.register_over(f"row{number}", n.dtype, (step.outer, step.over, step.lane))
+            for number, n in enumerate(at_step)}
     stored = {n.src[0]: held[n] for n in at_step if n.src[0] in row.kept}
     waiting = [n for n in at_step if n.src[0] not in row.kept]
     out: list[Statement] = []

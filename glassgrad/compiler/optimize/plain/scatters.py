@@ -6,7 +6,7 @@ rows are written is known only when the kernel runs. Two ways, and their combina
 Each group of threads has some rows of its own. Its threads look through the indices together and list those of the
 group's rows: a running total of how many were found (scans.py) says where in the list each of them belongs, so the list
 is in order. Then the group does what is listed. Where a batch is split over enough groups, all rows of one of its
-examples are one group's, and there is no list.
+examples are one group's, and there is no list; nor where the indices are in bins (schedule/flat_scatters.py).
 
     for s: y[row[s], j] += x[s, j]    ->    TASK b: for blocks of s: list = [s where row[s] is one of b's rows]
                                                 for i < length of list: LANE j: y[row[list[i]], j] += x[list[i], j]
@@ -43,7 +43,7 @@ LISTED = 2 * TILE * MOST_LANES     # indices that are looked through at a time: 
 MOST_TILE = 4          # columns of a thread
 READ_AHEAD = 4         # of those that are listed
 FEWEST = 8             # indices; fewer are done in turn
-COMPARED = 64          # indices of one example that are compared with each other
+COMPARED = 32          # indices of one example that are compared with each other
 
 
 @dataclass
@@ -53,16 +53,19 @@ class _Scatter:
     store: Store
     row: UOp
     unit: int
+    stop: UOp | None = None        # of the counter, where that is smaller than its size
 
     @staticmethod
     def of(inner: list[Statement], outer: list[UOp]) -> _Scatter | None:
         """Nested loops around one store, as one loop; None for others, few steps, and rows without known bounds."""
-        counters, body = list[UOp](), inner
-        while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP and body[0].stop is None:
+        counters, body, stop = list[UOp](), inner, None
+        while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP and stop is None:
             counters.append(body[0].range)
-            body = body[0].body
+            stop, body = body[0].stop, body[0].body
         if len(body) != 1 or not isinstance(body[0], Store) or body[0].memory.op is o.LOCAL or \
                 not counters or math.prod(r.arg.size for r in counters) < FEWEST:
+            return None
+        if stop is not None and len(counters) > 1:
             return None
         whole = counter(counters[0].arg.name, math.prod(r.arg.size for r in counters))
         at, into = whole, dict[UOp, UOp]()
@@ -75,7 +78,7 @@ class _Scatter:
         row = build(0, {atom: k // unit for atom, k in own.items()})
         if all(atom.op is o.RANGE for atom in own) or bounds(row)[0] < 0 or not exact(row):
             return None
-        return _Scatter(whole, store, row, unit)
+        return _Scatter(whole, store, row, unit, stop)
 
     @property
     def size(self) -> int:
@@ -121,7 +124,10 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
     if found is None or any(f.stop is not None for f in loops):
         return None
     last = loops[-1] if loops else None
-    if last is None or last.range in ranges_of(found.row):
+    if found.stop is not None and (last is None or last.range not in ranges_of(found.stop)):
+        return None
+    if last is None or last.range in ranges_of(found.row) or \
+            linear(found.store.index)[1].get(last.range) != 1 and found.update() is not None:
         return _by_elements(loops, found, target, lanes)
     columns = last.range.arg.size
     tile = min(MOST_TILE, -(-columns // lanes))
@@ -142,11 +148,16 @@ def rows_apart(loops: list[For], inner: list[Statement], target: Target, lanes: 
 
 
 def _by_elements(loops: list[For], found: _Scatter, target: Target, lanes: int) -> list[Statement] | None:
-    """Rows of one element: a group has all of an example of a batch, or some of them."""
+    """Rows of one element: a group has all of an example of a batch, or some of them, or those of a bin."""
     examples = math.prod(f.range.arg.size for f in loops)
     beside = bool(loops) and linear(found.store.index)[1].get(loops[-1].range) == 1
     if found.update() is None or beside and examples >= lanes * target.few_tasks:
         return None
+    around = [f.range for f in loops]
+    if found.stop is not None:                                   # a bin is one group's
+        total = register("found", dtypes.index)
+        body = _compared(found, _Steps(found.size, total, lambda at, gate: at), COMPARED)
+        return loops_around(around, [Assign(total, found.stop), *body], TASK)
     owned, block = _owned(found, GROUPS * examples, target)      # fewer groups, for each looks through all indices
     if owned is None and not loops:                              # all rows are one group's
         return None
@@ -154,7 +165,7 @@ def _by_elements(loops: list[For], found: _Scatter, target: Target, lanes: int) 
         body = _compared(found, _Steps(found.size, None, lambda at, gate: at), COMPARED)
     else:
         body = _listed(found, owned, lambda steps: _compared(found, steps, MOST_LANES))
-    return loops_around([block, *[f.range for f in loops]], body, TASK)
+    return loops_around([block, *around], body, TASK)
 
 
 def _owned(found: _Scatter, others: int, target: Target) -> tuple[UOp | None, UOp]:
@@ -247,7 +258,7 @@ def _compared(found: _Scatter, steps: _Steps, lanes: int) -> list[Statement]:
             For(other, LOOP, [
                 Assign(first, first & (same & earlier).logical_not()),
                 Assign(result, (same & earlier.logical_not()).where(combined(result, load(values, other)), result))],
-                None if steps.total is None else add(steps.total, multiply(one(block), -lanes))),
+                None if steps.total is None or lanes <= COMPARED else add(steps.total, multiply(one(block), -lanes))),
             Store(memory, found.place(row), result, None, first)])]
     stop = None if steps.total is None else divide(add(steps.total, index(lanes - 1)), lanes)
     return [For(block, LOOP, body, stop)] if block.arg.size > 1 else body

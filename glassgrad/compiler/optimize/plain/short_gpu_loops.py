@@ -64,7 +64,7 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
     row = Row.of(task_loops(body)[1]) if few and len(found.sums) > 1 else None
     if row is not None and row.lanes(found.results, target) is not None:
         return None                                  # one group for each row reads it once
-    pixels = any(part.nested and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
+    pixels = any(part.loops and part.beside > 1 for part in found.sums)     # rows of several loops, read in pieces
     beside = 1 if found.sums or not found.loops else divided(found.inner, found.loops[-1])
     used = 0.0 if few or pixels or shared_loops(found, target) else lanes_used(body, target.lanes(4) * beside)
     if used >= FULL or len(found.loops) < 2 and not found.sums:
@@ -79,10 +79,6 @@ class Sums:
     loop: For
     beside: int = 1                # neighbours that a thread reads at once
     loops: For | None = None       # as they were, where they were several
-
-    @property
-    def nested(self) -> bool:
-        return self.loops is not None
 
     @staticmethod
     def of(begins: list[Assign], loop: For) -> Sums:
@@ -125,7 +121,7 @@ class GroupNest:
         inner = _stores_last(inner)
         sums: list[Sums] = []
         while True:
-            begins = _leading(inner)
+            begins = sum_moves.leading(inner)
             loop = inner[len(begins)] if len(begins) < len(inner) else None
             if not begins or not isinstance(loop, For) or loop.kind != LOOP:
                 break
@@ -420,16 +416,6 @@ def divided(body: list[Statement], lane: UOp) -> int:
 
 
 # -- finding them ------------------------------------------------------------------------------------------------------
-def _leading(body: list[Statement]) -> list[Assign]:
-    """The assignments that a body begins with."""
-    out: list[Assign] = []
-    for s in body:
-        if not isinstance(s, Assign):
-            break
-        out.append(s)
-    return out
-
-
 def _stores_last(body: list[Statement]) -> list[Statement]:
     """sum a; y = a; sum b; z = b  ->  sum a; sum b; y = a; z = b
     refuses: registers that begin twice; what is read of memory that is stored to"""

@@ -182,8 +182,8 @@ class GroupRows:
         self.rows, self.places, self.lane, self.step = rows, places, counter("l", threads), rows.steps
         self.in_group, self.part = divide(self.lane, rows.parts), modulo(self.lane, rows.parts)
         self.row = add(first, self.in_group)
-        wide = [r for r in (self.step.over, self.lane) if r.arg.size > 1]
-        self.held = {m: register(f"row{i}", m.dtype, wide) for i, m in enumerate([*rows.read, *rows.kept])}
+        self.held = {m: moves.register_over(f"row{i}", m.dtype, (self.step.over, self.lane))
+                     for i, m in enumerate([*rows.read, *rows.kept])}
         self.own = {r: self.of_thread(r, "") for r in moves.assigned(rows.body)}
 
     def of_thread(self, r: UOp, kind: str) -> UOp:

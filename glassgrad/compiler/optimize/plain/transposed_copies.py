@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, expressions, load,
-                                            local, register, task_loops)
+                                            local, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one, register_over
 from glassgrad.compiler.optimize.plain.reductions import Transpose
 from glassgrad.compiler.optimize.product.recognize import stride_along
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -77,7 +77,7 @@ class CopyAcross:
         there: dict[UOp, UOp] = {}
         for number, n in enumerate(self.crossed):
             memory = local(f"block{number}", n.dtype, SIDE * (SIDE + 1))
-            held = register(f"across{number}", n.dtype, [r for r in axes if r.arg.size > 1])
+            held = register_over(f"across{number}", n.dtype, axes)
             at = {self.read: add(first[self.read], place), self.stored: add(first[self.stored], line)}
             filled.append(Assign(held, moves.edge_gate(substitute_index(n, at, {}), self.inside(at, widest))))
             kept.append(Store(memory, add(multiply(line, SIDE + 1), place), held))

@@ -17,16 +17,16 @@ across rows are boxes of that, which begin at another row (`ShiftedFactor`). Of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph.index_algebra import (add, both, build, divide, index, less, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
-                                            local, register)
+                                            local)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one, register_over
 from glassgrad.compiler.optimize.product.conv_window_copies import BoxFactor, StoredImage
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -36,31 +36,29 @@ AT_ONCE = 4                # pixels that a thread stores, or pieces of
 BESIDE = 4                 # elements
 
 
+def stored_by_threads(name: str, source: UOp, to: UOp, pieces: int, width: int,
+                      read: Callable[[UOp, UOp], tuple[UOp, UOp | None]]) -> list[Statement]:
+    """The loops that store pieces of `width` neighbours: a thread has all of a piece, and some pieces at once. `read`
+    says where an element of a piece is read, and whether it is 0 instead."""
+    each, lane, more = counter("e", width), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
+    block = counter("p", -(-pieces // (AT_ONCE * gpu.PACK_LANES)))
+    piece = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
+    inside = moves.below(piece, pieces)
+    at, gate = read(piece, one(each))
+    held = register_over(f"{name}_next", source.dtype, (more, each, lane))
+    body: list[Statement] = [Assign(held, load(source, at, both(inside, gate))),
+                             Store(to, add(multiply(piece, width), one(each)), held, None, inside)]
+    return nested([block], nested([more, each], [For(lane, LANE, body)], TILE), TASK)
+
+
 @dataclass
 class LineAxis(FlatAxis):
-    """Rows of taps as lines of `pitch` positions: [other loops][tap][channel, padded]; those past the last tap, and
-    past the last channel, are unused."""
-    channels: int = 1                      # positions from tap to tap
+    """Rows of taps as lines of memory: [other loops][tap, padded][channel, padded], with `pitch` positions from tap to
+    tap; those past the last tap, and past the last channel, are unused."""
 
     @property
     def row(self) -> int:
         return 1
-
-    def gate(self, at: UOp) -> UOp | None:
-        *_, tap, channel = self.parts
-        inside = modulo(at, self.pitch)
-        return both(moves.below(divide(inside, self.channels), tap.arg.size),
-                    moves.below(modulo(inside, self.channels), channel.arg.size))
-
-    def apart(self, at: UOp) -> dict[UOp, UOp]:
-        *rows, tap, channel = self.parts
-        inside = modulo(at, self.pitch)
-        return {**FlatAxis.of(rows).apart(divide(at, self.pitch)), tap: divide(inside, self.channels),
-                channel: modulo(inside, self.channels)}
-
-    def position(self) -> UOp:
-        *rows, tap, channel = self.parts
-        return add(multiply(flat_index(rows), self.pitch), add(multiply(tap, self.channels), channel))
 
 
 @dataclass
@@ -88,7 +86,7 @@ class LineFactor(BoxFactor):
     def row_size(self) -> int:
         """Stored columns of a row: all that are read, until the next row begins at a multiple of 16 bytes."""
         least, last = self.image.reads[-1]
-        whole = max(1, gpu.COPY_BYTES // (self.lines.channels * self.image.memory.dtype.itemsize))
+        whole = max(1, gpu.COPY_BYTES // (self.lines.pitch * self.image.memory.dtype.itemsize))
         return -(-(last - least + 1) // whole) * whole
 
     @property
@@ -98,12 +96,12 @@ class LineFactor(BoxFactor):
 
     @property
     def to(self) -> UOp:
-        size = math.prod(self.outer) * self.rows.size * self.row_size * self.lines.channels
+        size = math.prod(self.outer) * self.rows.size * self.row_size * self.lines.pitch
         return local(f"{self.image.name}_lines", self.image.memory.dtype, size, "shared")
 
     def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
         """The lines of so many columns and rows, the first ones given by the values of all loops."""
-        channels, pitch = self.lines.channels, self.row_size * self.lines.channels
+        channels, pitch = self.lines.pitch, self.row_size * self.lines.pitch
         height, step = self.rows.size, self.rows.stride
         constant, terms = self.image.coordinates[-2]
         before = -(min(0, self.image.reads[-2][0]) // step)                       # steps outside of the image, above it
@@ -126,26 +124,19 @@ class LineFactor(BoxFactor):
     @property
     def before(self) -> list[Statement]:
         """The loops that store the image: a thread reads all channels of a pixel, and stores them at once."""
-        image, channels = self.image, self.lines.channels
+        image, channels = self.image, self.lines.pitch
         sizes = [*self.outer, self.rows.size, self.row_size]
         pixels = FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(sizes)])
-        each, lane, more = counter("e", channels), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
-        block = counter("p", -(-pixels.size // (AT_ONCE * gpu.PACK_LANES)))
-        pixel = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
-        inside = gate = moves.below(pixel, pixels.size)
-        at = multiply(one(each), image.channels.stride)
-        places = pixels.apart(pixel)
-        for number, (r, axis) in enumerate(zip(pixels.parts, image.axes)):
-            low = {len(sizes) - 2: 0, len(sizes) - 1: image.reads[-1][0]}.get(number, image.ends[number][0])
-            position = add(places[r], index(low))
-            at = add(at, multiply(position, axis.stride))
-            gate = both(gate, both(less(index(-1), position), less(position, index(axis.size))))
-        gate = both(gate, moves.below(one(each), image.channels.size))
-        wide = [r for r in (more, each, lane) if r.arg.size > 1]
-        held = register(f"{image.name}_next", image.memory.dtype, wide)
-        body: list[Statement] = [Assign(held, load(image.memory, at, gate)),
-                                 Store(self.to, add(multiply(pixel, channels), one(each)), held, None, inside)]
-        return nested([block], nested([more, each], [For(lane, LANE, body)], TILE), TASK)
+
+        def read(pixel: UOp, channel: UOp) -> tuple[UOp, UOp | None]:
+            places, at, gate = pixels.apart(pixel), multiply(channel, image.channels.stride), None
+            for number, (r, axis) in enumerate(zip(pixels.parts, image.axes)):
+                low = {len(sizes) - 2: 0, len(sizes) - 1: image.reads[-1][0]}.get(number, image.ends[number][0])
+                position = add(places[r], index(low))
+                at = add(at, multiply(position, axis.stride))
+                gate = both(gate, both(less(index(-1), position), less(position, index(axis.size))))
+            return at, both(gate, moves.below(channel, image.channels.size))
+        return stored_by_threads(image.name, image.memory, self.to, pixels.size, channels, read)
 
 
 def few_channels(value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp, line: int) \
@@ -167,7 +158,7 @@ def few_channels(value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp, line
         return None
     others = [r for r in loops if r not in (taps[0], image.channel)]
     size = math.prod(r.arg.size for r in others) * line
-    return image, LineAxis([*others, taps[0], image.channel], size, line, channels=channels)
+    return image, LineAxis([*others, taps[0], image.channel], size, channels, line // channels)
 
 
 def line_windows(value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int, most_padded: float) -> LineFactor | None:
@@ -209,10 +200,6 @@ class ShiftedFactor:
     def to(self) -> UOp:
         return local(f"{self.image.name}_shifted", self.image.memory.dtype, math.prod(self.sizes), "shared")
 
-    def place(self, line: int, position: UOp, k: UOp) -> UOp:
-        """Where the boxes have put a position and a k, both counted from their beginning."""
-        return add(multiply(position, line), k)
-
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
         at_once, sizes = math.gcd(size, self.image.channels.size), self.sizes
@@ -233,23 +220,19 @@ class ShiftedFactor:
     def before(self) -> list[Statement]:
         """The loops that store the image for each tap: a thread stores neighbours at once."""
         image, all_ = self.image, FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(self.sizes)])
-        each, lane, more = counter("e", BESIDE), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
-        block = counter("p", -(-all_.size // (AT_ONCE * BESIDE * gpu.PACK_LANES)))
-        piece = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
-        inside, places = moves.below(multiply(piece, BESIDE), all_.size), all_.apart(multiply(piece, BESIDE))
-        tap, *outer, channel, row, column = [places[r] for r in all_.parts]
         constant, terms = image.coordinates[-1]
-        own = add(column, each)
-        column = add(add(own, index(constant)), multiply(tap, terms[self.axis.parts[-2]]))
-        at = add(multiply(channel, image.channels.stride), column)
-        for position, axis, (least, _) in zip([*outer, row], image.axes, image.ends):
-            at = add(at, multiply(add(position, index(least)), axis.stride))
-        gate = both(less(index(-1), column), less(column, index(image.axes[-1].size)))
-        gate = both(both(gate, moves.below(own, self.k.parts[-1].arg.size)), inside)
-        held = register(f"{image.name}_next", image.memory.dtype, (more, each, lane))
-        body: list[Statement] = [Assign(held, load(image.memory, at, gate)),
-                                 Store(self.to, add(multiply(piece, BESIDE), each), held, None, inside)]
-        return nested([block], nested([more, each], [For(lane, LANE, body)], TILE), TASK)
+
+        def read(piece: UOp, each: UOp) -> tuple[UOp, UOp | None]:
+            places = all_.apart(multiply(piece, BESIDE))
+            tap, *outer, channel, row, column = [places[r] for r in all_.parts]
+            own = add(column, each)
+            column = add(add(own, index(constant)), multiply(tap, terms[self.axis.parts[-2]]))
+            at = add(multiply(channel, image.channels.stride), column)
+            for position, axis, (least, _) in zip([*outer, row], image.axes, image.ends):
+                at = add(at, multiply(add(position, index(least)), axis.stride))
+            gate = both(less(index(-1), column), less(column, index(image.axes[-1].size)))
+            return at, both(gate, moves.below(own, self.k.parts[-1].arg.size))
+        return stored_by_threads(image.name, image.memory, self.to, all_.size // BESIDE, BESIDE, read)
 
 
 def shifted_rows(value: UOp, n: Sequence[UOp], k: FlatAxis) -> ShiftedFactor | None:

@@ -22,10 +22,10 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            load, local, register)
+                                            load, local)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one, register_over
 from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, between, bounded, within
 from glassgrad.compiler.optimize.product.conv_tile_plan import CutLoop, ImagePlan
 from glassgrad.compiler.optimize.product.packing import PackedFactor
@@ -58,8 +58,7 @@ class ImageTile(PanelBlocks):
         self.over, self.lane = counter("ni", plan.vectors), counter("l", self.lanes)
         self.column = add(multiply(one(self.over), self.lanes), self.lane)
         self.inside = [r.inside for r in self.rows if r.tile > 1]
-        wide = [*self.inside, *([self.over] if plan.vectors > 1 else []), self.lane]
-        self.total = register(p.total.arg, p.total.dtype, wide)
+        self.total = register_over(p.total.arg, p.total.dtype, [*self.inside, self.over, self.lane])
         held = self.block_m * self.block_n * plan.strip if plan.k_chunk and plan.parts == 1 else 1
         self.sums = local("sums", p.total.dtype, held * plan.height * self.columns)
         self.size = plan.tiles * plan.strip * plan.panels * plan.height * self.columns

@@ -33,6 +33,13 @@ class Cut:
     written: int                  # how often such a step is written out, for all the edges a tile may lie at
     pieces: int                   # in which a tile's rows lie in the result
 
+    def cycles(self, depth: int, panels: int, vectors: int, lanes: int) -> float:
+        """About how many cycles the product takes: of a step of K, two multiply-adds or loads in a cycle; each tile's
+        rows are then moved to their place in the result; and the other factor is packed."""
+        halves = sum([times * (max(n * vectors, n + vectors, 8) + 1) for n, times in self.steps.items()])
+        turn = self.count * (self.rows + cpu.APART * self.pieces) * cpu.TURN * vectors * lanes
+        return panels * (halves / 2 + turn + cpu.PACK * depth * vectors * lanes)
+
 
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
     """All ways to cut M into tiles of at most so many rows."""
@@ -166,8 +173,7 @@ class ImagePlan:
             for cut in all_cuts:
                 if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
                     continue
-                cost = cpu.direct_cycles(cut.steps, cut.count, cut.rows, cut.pieces, depth, panels, vectors, lanes)
-                found.append((cost, vectors, cut.tiles))
+                found.append((cut.cycles(depth, panels, vectors, lanes), vectors, cut.tiles))
         found.sort(key=lambda tile: tile[0])
         if not found or ideal < cpu.LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
             return None

@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.index_algebra import (Terms, add, both, build, divide, index, less, linear, modulo,
-                                                    multiply, substitute_index)
+from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, build, divide, index, less,
+                                                    linear, modulo, multiply, substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, load,
-                                            local, register)
+                                            local)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one, register_over
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -40,6 +40,14 @@ MOST_EMPTY = 2             # times the channels that lines of them have
 LEAST_COLUMNS = 8          # of a row in a box: lines of memory are permuted in eights
 SQUARE = 64                # channels, and columns, that a group exchanges at once where it stores an image; of short
 MOST_CHANNELS = 256        # rows more channels
+
+
+def place_in_lines(line: int, along_k: bool, position: UOp, k: UOp) -> UOp:
+    """Where boxes put a position and a k of a tile, both counted from their beginning: in lines along k or across."""
+    if along_k:
+        return add(multiply(position, line), k)
+    column = add(multiply(k, line), modulo(position, line))
+    return add(multiply(divide(position, line), line * line), column)
 
 
 @dataclass
@@ -58,13 +66,6 @@ class BoxFactor:
     @property
     def before(self) -> list[Statement]:
         return self.image.stored()
-
-    def place(self, line: int, position: UOp, k: UOp) -> UOp:
-        """Where the boxes have put a position and a k, both counted from their beginning."""
-        if self.along_k:
-            return add(multiply(position, line), k)
-        column = add(multiply(k, line), modulo(position, line))
-        return add(multiply(divide(position, line), line * line), column)
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
@@ -104,10 +105,10 @@ class StoredImage:
         that go along its innermost axes, and along no others; None for anything else."""
         gates: list[UOp] = []
         if value.op is o.WHERE and value.src[2].op is o.CONST and value.src[2].arg == 0:
-            gates, value = _conjuncts(value.src[0]), value.src[1]
+            gates, value = all_of(value.src[0]), value.src[1]
         if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
             return None
-        gates += _conjuncts(value.src[2]) if len(value.src) == 3 else []
+        gates += all_of(value.src[2]) if len(value.src) == 3 else []
         shape = [size for size in value.src[0].arg.shape if size > 1]
         axes = [Axis(size, math.prod(shape[a + 1:])) for a, size in enumerate(shape)]
         coordinates = _coordinates(value.src[1], [axis.stride for axis in axes])
@@ -260,7 +261,7 @@ class StoredImage:
             position = add(add(multiply(place, step), other), index(low))
             at = add(at, multiply(position, axis.stride))
             gate = both(gate, both(less(index(-1), position), less(position, index(min(axis.size, last + 1)))))
-        held = register(f"{self.name}_next", self.memory.dtype, tuple(r for r in (times, lane) if r.arg.size > 1))
+        held = register_over(f"{self.name}_next", self.memory.dtype, (times, lane))
         read = [*for_all(Assign(held, load(self.memory, at, gate))),
                 *for_all(Store(square, add(multiply(c, wide + 2), x), held))]
         x, c = divide(element, tall), modulo(element, tall)
@@ -377,16 +378,6 @@ def _gated_inside(coordinates: list[Coordinate], shape: Sequence[int], gates: li
             wanted.add((-constant - 1, frozenset((r, -k) for r, k in terms.items())))
         if constant + sum(max(0, end) for end in ends) >= size:
             wanted.add((constant - size, frozenset(terms.items())))
-    found = set()
-    for gate in gates:
-        if gate.op is not o.CMPLT:
-            return False
-        (c, left), (d, right) = linear(gate.src[0]), linear(gate.src[1])
-        terms = {r: left.get(r, 0) - right.get(r, 0) for r in {**left, **right}}
-        found.add((c - d, frozenset((r, k) for r, k in terms.items() if k)))
-    return found == wanted
-
-
-def _conjuncts(gate: UOp) -> list[UOp]:
-    """The conditions that a gate joins."""
-    return [g for s in gate.src for g in _conjuncts(s)] if gate.op is o.AND else [gate]
+    conditions = [below_limit(gate) for gate in gates]
+    found = {(-limit, frozenset(terms.items())) for terms, limit in filter(None, conditions)}
+    return None not in conditions and found == wanted

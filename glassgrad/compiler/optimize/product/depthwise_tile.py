@@ -24,7 +24,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
                                             load, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, nested, one, register_over
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
@@ -124,8 +124,7 @@ class WindowPlan:
         columns = counter("vo", -(-self.along.arg.size // (vectors * self.lanes)))
         self.column = add(multiply(one(columns), vectors * self.lanes), add(
             multiply(one(self.over), self.lanes), self.lane))
-        wide = [r for r in (self.row, self.over, self.lane) if r.arg.size > 1]
-        self.total = register(p.total.arg, p.total.dtype, wide)
+        self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
         body: list[Statement] = []
         for piece in self.pieces(rows):
             number = counter("ro", piece.count)

@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, fold,
-                                            load, register)
+from glassgrad.compiler.lower.loops import LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, counter, fold, load
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import one
+from glassgrad.compiler.optimize.moves.loop_moves import one, register_over
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, footprint, innermost, stride_along
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
@@ -86,9 +85,8 @@ class TapsPlan:
     def __post_init__(self) -> None:
         self.along = self.p.k[-1]
         self.lane = counter("l", self.lanes)
-        wide = [*[r for r in self.inside if r.arg.size > 1], self.lane]
-        self.total = register(self.p.total.arg, self.p.total.dtype, wide)
-        self.part = register(self.p.total.arg + "p", self.p.total.dtype, wide)
+        name, dtype, wide = self.p.total.arg, self.p.total.dtype, [*self.inside, self.lane]
+        self.total, self.part = register_over(name, dtype, wide), register_over(name + "p", dtype, wide)
 
     def phase(self) -> list[Statement]:
         p = self.p

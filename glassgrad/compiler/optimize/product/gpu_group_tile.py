@@ -21,13 +21,15 @@ from dataclasses import replace
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter,
-                                            load, local, ranges_of, register)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter, load,
+                                            ranges_of)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one, register_over
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import Factor, packed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
+from glassgrad.compiler.optimize.product.gpu_warp_tile import CopiedLines
+from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, lies_along_k,
+                                                           stride_along)
 from glassgrad.compiler.optimize.product.split_k import Parts
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -126,8 +128,7 @@ class GroupTile:
         self.at_n = add(multiply(one(self.task_n), self.width), self.in_n)
         self.first_k = multiply(multiply(one(self.part), self.step.arg.size), self.round)
         self.begin_k = add(self.first_k, multiply(self.step, self.round))
-        wide = tuple(r for r in (self.row, self.column, self.lane) if r.arg.size > 1)
-        self.total = register(product.total.arg, product.total.dtype, wide)
+        self.total = register_over(product.total.arg, product.total.dtype, (self.row, self.column, self.lane))
 
     def thread(self) -> tuple[UOp, UOp]:
         """A thread's place among those of the group, along M and along N."""
@@ -150,9 +151,8 @@ class GroupTile:
         """The phases, and the loops that add up the parts of K."""
         gate = both(moves.below(self.at_m, self.m.size), moves.below(self.at_n, self.n.size))
         p = self.product
-        left = _SharedTile("left", p.left, self.m, multiply(one(self.task_m), self.height), self.height, self)
-        right = _SharedTile("right", p.right, self.n, multiply(one(self.task_n), self.width), self.width, self)
-        first, body = self.steps(left, right)
+        first, body = self.steps(self.shared("left", p.left, self.m, self.task_m, self.height),
+                                 self.shared("right", p.right, self.n, self.task_n, self.width))
         stop = left_of(self.rounds, self.step.arg.size, self.part)
         loop: list[Statement] = [*first, For(self.step, LOOP, body, stop)]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])
@@ -164,7 +164,14 @@ class GroupTile:
         kept = self.for_all([parts.store(one(self.part), self.at_m, self.at_n, self.total, gate)])
         return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], parts.joined()
 
-    def steps(self, left: _SharedTile, right: _SharedTile) -> tuple[list[Statement], list[Statement]]:
+    def shared(self, name: str, value: UOp, axis: FlatAxis, task: UOp, size: int) -> CopiedLines:
+        """One factor's part of a step, in memory that the group shares: [k][position]."""
+        each = size * self.c.k_block // self.c.lanes                             # elements of a thread,
+        piece = min(each, gpu.PIECE) if is_matrix(value, axis, self.k) else 1    # of which so many are neighbours
+        return CopiedLines(name, value, axis, self.k, (size, self.c.k_block), self.c.lanes, ("", "1")[:self.c.stages],
+                           multiply(one(task), size), along_k=False, piece=piece, pad=gpu.PAD)
+
+    def steps(self, left: CopiedLines, right: CopiedLines) -> tuple[list[Statement], list[Statement]]:
         """What comes before the loop over K, and one round of it."""
         k, step = counter("k", self.c.k_block), self.c.k_block
 
@@ -175,7 +182,7 @@ class GroupTile:
             return [*left.kept(stage), *right.kept(stage)]
 
         def multiplied(stage: int) -> Statement:
-            product = left.at(stage, k, self.in_m) * right.at(stage, k, self.in_n)
+            product = left.at(self.in_m, k, stage) * right.at(self.in_n, k, stage)
             return For(k, LOOP, self.for_all([Accumulate(self.total, o.ADD, product)]))
         if self.c.stages == 1:
             return read(self.first_k), [*kept(0), *read(add(self.begin_k, index(step))), multiplied(0)]
@@ -188,50 +195,6 @@ class GroupTile:
         return nested([self.row, self.column], nested([self.lane], body, LANE), TILE)
 
 
-class _SharedTile:
-    """One factor's part of a step, in memory that the group shares: [k][position]."""
-
-    def __init__(self, name: str, value: UOp, axis: FlatAxis, begin: UOp, size: int, tiling: GroupTile):
-        self.value, self.axis, self.k, self.begin, self.size, self.tiling = value, axis, tiling.k, begin, size, tiling
-        self.depth, self.pitch = tiling.c.k_block, size + gpu.PAD
-        self.along_k = lies_along_k(value, axis, tiling.k)
-        self.memories = [local(f"{name}{stage or ''}", value.dtype, self.depth * self.pitch)
-                         for stage in range(tiling.c.stages)]
-        each = size * self.depth // tiling.lane.arg.size                         # elements of a thread,
-        piece = min(each, gpu.PIECE) if is_matrix(value, axis, tiling.k) else 1  # of which so many are neighbours
-        self.beside = counter(f"{name}_e", piece)
-        self.over = counter(f"{name}_u", each // self.beside.arg.size)
-        wide = tuple(r for r in (self.over, self.beside, tiling.lane) if r.arg.size > 1)
-        self.next = register(f"{name}_next", value.dtype, wide)
-
-    def at(self, stage: int, k: UOp, position: UOp) -> UOp:
-        return load(self.memories[stage], add(multiply(k, self.pitch), position))
-
-    def place(self) -> tuple[UOp, UOp]:
-        """A thread's element as (position, k): neighbouring threads read neighbouring pieces."""
-        along, piece = (self.depth if self.along_k else self.size), self.beside.arg.size
-        number = add(multiply(one(self.over), self.tiling.lane.arg.size), self.tiling.lane)
-        line = divide(number, along // piece)
-        inner = add(multiply(modulo(number, along // piece), piece), one(self.beside))
-        return (line, inner) if self.along_k else (inner, line)
-
-    def read(self, begin_k: UOp) -> list[Statement]:
-        """Read the elements of a step into registers, zeros past the edges."""
-        position, k = self.place()
-        at, at_k = add(self.begin, position), add(begin_k, k)
-        gate = both(moves.below(at, self.axis.size), moves.below(at_k, self.k.size))
-        value = substitute_index(self.value, {**self.axis.apart(at), **self.k.apart(at_k)}, {})
-        return self.for_all(Assign(self.next, moves.zero_outside(value, gate)))
-
-    def kept(self, stage: int) -> list[Statement]:
-        """Store the registers to a stage's memory."""
-        position, k = self.place()
-        return self.for_all(Store(self.memories[stage], add(multiply(k, self.pitch), position), self.next))
-
-    def for_all(self, statement: Statement) -> list[Statement]:
-        return nested([self.over, self.beside], [For(self.tiling.lane, LANE, [statement])], TILE)
-
-
 def is_matrix(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
     """Whether neighbours of a factor are neighbours in memory. Those of a window are not always: each would need an
     index of its own, where a thread that has one column of it needs one."""
@@ -240,13 +203,6 @@ def is_matrix(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
     position, step = counter("position", axis.size), counter("step", k.size)
     _, terms = linear(substitute_index(value.src[1], {**axis.apart(position), **k.apart(step)}, {}))
     return all(atom.op is o.RANGE for atom in terms)
-
-
-def lies_along_k(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
-    """Whether what lies side by side in memory follows K."""
-    reads = [n for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
-    return any(stride_along(n.src[1], k.parts[-1]) == 1 for n in reads) and \
-        not any(stride_along(n.src[1], axis.parts[-1]) == 1 for n in reads if ranges_of(n.src[1]))
 
 
 def copy_cost(value: UOp, axis: FlatAxis, k: FlatAxis) -> int:

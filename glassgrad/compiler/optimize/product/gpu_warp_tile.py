@@ -14,35 +14,38 @@ neighbouring ones begin in different banks. Does not know which unit it is.
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import UOp, const, ops as o, toposort
+from collections.abc import Sequence
+
+from glassgrad.compiler.graph import UOp, const, ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, For, Statement, Store,
                                             counter, load, local, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import nested, one, register_over
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import tile_to_memory
-from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along
+from glassgrad.compiler.optimize.product.packing import unit_for
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, lies_along_k
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
 PIECE = 8                # elements of 16 bits that a thread copies at once
+STAGES = ("0", "1")      # of memory, by name
 
 
-def on_warps(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases; refuses (None) types without such a unit, and what is too small to repay it."""
+def on_warps(product: Product, target: Target, decisions: Decisions) \
+        -> tuple[list[list[Statement]], list[Statement]] | None:
+    """The phases, and no loops that are left to do; refuses (None) types without such a unit, and what is too small to
+    repay it."""
     if product.k_stop is not None or not product.n:
         return None
     p = product.with_lanes_right()
-    for unit in target.units:
-        left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
-        if unit.loads is not None and p.total.dtype is unit.total and left is not None and right is not None:
-            break
-    else:
+    found = unit_for(p, target, lambda unit: unit.loads is not None)
+    if found is None:
         return None
+    unit, left, right = found
     m, outside_m = flat_axis(p.m, p.epilogue, "m")
     n, outside_n = flat_axis(p.n, p.epilogue, "n")
     outer = [*p.batch, *outside_m, *outside_n]
@@ -53,7 +56,7 @@ def on_warps(product: Product, target: Target, decisions: Decisions) -> list[lis
     own = Tiling("warps", rows // unit.rows, columns // unit.columns, unit=unit.name, left="shared", right="shared",
                  k_block=gpu.WARP_STEP, stages=2)
     c = decisions.ask(own, _refuses)
-    return product.ended(WarpTile(p, unit, (left, right), m, n, FlatAxis.of(p.k), outer, c).phases())
+    return product.ended(WarpTile(p, unit, (left, right), m, n, FlatAxis.of(p.k), outer, c).phases()), []
 
 
 def _refuses(c: Tiling) -> str | None:
@@ -73,8 +76,10 @@ class WarpTile:
         self.row, self.column = counter("r", self.height), counter("c", self.width)
         self.total = register(product.total.arg, unit.total, (self.row, self.column))
         self.step = counter("ks", -(-k.size // (2 * self.depth)))
-        self.left = CopiedLines("left", factors[0], m, self.first_m, self.height, self, along_k=True)
-        self.right = CopiedLines("right", factors[1], n, self.first_n, self.width, self)
+        self.left, self.right = (
+            CopiedLines(name, value, axis, k, (row.arg.size, self.depth), self.threads, STAGES, first, along_k)
+            for name, value, axis, row, first, along_k in (("left", factors[0], m, self.row, self.first_m, True),
+                                                           ("right", factors[1], n, self.column, self.first_n, None)))
 
     def phases(self) -> list[list[Statement]]:
         begin = multiply(self.step, 2 * self.depth)
@@ -95,33 +100,37 @@ class WarpTile:
 
     def multiplied(self, stage: int) -> list[Statement]:
         k = counter("k", self.depth)
-        a, b = (factor.at(stage, at, k).cast(self.unit.total) for factor, at in ((self.left, self.row),
+        a, b = (factor.at(at, k, stage).cast(self.unit.total) for factor, at in ((self.left, self.row),
                                                                                  (self.right, self.column)))
         return nested([self.row, self.column, k], [Accumulate(self.total, o.ADD, a * b)], UNIT)
 
 
 class CopiedLines:
-    """One factor's part of a step, in memory that the group shares, two stages of it."""
+    """One factor's part of a step, in memory that the group shares: lines along k or across it, as is asked for, or as
+    it lies (None). `size` are its positions and its k, in whole pieces, which a thread copies at once; of several
+    stages, one is read while another is filled."""
 
-    def __init__(self, name: str, value: UOp, axis: FlatAxis, first: UOp, size: int, tile: WarpTile,
-                 along_k: bool = False):
-        self.value, self.axis, self.first, self.k = value, axis, first, tile.k
-        reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
-        self.reads_along_k = any(stride_along(at, tile.k.parts[-1]) == 1 for at in reads) and \
-            not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
-        self.along_k = along_k or self.reads_along_k
-        lines, length = (size, tile.depth) if self.along_k else (tile.depth, size)
-        self.pitch = length + PIECE
-        self.memories = [local(f"{name}{stage}", value.dtype, lines * self.pitch) for stage in range(2)]
-        across = (tile.depth if self.reads_along_k else size) // PIECE           # pieces of a line that is read
-        self.times, self.each = counter("u", size * tile.depth // (PIECE * tile.threads)), counter("e", PIECE)
-        self.lane = counter("l", tile.threads)
-        piece = add(multiply(one(self.times), tile.threads), self.lane)
-        self.line, self.begin = divide(piece, across), multiply(modulo(piece, across), PIECE)
-        wide = tuple(r for r in (self.times, self.each, self.lane) if r.arg.size > 1)
-        self.next = register(f"{name}_next", value.dtype, wide)
+    def __init__(self, name: str, value: UOp, axis: FlatAxis, k: FlatAxis, size: tuple[int, int], threads: int,
+                 stages: Sequence[str] = ("",), first: UOp | None = None, along_k: bool | None = None,
+                 piece: int = PIECE, pad: int = PIECE):
+        self.value, self.axis, self.k, self.first = value, axis, k, index(0) if first is None else first
+        positions, self.depth = size
+        self.reads_along_k = lies_along_k(value, axis, k)
+        self.along_k = self.reads_along_k if along_k is None else along_k
+        lines, length = (positions, self.depth) if self.along_k else (self.depth, positions)
+        self.pitch = length + pad                         # neighbouring lines begin in different banks
+        self.memories = [local(f"{name}{stage}", value.dtype, lines * self.pitch) for stage in stages]
+        across = (self.depth if self.reads_along_k else positions) // piece      # pieces of a line that is read
+        pieces = positions * self.depth // piece
+        self.times, self.each = counter("u", -(-pieces // threads)), counter("e", piece)
+        self.lane = counter("l", threads)
+        number = add(multiply(one(self.times), threads), self.lane)
+        self.inside = moves.below(number, pieces)
+        self.line, self.begin = divide(number, across), multiply(modulo(number, across), piece)
+        self.next = register_over(f"{name}_next", value.dtype, (self.times, self.each, self.lane))
 
-    def at(self, stage: int, position: UOp, k: UOp) -> UOp:
+    def at(self, position: UOp, k: UOp, stage: int = 0) -> UOp:
+        """The element that was copied."""
         return load(self.memories[stage], self.place(position, k))
 
     def place(self, position: UOp, k: UOp) -> UOp:
@@ -133,19 +142,30 @@ class CopiedLines:
         inner = add(self.begin, each)
         return (self.line, inner) if self.reads_along_k else (inner, self.line)
 
-    def read(self, begin_k: UOp) -> list[Statement]:
-        """Read the elements of a step into registers, zeros past the edges."""
-        position, k = self.element(self.each)
+    def number(self, begin_k: UOp, replace: dict[UOp, UOp]) -> UOp:
+        """What a thread copies: zeros past the edges."""
+        position, k = self.element(one(self.each))
         at, at_k = add(self.first, position), add(begin_k, k)
-        along = self.k if self.reads_along_k else self.axis
-        edge, edge_k = self.element(index(0)) if along.size % PIECE == 0 else (position, k)
+        whole = (self.k if self.reads_along_k else self.axis).size % self.each.arg.size == 0
+        edge, edge_k = self.element(index(0)) if whole else (position, k)         # the same for a piece where it can be
         gate = both(moves.below(add(self.first, edge), self.axis.size), moves.below(add(begin_k, edge_k), self.k.size))
-        value = substitute_index(self.value, {**self.axis.apart(at), **self.k.apart(at_k)}, {})
-        return self.for_all(Assign(self.next, moves.zero_outside(value, gate)))
+        value = substitute_index(self.value, {**replace, **self.axis.apart(at), **self.k.apart(at_k)}, {})
+        return moves.zero_outside(value, both(self.inside, gate))
 
-    def kept(self, stage: int) -> list[Statement]:
+    def read(self, begin_k: UOp, replace: dict[UOp, UOp] | None = None) -> list[Statement]:
+        """Read the elements of a step into registers."""
+        return self.for_all(Assign(self.next, self.number(begin_k, replace or {})))
+
+    def kept(self, stage: int = 0) -> list[Statement]:
         """Store the registers to a stage's memory."""
-        return self.for_all(Store(self.memories[stage], self.place(*self.element(self.each)), self.next))
+        return self.for_all(self.store(self.next, stage))
+
+    def copied(self) -> list[Statement]:
+        """Read and store the elements of the only step."""
+        return self.for_all(self.store(self.number(index(0), {})))
+
+    def store(self, value: UOp, stage: int = 0) -> Store:
+        return Store(self.memories[stage], self.place(*self.element(one(self.each))), value, None, self.inside)
 
     def for_all(self, statement: Statement) -> list[Statement]:
         return nested([self.times, self.each], [For(self.lane, LANE, [statement])], TILE)

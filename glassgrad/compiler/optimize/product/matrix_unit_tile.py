@@ -14,6 +14,7 @@ which unit it is: shapes, types and limits come from targets/matrix_units.py.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import UOp, const, ops as o
@@ -24,7 +25,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
-from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, narrowed
+from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, unit_for
 from glassgrad.compiler.optimize.product.recognize import FlatProduct, Product, flat_axis, image_axis, swells
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu, matrix_units as units
@@ -48,19 +49,17 @@ class UnitPlan(FlatProduct):
 
     @staticmethod
     def of(p: Product, target: Target) -> UnitPlan | None:
-        for unit in target.units:
-            left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
-            if p.total.dtype is unit.total and left is not None and right is not None:
-                break
-        else:
+        found = unit_for(p, target)
+        if found is None:
             return None
+        unit, left, right = found
         p = replace(p, left=left, right=right)
         before, p = with_zeros(p, target.lanes(unit.left.itemsize)) or ([], p)
         if swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k):
             return None
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = flat_axis(p.n, p.epilogue, "n")
-        image = None if p.stops else image_axis(p)
+        image = image_axis(p)
         if image is not None and image[0].size * 2 * unit.rows * unit.total.itemsize <= target.l2_bytes // 2:
             n, n_out = image
         plan = UnitPlan(p, target, m, n, [*p.batch, *m_out, *n_out], unit, before)
@@ -76,10 +75,9 @@ class UnitPlan(FlatProduct):
         return -(-self.depth // self.unit.depth)
 
     def own(self) -> Tiling:
-        """The recipe's own choice: the shape that takes the fewest products and reads."""
+        """The recipe's own choice: the shape that takes the fewest products, and reads of both factors."""
         def cost(c: Tiling) -> int:
-            panels_m, panels_n = self.panels(c)
-            return units.unit_cost(self.unit, panels_m * panels_n, c.rows, c.vectors)
+            return math.prod(self.panels(c)) * (2 * max(c.rows * c.vectors, self.unit.in_flight) + c.rows + c.vectors)
         return min(self.others(), key=cost)
 
     def others(self) -> list[Tiling]:

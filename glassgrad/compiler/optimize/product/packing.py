@@ -8,6 +8,7 @@ that reads a panel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
@@ -17,9 +18,10 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Sta
                                             ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
-from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, stride_along
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, stride_along
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
+from glassgrad.compiler.optimize.targets.target import Target
 
 READ_AT_ONCE = 1024        # bytes of a row that are worth reading at once
 PACKED_AT_ONCE = 8         # steps of k that are packed at once: whole lines of a panel
@@ -149,6 +151,16 @@ def narrowed(value: UOp, dtype: DType) -> UOp | None:
         yes, no = narrowed(value.src[1], dtype), narrowed(value.src[2], dtype)
         return None if yes is None or no is None else value.src[0].where(yes, no)
     return const(0, dtype) if value.op is o.CONST and value.arg == 0 else None
+
+
+def unit_for(p: Product, target: Target, suits: Callable[[MatrixUnit], bool] = lambda unit: True) \
+        -> tuple[MatrixUnit, UOp, UOp] | None:
+    """The first unit that multiplies a product's types, and both factors as elements of these; None: there is none."""
+    for unit in target.units:
+        left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
+        if p.total.dtype is unit.total and left is not None and right is not None and suits(unit):
+            return unit, left, right
+    return None
 
 
 class UnitPanels:

@@ -237,39 +237,36 @@ class FlatAxis:
 
     def gate(self, at: UOp) -> UOp | None:
         """Where a position is used; None: everywhere."""
-        if not self.pitch:
-            return None
-        column = moves.below(modulo(at, self.pitch), self.parts[-1].arg.size)
-        row = modulo(divide(at, self.pitch), self.height) if self.height else None
-        return column if row is None else both(column, moves.below(row, self.parts[-2].arg.size))
+        places, gate = self.apart(at), None
+        for r, size in reversed(self.sizes.items()):
+            gate = both(gate, moves.below(places[r], r.arg.size)) if size > r.arg.size else gate
+        return gate
+
+    @property
+    def sizes(self) -> dict[UOp, int]:
+        """The loops, with the positions that each is laid out in."""
+        sizes = [int(r.arg.size) for r in self.parts]
+        sizes[-1:] = [self.pitch or n for n in sizes[-1:]]
+        sizes[-2:-1] = [self.height or n for n in sizes[-2:-1]]
+        return dict(zip(self.parts, sizes))
 
     def position(self) -> UOp:
         """The position that the loops have reached."""
-        sizes = [int(r.arg.size) for r in self.parts]
-        sizes[-1] = self.pitch or sizes[-1]
-        sizes[-2:-1] = [self.height or n for n in sizes[-2:-1]]
         at = index(0)
-        for r, size in zip(self.parts, sizes):
+        for r, size in self.sizes.items():
             at = add(multiply(at, size), r)
         return at
 
     def apart(self, at: UOp) -> dict[UOp, UOp]:
-        if self.pitch:
-            return self._in_rows(at)
+        """What each of the loops has reached at a position."""
         out, step = {}, 1
-        for r in reversed(self.parts):
+        for r, size in reversed(self.sizes.items()):
             whole = divide(at, step)
-            out[r] = whole if r is self.parts[0] else modulo(whole, r.arg.size)
-            step *= r.arg.size
+            out[r] = whole if r is self.parts[0] else modulo(whole, size)
+            step *= size
+            if self.pitch and r is self.parts[-1] or self.height and r is self.parts[-2]:
+                at, step = divide(at, step), 1                   # those around it are one axis again
         return out
-
-    def _in_rows(self, at: UOp) -> dict[UOp, UOp]:
-        line, around = divide(at, self.pitch), self.parts[:-1]
-        places = {self.parts[-1]: modulo(at, self.pitch)}
-        if not self.height:
-            return {**FlatAxis.of(around).apart(line), **places}
-        outer = FlatAxis.of(around[:-1]).apart(divide(line, self.height))
-        return {**outer, around[-1]: modulo(line, self.height), **places}
 
 
 @dataclass
@@ -412,6 +409,13 @@ def to_neighbour(at: UOp, along: UOp) -> int | None:
     """The stride of an address from a counter's first value to its second; None where it is not a constant."""
     first, second = (linear(substitute_index(at, {along: index(n)}, {})) for n in (0, 1))
     return second[0] - first[0] if first[1] == second[1] else None
+
+
+def lies_along_k(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
+    """Whether what lies side by side in memory follows K, and not the factor's own axis."""
+    reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
+    return any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
+        not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
 
 
 def evenly_along(at: UOp, along: UOp) -> bool:

@@ -7,7 +7,7 @@ takes a block: some panels of M and some of N. Does not know what a tile compute
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass
 from typing import Any
 
 from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
@@ -45,20 +45,8 @@ class Tiling(Choice, names=FAMILIES):
     cluster: int = 1          # groups that run at once, one below the other, and bring the right factor once
     stay: bool = False        # persistent groups: each takes tile after tile, and copies for the next one meanwhile
 
-    @property
-    def kind(self) -> str:
-        return self.family
-
-    @classmethod
-    def shown_fields(cls) -> list[Field[Any]]:
-        return [f for f in fields(cls) if f.name != "family"]
-
     def is_fixed(self, field_: Field[Any]) -> bool:
         return field_.name not in FAMILIES[self.family]
-
-    @classmethod
-    def from_text(cls, kind: str, values: dict[str, Any]) -> Tiling:
-        return cls(family=kind, **values)
 
 
 # -- work split ------------------------------------------------------------------------------------------------------

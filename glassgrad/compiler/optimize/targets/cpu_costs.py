@@ -1,12 +1,10 @@
-"""What pays on a CPU: limits of each family of tilings, and what a tile costs. In: counts. Out: cycles.
+"""What pays on a CPU: limits of each family of tilings, and what its steps cost. In: nothing. Out: numbers.
 
-All numbers were measured on x86-64 servers; they are used for every CPU. Does not know loops: the functions that cut a
-product (compiler/optimize/product) count its tiles, lines and packed elements, and ask here what these cost.
+All numbers were measured on x86-64 servers; they are used for every CPU. What a whole tile costs is counted where
+products are cut (compiler/optimize/product).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
@@ -70,72 +68,3 @@ LEAST_SLICE = 256
 
 # -- windows and lanes along the sum ---------------------------------------------------------------------------------
 LEAST_OUTER = 8          # images and channels that are tasks; fewer are left to families that cut rows or sums
-
-
-@dataclass(frozen=True)
-class TileCounts:
-    """What one register tile of a contraction does, and the whole product with such tiles."""
-    rows: int
-    vectors: int
-    panels_m: int
-    panels_n: int
-    m: int
-    n: int
-    depth: int
-    left_packed: bool
-    left_far: bool           # the left factor does not fit half the second-level cache
-    left_apart: bool         # it is read in place, in rows along k
-    right: str               # "packed", "near" or "in_place"
-    right_far: bool          # the right factor does not fit the second-level cache
-    right_stays: bool        # read in place, a panel of it stays in the first-level cache
-    right_flows: bool        # read in place, it costs no more than packed
-    right_streams: bool      # read in place, in short blocks of K
-    right_crosses: bool      # read in place, its vectors cross the ends of lines
-    overlaps: bool           # its last panel, read in place, begins early
-    panel_in_l1: bool
-    vector_bytes: int
-    accesses: int            # of the epilogue to memory, for each element
-    apart: bool              # neighbours along N lie apart there
-    repeats: int = 1         # how many blocks of M share the right factor
-
-
-def contract_cycles(c: TileCounts) -> float:
-    """About how many cycles a product takes, divided by its depth: two multiply-adds a cycle, or not quite two loads;
-    the lines of both panels that come from the second-level cache (rows that are read in place cost more), and vectors
-    that cross the end of one; packing an element of a factor, more where another core reads it from far away, and the
-    phase that takes; the right factor's lines where it is read in place, once if they stay near, unless it flows; and
-    what the epilogue reads and writes, twice as much where rows past the edge are left out, and for each number where
-    they lie apart."""
-    loads = c.rows + c.vectors + 1
-    if c.right == "in_place" and not c.right_flows:                 # each of its lines is asked for early, too
-        loads += c.vectors
-    step = max(c.rows * c.vectors / 2, loads * 0.6, 5.0)            # a sum waits for the last one: 4 cycles
-    step += 0.1 * c.rows + 0.3 if c.left_apart else (0.12 if c.left_far else 0.05) * c.rows
-    if not (c.right == "near" or c.right_stays) or not c.panel_in_l1:
-        step += 0.2 * c.vectors * c.vector_bytes / CACHE_LINE
-    if c.right_streams:                        # a tile's rows begin anew in each block: more than eight cost more
-        step = (step + 0.1 * max(0, c.rows - 8)) * (1.06 if c.overlaps else 1)
-    elif c.right_crosses:
-        step += 0.6 * c.vectors * c.vector_bytes / CACHE_LINE
-    packing = 0.0
-    if c.left_packed:
-        packing += PHASE / c.depth + (1.2 if c.left_far else 0.7) * c.m
-    if c.right == "near":
-        packing += 0.5 * c.n
-    elif c.right == "packed":
-        packing += (PHASE / c.depth + (1.8 if c.right_far else 0.5) * c.n) / c.repeats
-    line = 0 if c.right != "in_place" or c.right_flows else 0.12 if c.right_far else 0.08
-    lines = line * (1 if c.right_stays else c.panels_m) * c.n
-    each = APART_CYCLES * c.vector_bytes / 4 if c.apart else 2 if c.m % c.rows else 1
-    ends = c.accesses * c.rows * c.vectors * each / c.depth
-    return c.panels_m * c.panels_n * (step + ends) + packing + lines
-
-
-def direct_cycles(steps: dict[int, float], tiles: int, rows: int, pieces: int, depth: int, panels: int, vectors: int,
-                  lanes: int) -> float:
-    """About how many cycles a product over windows takes: `steps` says how often a step of K is taken with so many
-    rows of a tile, two multiply-adds or loads in a cycle; each tile's rows are then moved to their place in the
-    result, where they lie in so many pieces; and the other factor is packed."""
-    halves = sum([times * (max(n * vectors, n + vectors, 8) + 1) for n, times in steps.items()])
-    turn = tiles * (rows + APART * pieces) * TURN * vectors * lanes
-    return panels * (halves / 2 + turn + PACK * depth * vectors * lanes)

@@ -208,11 +208,6 @@ WGMMA = tuple([_wgmma(columns, types) for types in MULTIPLIED
                if types.ends == _BOTH_WAYS or columns in (256, 192, 128, 64)])
 
 
-def unit_cost(unit: MatrixUnit, panels: int, tiles_m: int, tiles_n: int) -> int:
-    """What so many panels of tiles_m x tiles_n matrices cost: products, and reads of both factors."""
-    return panels * (2 * max(tiles_m * tiles_n, unit.in_flight) + tiles_m + tiles_n)
-
-
 def units_of(features: Iterable[str]) -> tuple[MatrixUnit, ...]:
     """The units of a processor with these features.
 

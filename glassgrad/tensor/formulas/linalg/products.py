@@ -12,6 +12,7 @@ from glassgrad.compiler.graph import DType, UOp, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import add, matrix_transpose, mul, sum_dtype
+from glassgrad.tensor.formulas.deferred import one_node
 
 
 def matmul(x: UOp, y: UOp, dtype: DType | None = None, by_rows: bool = False) -> UOp:
@@ -46,6 +47,11 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None, by_rows: bool = False) ->
 
 def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None, by_rows: bool = False) -> UOp:
     """x @ weight + bias, or x @ weight.T + bias `by_rows`; a weight with one axis multiplies element by element."""
+    return _linear(x, weight, bias, dtype, by_rows)
+
+
+@one_node
+def _linear(x: UOp, weight: UOp, bias: UOp | None, dtype: DType | None, by_rows: bool) -> UOp:
     x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype, by_rows)
     return x if bias is None else add(x, in_autocast_dtype(bias))
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from glassgrad.compiler.graph import DType, Length, UOp, const, dtypes, ops as o
+from glassgrad.compiler.graph import DType, Length, UOp, const, dtypes, ops as o, promote
 from glassgrad.tensor.autograd.autocast import exact, in_autocast_dtype
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas import (above_diagonal, add, any_true, as_float, binary, count, divide, elementary,
                                        in_accumulator, largest, matrix_transpose, maximum, mean, mul, norm,
                                        repeat_interleave, total, where)
+from glassgrad.tensor.formulas.deferred import one_node
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.random_numbers import uniform
 
@@ -78,6 +79,11 @@ def _shifted(x: UOp, axis: Axis, dtype: DType | None) -> tuple[UOp, DType]:
 
 def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     """e^x over its sum along an axis."""
+    return _softmax(x, resolve_axes(axis, len(x.shape), "max"), dtype)
+
+
+@one_node
+def _softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
     x, out = _shifted(x, axis, dtype)
     e = elementary.exp(x)
     return (e * total(e, axis, keepdim=True).recip()).cast(out)
@@ -85,12 +91,16 @@ def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
 
 def log_softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     """The logarithm of `softmax`."""
+    return _log_softmax(x, resolve_axes(axis, len(x.shape), "max"), dtype)
+
+
+@one_node
+def _log_softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
     x, out = _shifted(x, axis, dtype)
     return (x - elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)
 
 
-@dataclass(frozen=True)
-class NormGradient:
+class NormGradient(NamedTuple):
     """The gradient of a norm along axes, y = c / sqrt(mean(c^2) + eps) for c = x - mean(x), or for c = x. It needs two
     means, where the rules for sums would give four: (g - mean(g) - y mean(g y)) / sqrt(..)."""
     axes: tuple[int, ...]
@@ -137,11 +147,23 @@ def scaled_norm(x: UOp, weight: UOp, bias: UOp, axes: tuple[int, ...], eps: floa
 
 def layer_norm(x: UOp, axis: Axis, eps: float, centred: bool = True) -> UOp:
     """(x - mean) / sqrt(variance + eps), where the variance is over n; not centred, x / sqrt(mean(x^2) + eps)."""
-    x = as_float(x)
+    axes = resolve_axes(axis, len(x.shape), "layernorm" if centred else "rms_norm")
+    return _layer_norm(as_float(x), NormGradient(axes, eps, centred))
+
+
+@one_node
+def _layer_norm(x: UOp, norm_of: NormGradient) -> UOp:
     wide = x.cast(x.dtype.accumulator)
-    norm_of = NormGradient(resolve_axes(axis, len(x.shape), "layernorm" if centred else "rms_norm"), eps, centred)
     c = norm_of.centre(wide)
-    return own_gradient(c * norm_of.scale(c), (wide,), norm_of).cast(exact(x.dtype))
+    value = own_gradient(c * norm_of.scale(c), (wide,), norm_of)  # type: ignore[arg-type]
+    return value.cast(exact(x.dtype))
+
+
+@one_node
+def weighted(x: UOp, weight: UOp | None, bias: UOp | None) -> UOp:
+    """x weight + bias, element by element, as what was normalized is scaled and moved."""
+    x = x if weight is None else mul(x, weight)
+    return x if bias is None else add(x, bias)
 
 
 def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:
@@ -188,6 +210,18 @@ def _attended(scores: UOp, value: UOp, dropped: float) -> UOp:
 
 def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
     """softmax(query key^T scale + mask) value; a query that may look at nothing finds zeros, as in PyTorch."""
+    dtype = promote(query.dtype, key.dtype)
+    if dropped or dtype.kind != "f":
+        return _attention(query, key, value, mask, causal, scale, dropped)
+    return _plain_attention(query, key, value, mask, causal, const(scale, dtype))
+
+
+@one_node
+def _plain_attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: UOp) -> UOp:
+    return _attention(query, key, value, mask, causal, in_autocast_dtype(scale), 0.0)
+
+
+def _attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: Any, dropped: float) -> UOp:
     scores = matmul(query, matrix_transpose(key)) * scale
     if causal:
         scores = above_diagonal(scores.shape, 1).logical_not().where(scores, -math.inf)

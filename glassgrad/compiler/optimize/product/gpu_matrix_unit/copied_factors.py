@@ -15,9 +15,9 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (Terms, add, both, divide, index, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, Axis, Box, For, Statement, Store, counter, local,
-                                            ranges_of, register)
+                                            ranges_of)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around, nested, one, register_over
 from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.conv_line_copies import LineAxis
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, to_neighbour
@@ -83,13 +83,6 @@ class Factor:
             found.append(Box(self.memory, self.offset, tuple([axis for axis, _ in sides]), counts,
                              tuple([at for _, at in sides]), add(to, index(i * line))))
         return found
-
-    def place(self, line: int, position: UOp, k: UOp) -> UOp:
-        """Where the boxes have put a position and a k, both counted from their beginning."""
-        if self.along_k:
-            return add(multiply(position, line), k)
-        column = add(multiply(k, line), modulo(position, line))
-        return add(multiply(divide(position, line), line * line), column)
 
 
 def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int) -> Factor | None:
@@ -194,7 +187,7 @@ def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: 
     gate = both(moves.below(at_line, lines), moves.below(begin, inner))
     gate = both(gate, moves.below(in_group, at_once))
     to, value = copy(at_line, add(begin, one(each)), gate)
-    held = register(f"{memory.arg.name}_next", memory.dtype, tuple([r for r in (rows, each, lane) if r.arg.size > 1]))
+    held = register_over(f"{memory.arg.name}_next", memory.dtype, (rows, each, lane))
     body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]      # all are read before that
     return nested([*used, some, block], nested([rows, each], [For(lane, LANE, body)], TILE), TASK)
 

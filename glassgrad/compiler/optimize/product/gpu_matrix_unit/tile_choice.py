@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import F
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.joined_channel_groups import joined_groups
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import (epilogue_operations, neighbours_stored,
                                                                             rounded_to)
-from glassgrad.compiler.optimize.product.packing import narrowed
+from glassgrad.compiler.optimize.product.packing import unit_for
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
@@ -46,12 +46,10 @@ class GroupUnitPlan:
 
     @staticmethod
     def of(p: Product, target: Target) -> GroupUnitPlan | None:
-        for unit in target.units:
-            left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
-            if p.total.dtype is unit.total and left is not None and right is not None and unit.lines is not None:
-                break
-        else:
+        found = unit_for(p, target, lambda unit: unit.lines is not None)
+        if found is None:
             return None
+        unit, left, right = found
         m, outside_m = flat_axis(p.m, p.epilogue, "m")
         n, outside_n = flat_axis(p.n, p.epilogue, "n")
         units = [u for u in target.units
@@ -63,8 +61,9 @@ class GroupUnitPlan:
         if p.stops:
             return plan if plan.ends_at_values() else None
         joined = joined_groups(p, unit.rows)
-        if joined is not None and (found := GroupUnitPlan.of(joined, target)) is not None and found.images[1]:
-            return found
+        of_all = None if joined is None else GroupUnitPlan.of(joined, target)
+        if of_all is not None and of_all.images[1]:
+            return of_all
         plan = plan.with_images().with_columns_of_all()
         if min(plan.m.size, plan.n.size) < gpu.UNIT_SIDE:
             return None

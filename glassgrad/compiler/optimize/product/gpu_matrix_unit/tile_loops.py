@@ -22,6 +22,7 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, UNIT, Accumulate, Assign
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
+from glassgrad.compiler.optimize.product.conv_window_copies import place_in_lines
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.copied_factors import packed
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.store_tile import rounded_to, tile_to_memory
 from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_choice import GroupUnitPlan
@@ -124,8 +125,9 @@ class GroupUnitTile:
         """A step of the unit on what a round has brought; after it the stage of the step before it is free."""
         depth = counter("k", self.line)
         begin = multiply(modulo(round_, self.stages), self.stage_size)
-        a = load(self.memory, add(begin, self.left.place(self.line, self.row, depth)))
-        b = load(self.memory, add(add(begin, index(self.left_size)), self.right.place(self.line, self.column, depth)))
+        left, right = (place_in_lines(self.line, factor.along_k, at, depth)
+                       for factor, at in ((self.left, self.row), (self.right, self.column)))
+        a, b = load(self.memory, add(begin, left)), load(self.memory, add(add(begin, index(self.left_size)), right))
         multiplied = Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))
         return [AwaitCopies(self.memory, round_, self.stages), *self.in_unit([For(depth, UNIT, [multiplied])]),
                 AwaitSteps(1), Barrier()]

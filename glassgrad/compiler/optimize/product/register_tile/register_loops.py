@@ -26,9 +26,9 @@ from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, le
                                                     substitute_index)
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
-                                            counter, load, local, register)
+                                            counter, load, local)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one, register_over
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling
@@ -75,9 +75,8 @@ class RegisterTile(PanelBlocks):
             self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
             self.at_n = add(self.begin_n, self.column)
             self.gate_n = less(nominal, add(self.at_n, index(1)))
-        wide = tuple(r for r in (self.row, self.over, self.lane) if r.arg.size > 1)
         p, near = self.product, c.right == "near"
-        self.total = register(p.total.arg, p.total.dtype, wide)
+        self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
         self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m)
         self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
                                   self.block_n if near else self.panels_n, self.task_n if near else None)

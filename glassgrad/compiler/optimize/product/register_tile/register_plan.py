@@ -105,22 +105,44 @@ class RegisterPlan(FactorAccess):
                     for size, panels in sizes])
 
     def cycles_of(self, tile: Tiling, size: int) -> float:
-        """The same, where M has this size."""
-        rows, vectors = tile.rows, tile.vectors
+        """The same, where M has this size: two multiply-adds a cycle, or not quite two loads; the lines of both panels
+        that come from the second-level cache (rows that are read in place cost more), and vectors that cross the end of
+        one; packing an element of a factor, more where another core reads it from far away, and the phase that takes;
+        the right factor's lines where it is read in place, once if they stay near, unless it flows; and what the
+        epilogue reads and writes, twice as much where rows past the edge are left out, and for each number where they
+        lie apart."""
+        rows, vectors, target = tile.rows, tile.vectors, self.target
+        panels_m, panels_n = -(-size // rows), self.panels(rows, vectors)[1]
+        left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
         in_place = tile.right == "in_place"
-        return cpu.contract_cycles(cpu.TileCounts(
-            rows, vectors, -(-size // rows), self.panels(rows, vectors)[1], size, self.n.size, self.depth,
-            left_packed=tile.left == "packed", left_far=2 * self.left_bytes > self.target.l2_bytes,
-            left_apart=tile.left == "in_place" and not self.left_along_m, right=tile.right,
-            right_far=self.right_bytes > self.target.l2_bytes,
-            right_stays=in_place and self.right_stays_near(vectors),
-            right_flows=in_place and (self.right_flows or self.right_streams
-                                      or self.right_bytes <= self.target.l1_bytes),
-            right_streams=self.right_streams,
-            right_crosses=in_place and self.right_pitch % self.target.vector_bytes > 0,
-            overlaps=self.n.size % (vectors * self.lanes) > 0,
-            panel_in_l1=4 * self.panel_bytes(vectors) <= 3 * self.target.l1_bytes,
-            vector_bytes=self.target.vector_bytes, accesses=self.accesses, apart=self.apart, repeats=self.repeats))
+        flows = in_place and (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes)
+        stays = in_place and self.right_stays_near(vectors)
+        read_early = vectors if in_place and not flows else 0            # each of its lines is asked for early, too
+        step = max(rows * vectors / 2, (rows + vectors + 1 + read_early) * 0.6, 5.0)     # a sum waits 4 cycles
+        if tile.left == "in_place" and not self.left_along_m:
+            step += 0.1 * rows + 0.3
+        else:
+            step += (0.12 if left_far else 0.05) * rows
+        lines = vectors * target.vector_bytes / cpu.CACHE_LINE
+        if not (tile.right == "near" or stays) or 4 * self.panel_bytes(vectors) > 3 * target.l1_bytes:
+            step += 0.2 * lines
+        if self.right_streams:                 # a tile's rows begin anew in each block: more than eight cost more
+            overlaps = self.n.size % (vectors * self.lanes) > 0          # its last panel begins early
+            step = (step + 0.1 * max(0, rows - 8)) * (1.06 if overlaps else 1)
+        elif in_place and self.right_pitch % target.vector_bytes:
+            step += 0.6 * lines
+        packing = 0.0
+        if tile.left == "packed":
+            packing += cpu.PHASE / self.depth + (1.2 if left_far else 0.7) * size
+        if tile.right == "near":
+            packing += 0.5 * self.n.size
+        elif tile.right == "packed":
+            packing += (cpu.PHASE / self.depth + (1.8 if right_far else 0.5) * self.n.size) / self.repeats
+        elif not flows:
+            packing += (0.12 if right_far else 0.08) * (1 if stays else panels_m) * self.n.size
+        each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.apart else 2 if size % rows else 1
+        ends = self.accesses * rows * vectors * each / self.depth
+        return panels_m * panels_n * (step + ends) + packing
 
     @cached_property
     def accesses(self) -> int:

@@ -1,0 +1,183 @@
+"""Many numbers written by index into one axis. In: sinks. Out: sinks, whose SCATTERs many groups of threads can share.
+
+What goes to one place is combined in a fixed order, so that every run gives the same bits. But any index may name any
+place, and a group that writes some of them would look through all indices. Two ways around that:
+
+*Few places*: the indices are cut into parts, each with places of its own, whose results are combined then.
+
+    y[row[s]] += x[s]   ->   z[p, row[p, s]] += x[p, s];   y += sum of z[p]
+
+*Many places*: they are cut into bins. The indices are put in the order of their bins, those of one bin in their own
+order, by a radix sort of a few bits; a binary search says where each bin starts, and each is one group's.
+
+    for s: y[row[s]] += x[s]   ->   for each bin b: for s in start[b] .. start[b + 1]: y[row[order[s]]] += x[order[s]]
+
+A place that is written very often makes a bin long. So a bin is cut into pieces, whose places are combined as above.
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.base.source_lines import one_place
+from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, toposort
+from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
+from glassgrad.compiler.graph.uop import const, identity
+from glassgrad.compiler.schedule.fusion import counted
+from glassgrad.compiler.schedule.inlined_values import FusionLimits
+
+FEWEST = 1 << 14         # indices: a kernel that looks through fewer is short
+PARTS = 16               # for each row that keeps a device busy
+LEAST_PARTS = 64         # with fewer, bins are faster
+LEAST_PART = 128         # indices of a part
+BINS = 8                 # for each row that keeps a device busy
+LEAST_PIECE = 4096       # indices of a bin that are worth places of their own
+DIGIT = 6                # bits of a bin's number that are sorted at a time
+BLOCK = 64               # numbers that are compared with each other by a sort
+
+
+def with_flat_scatters_cut(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
+    """The sinks, with SCATTERs of many numbers into one axis in parts or in bins."""
+    order = toposort(sinks)
+    if not any(_pays(node) for node in order):
+        return sinks
+    new: dict[UOp, UOp] = {}
+    for node in order:
+        with one_place(node.place):
+            new[node] = node.over(tuple([new[s] for s in node.src]))
+            if _pays(node):
+                new[node] = _cut(new[node], limits)
+    # a result that is a view now is stored as such, not copied
+    return [new[s].contiguous() if new[s].op in o.MOVEMENT and s.op is o.SCATTER else new[s] for s in sinks]
+
+
+def _pays(node: UOp) -> bool:
+    """Whether a node writes many single numbers, to places that nothing but memory tells: not those of a batch."""
+    if node.op is not o.SCATTER or node.arg.mode == "permute":
+        return False
+    base, index = node.src[:2]
+    if not all(isinstance(n, int) for n in (*base.shape, *index.shape)) or math.prod(base.shape[1:]) != 1:
+        return False
+    computed = toposort([index], lambda n: n.src if n.op in o.ELEMENTWISE or n.op in o.MOVEMENT else ())
+    batch = any(n.op is o.IOTA or counted(n) is not None for n in computed)
+    return FEWEST <= index.elements < 1 << 30 and base.shape[0] > 1 and not batch
+
+
+def _cut(node: UOp, limits: FusionLimits) -> UOp:
+    """A SCATTER in parts or in bins."""
+    base, index, value = node.src
+    n, places = index.elements, base.shape[0]
+    kind = dtypes.int32 if places < 1 << 31 else dtypes.int64
+    index = index.cast(kind if index.dtype is dtypes.int32 else dtypes.int64)
+    index = index.reshape((n,)).maximum(0).minimum(places - 1).cast(kind)
+    value = value.broadcast((*node.src[1].shape, *base.shape[1:])).reshape((n,))
+    parts = min(n // places, PARTS * limits.few_rows, n // LEAST_PART)
+    if node.arg.mode in ("add", "max") and parts >= LEAST_PARTS:
+        return _in_parts(node, index, value, parts)
+    return _in_bins(node, index, value, BINS * limits.few_rows)
+
+
+# -- few places ----------------------------------------------------------------------------------------------
+def _in_parts(node: UOp, index: UOp, value: UOp, parts: int) -> UOp:
+    """Each part of the indices written to places of its own, and these combined."""
+    base, n, places = node.src[0], index.elements, node.src[0].shape[0]
+    length = -(-n // parts)
+    parts = -(-n // length)
+    combine, fold = (o.ADD, o.SUM) if node.arg.mode == "add" else (o.MAX, o.AMAX)
+    wide = node.dtype.accumulator
+    nothing = const(identity(combine, wide).arg, wide)
+    index = _padded(index, parts * length, const(0, index.dtype)).reshape((parts, length))
+    value = _padded(value.cast(wide), parts * length, nothing).reshape((parts, length))
+    first = (_counting(parts).cast(dtypes.int64) * places).reshape((parts, 1)).broadcast((parts, length))
+    own = UOp(o.SCATTER, wide, (full((parts * places,), nothing.arg, wide), first + index, value), node.arg)
+    total = own.reshape((parts, places)).reduce(fold, (0,)).reshape(base.shape)
+    return UOp(combine, wide, (base.cast(wide), total)).cast(node.dtype)
+
+
+def _padded(x: UOp, size: int, filler: UOp) -> UOp:
+    """A vector, longer."""
+    if x.elements == size:
+        return x
+    inside = _counting(size) < x.elements
+    return inside.where(x.pad(((0, size - x.elements),)), filler.broadcast((size,)))
+
+
+def _counting(n: int) -> UOp:
+    return UOp(o.IOTA, dtypes.int32, (), Iota((n,)))
+
+
+# -- many places ---------------------------------------------------------------------------------------------
+def _in_bins(node: UOp, index: UOp, value: UOp, most: int) -> UOp:
+    """The indices in the order of at most so many bins, each of neighbouring places."""
+    base, n, places = node.src[0].reshape((node.src[0].shape[0],)), index.elements, node.src[0].shape[0]
+    least = -(-places // most)
+    size = next((k for k in range(least, 2 * least) if places % k == 0), least)
+    count = -(-places // size)
+    index = index.contiguous()
+    bins = (index // size).cast(dtypes.int32).contiguous()
+    order = _order(bins, count)
+    bins, index, value = _taken(bins, order), _taken(index, order), _taken(value, order)
+    ends = _below(bins.contiguous(), _counting(count + 1)).contiguous()       # of the bins before each
+    if node.arg.mode == "set":
+        return UOp(o.SCATTER, node.dtype, (base, index, value, ends), node.arg).reshape(node.shape)
+    # a bin of very many is more than one piece: those of each `length` indices have places of their own
+    length = max(LEAST_PIECE, -(-n // count))
+    pieces, before = count + -(-n // length), _counting(n) // length
+    first = (_counting(count + 1) + ends // length).contiguous()              # piece of each bin
+    bin_of = (_below(first, _counting(pieces + 1) + 1) - 1).minimum(count - 1).contiguous()
+    begins = ((_counting(pieces + 1) - bin_of) * length).maximum(_taken(ends, bin_of)).minimum(_taken(ends, bin_of + 1))
+    wide, combine = node.dtype.accumulator, o.ADD if node.arg.mode == "add" else o.MAX
+    sources = full((pieces * size,), identity(combine, wide).arg, wide), index + before.cast(dtypes.int64) * size, \
+        value.cast(wide), begins.contiguous()
+    own = UOp(o.SCATTER, wide, sources, node.arg)
+    rest = (size,) if size > 1 else ()
+    rows = base.cast(wide).pad(((0, count * size - places),)).reshape((count, *rest))
+    sources = rows, bin_of.shrink(((0, pieces),)), own.reshape((pieces, *rest)), first
+    total = UOp(o.SCATTER, wide, sources, node.arg).reshape((count * size,))
+    return total.shrink(((0, places),)).cast(node.dtype).reshape(node.shape)
+
+
+def _taken(x: UOp, index: UOp) -> UOp:
+    return UOp(o.GATHER, x.dtype, (x, index))
+
+
+def _order(numbers: UOp, count: int) -> UOp:
+    """The positions of numbers below `count` in their order; equal ones keep theirs. A radix sort."""
+    n = numbers.elements
+    bits = max(1, (count - 1).bit_length())
+    width = -(-bits // -(-bits // DIGIT))
+    order = _counting(n)
+    for first in range(0, bits, width):
+        digit = ((_taken(numbers, order) if first else numbers) >> first) & ((1 << width) - 1)
+        sources = full((n,), 0, dtypes.int32), _places(digit, 1 << width), order
+        order = UOp(o.SCATTER, dtypes.int32, sources, Scatter("permute"))
+    return order
+
+
+def _places(digits: UOp, count: int) -> UOp:
+    """Where each digit below `count` goes in their order: behind all smaller ones, behind those of earlier blocks that
+    are equal, and behind those before it in its own block."""
+    n = digits.elements
+    blocks = -(-n // BLOCK)
+    digits = _padded(digits, blocks * BLOCK, const(count, digits.dtype)).contiguous().reshape((blocks, BLOCK))
+    pairs, each_of = (blocks, BLOCK, BLOCK), (blocks, count, BLOCK)
+    own, other = digits.reshape((blocks, BLOCK, 1)).expand(pairs), digits.reshape((blocks, 1, BLOCK)).expand(pairs)
+    at = _counting(BLOCK)
+    earlier = (at.reshape((1, 1, BLOCK)).expand(pairs) < at.reshape((1, BLOCK, 1)).expand(pairs))
+    rank = (own.eq(other) & earlier).cast(dtypes.int32).sum((2,)).reshape((blocks, BLOCK))
+    each = _counting(count).reshape((1, count, 1)).expand(each_of)
+    counts = digits.reshape((blocks, 1, BLOCK)).expand(each_of).eq(each).cast(dtypes.int32).sum((2,))
+    running = counts.reshape((blocks, count)).permute((1, 0)).reshape((count * blocks,))
+    running = UOp(o.SCAN, dtypes.int32, (running,), Scan(0, o.ADD))
+    before = digits * blocks + _counting(blocks).reshape((blocks, 1)).expand((blocks, BLOCK)) - 1
+    smaller = (before < 0).where(0, _taken(running, before))
+    return (smaller + rank).reshape((blocks * BLOCK,)).shrink(((0, n),))
+
+
+def _below(ordered: UOp, limits: UOp) -> UOp:
+    """How many numbers are below each limit: a binary search, whose steps are powers of two."""
+    n, found = ordered.elements, full(limits.shape, 0, dtypes.int32)
+    for bit in range(n.bit_length() - 1, -1, -1):
+        more = found + (1 << bit)
+        found = ((more < n + 1) & (_taken(ordered, more - 1) < limits)).where(more, found)
+    return found

@@ -1,0 +1,152 @@
+"""What devices share that compile text. In: kernels' graphs. Out: programs, compiled once and kept on disk.
+
+A warm process finds its kernels in the disk cache, and loads neither the compiler nor a search.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import Bug, FormatError
+from glassgrad.base.settings import Context, kernel_mode, settings
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.runtime.compile_queue import CompileQueue
+from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.kernel_key import cache_key, cost
+
+if TYPE_CHECKING:
+    from glassgrad.compiler.lower.loops import Kernel
+    from glassgrad.runtime.kernel_source import Built
+    from glassgrad.runtime.search.tuning_results import Tuned
+
+__all__ = ["CompiledKernels", "Rejected"]
+
+
+class Rejected(Exception):
+    """Source that a device's compiler does not take; the text is what the compiler says."""
+
+
+class CompiledKernels:
+    """A part of devices (`Backend`). A device provides the attributes and the first three methods."""
+    name: str
+    language: str                          # that kernels are written in
+    machine: str                           # all that a compiled kernel depends on
+    compiler: str                          # all that its speed depends on beside this machine's processor
+    target: Target                         # what kernels are written for
+    compile_queue: CompileQueue | None = None    # where they are compiled; None: in the thread that asks for them
+    searched_on = ""                       # the device that a search opens in its process; empty: none is made
+    _programs: dict[tuple[UOp, tuple[Any, ...]], Any]
+
+    # -- what they do differently ------------------------------------------------------------------------------
+    def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Built]:
+        """A kernel's source, by the recipe or the given moves, and what `load_program` needs to know, for JSON."""
+        raise Bug(f"{type(self).__name__} has no write")
+
+    def compile_source(self, source: Any) -> bytes:
+        """Source to what `load_program` takes; raises `Rejected`."""
+        raise Bug(f"{type(self).__name__} has no compile_source")
+
+    def load_program(self, head: list[Any], compiled: bytes) -> Any:
+        """A program that can be launched."""
+        raise Bug(f"{type(self).__name__} has no load_program")
+
+    # -- compiling ---------------------------------------------------------------------------------------------
+    def programs(self, kernels: Sequence[UOp]) -> list[Any]:
+        """Compiled kernels, each distinct one once. Python lowers those that are not on disk one after another; the
+        compiler works on others meanwhile."""
+        mode = kernel_mode()
+        missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
+        self.search(missing)
+        over = threading.Event()
+        try:
+            waiting = {ast: self._begin(ast, over) for ast in missing}
+            for ast, wait in waiting.items():
+                self._programs[ast, mode] = self._loaded(ast, wait())
+        finally:
+            over.set()                     # of a failed schedule, what was not begun is not compiled
+        return [self._programs[ast, mode] for ast in kernels]
+
+    def _begin(self, ast: UOp, over: threading.Event) -> Callable[[], bytes]:
+        """A kernel from the disk cache, or on its way through the compiler; call the answer to wait for it."""
+        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
+        moves = self.moves(ast)
+        key = cache_key(ast, self.machine, self.language, moves) if cache else ""
+        stored = cache.get(key) if cache else None
+        if stored is not None:
+            return lambda: stored
+        from glassgrad.compiler.optimize.decisions import Refused
+        try:
+            facts, built = self.write(ast, moves or None)
+        except Refused as why:
+            raise FormatError("what a tuning file says of a kernel does not fit it", given=str(why),
+                              expected="moves as a search found them",
+                              fix="glassgrad tune clear, and search again") from None
+        head, features = json.dumps(facts).encode(), settings.CPU_FEATURES
+
+        def work() -> bytes:
+            if over.is_set():
+                return b""
+            with Context(CPU_FEATURES=features):           # a Context belongs to the thread that entered it
+                made = struct.pack("<I", len(head)) + head + self._compiled(ast, built.source or built.binary)
+            if cache:
+                cache.put(key, made)
+            return made
+        return self.compile_queue.start(work) if self.compile_queue is not None else work
+
+    def _compiled(self, ast: UOp, source: Any) -> bytes:
+        try:
+            return self.compile_source(source)
+        except Rejected as error:
+            from glassgrad.runtime.kernel_source import lines_of
+            raise Bug(f"{self.name} does not take a kernel: {error}\n{source}\n"
+                      f"  at: {lines_of(ast) or 'unknown'}") from None
+
+    def _loaded(self, ast: UOp, stored: bytes) -> Any:
+        (length,) = struct.unpack_from("<I", stored)
+        program = self.load_program(json.loads(stored[4:4 + length]), stored[4 + length:])
+        program.operations, program.bytes = cost(ast)
+        tuned = self.tuned(ast)
+        program.speedup = tuned.speedup if tuned is not None else 0.0
+        return program
+
+    def source(self, ast: UOp) -> str:
+        """The kernel as this device compiles it."""
+        return self.write(ast, self.moves(ast) or None, say=False)[1].source
+
+    def loop_tree(self, ast: UOp) -> Kernel:
+        """A kernel's loop tree as it is rendered."""
+        from glassgrad.runtime.kernel_source import kernel_of
+        return kernel_of(ast, self.target, moves=self.moves(ast) or None)
+
+    # -- searching ---------------------------------------------------------------------------------------------
+    def is_searched(self) -> bool:
+        """Whether searches choose its kernels' moves now."""
+        return settings.BEAM > 0 and not settings.NOOPT and bool(self.searched_on)
+
+    def search(self, kernels: Sequence[UOp]) -> None:
+        """BEAM: look for faster moves, unless as good a search is known, or there is no time for one."""
+        if not self.is_searched() or settings.BEAM_SECONDS <= 0:
+            return
+        known = {ast: self.tuned(ast) for ast in kernels}
+        wanted = [ast for ast, tuned in known.items()
+                  if tuned is None or not tuned.covers(settings.BEAM, settings.BEAM_SECONDS)]
+        if wanted:
+            from glassgrad.runtime.search.beam import search  # the whole compiler, and processes
+            search(wanted, self)
+
+    def tuned(self, ast: UOp) -> Tuned | None:
+        """What a search found for a kernel; None where none was made, or BEAM is off."""
+        if not self.is_searched():
+            return None
+        from glassgrad.runtime.search.tuning_results import find
+        return find(ast, self.compiler)
+
+    def moves(self, ast: UOp) -> tuple[str, ...]:
+        """What a search found to be faster than the recipe; empty: the recipe."""
+        tuned = self.tuned(ast)
+        return tuned.moves if tuned is not None else ()

@@ -1,0 +1,52 @@
+"""Formulas that are one node until they are compiled. In: a function of nodes. Out: the same, which makes one FORMULA.
+
+A model computes the same formulas again and again. Their nodes, a dozen or more for each, are made by the compiler's
+first pass, once for all graphs of one structure (compiler/graph/deferred_gradient.py). A formula may be deferred so if
+its nodes follow from those it is given, their types and shapes, and from plain values that can be compared; if it
+computes floats, to each float among its inputs a gradient passes. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from glassgrad.compiler.graph import DType, UOp, ops as o
+from glassgrad.compiler.graph.deferred_gradient import is_writing_out
+from glassgrad.compiler.graph.op_arguments import Formula
+from glassgrad.engine.capture import wants_whole_graphs
+from glassgrad.tensor.autograd import autocast
+
+_dtypes: dict[tuple[Any, ...], DType] = {}       # of results, by formula and the types of its inputs
+
+
+def one_node(formula: Callable[..., UOp]) -> Callable[..., UOp]:
+    """A decorator: what a formula makes of floats is one node. Its nodes are made at once where sizes are variables,
+    where whole graphs are wanted, and under `autocast`, which changes types inside.
+
+    >>> from glassgrad.tensor.formulas.neural.activations import softmax
+    >>> softmax(Tensor([1.0, 2.0]).uop).op
+    Ops.FORMULA
+    """
+    def written_out(*arguments: Any) -> UOp:
+        before = autocast.change(None)
+        try:
+            return formula(*arguments)
+        finally:
+            autocast.change(before)
+
+    @wraps(formula)
+    def call(*arguments: Any) -> UOp:
+        nodes = tuple([a for a in arguments if isinstance(a, UOp)])
+        types = tuple([n.dtype for n in nodes])
+        if is_writing_out() or autocast.current() is not None or types[0].kind != "f" or wants_whole_graphs() or \
+                any([n.symbolic for n in nodes]):
+            return formula(*arguments)
+        what = Formula(call, tuple([UOp if isinstance(a, UOp) else a for a in arguments]))
+        dtype = _dtypes.get((what, types))
+        if dtype is None:
+            dtype = _dtypes[what, types] = written_out(*arguments).dtype
+        return UOp(o.FORMULA, dtype, nodes, what)
+    call.__wrapped__ = written_out               # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,113 @@
+"""Many numbers written by index into one axis, on a GPU: in parts, or in bins of places; in a fixed order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from loop_kernels import HOPPER, Inputs, check, run_graph
+
+from glassgrad import Context, Tensor
+from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.lower.access_bounds import prove_accesses
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Kernel
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.pipeline import make_schedule, make_source
+from glassgrad.compiler.render.gpu.dialects import CUDA
+from glassgrad.compiler.schedule import flat_scatters
+from glassgrad.compiler.schedule.flat_scatters import with_flat_scatters_cut
+from glassgrad.engine.schedule_key import normalize, with_params
+
+LIMITS = GPU.fusion
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat_scatters, "FEWEST", 256)
+    monkeypatch.setattr(flat_scatters, "LEAST_PART", 4)
+    monkeypatch.setattr(flat_scatters, "LEAST_PARTS", 8)
+    monkeypatch.setattr(flat_scatters, "LEAST_PIECE", 32)
+
+
+class Written:
+    """Numbers written by index: the node, and the arrays it is made of."""
+
+    def __init__(self, places: int, count: int, mode: str, dtype: str = "float32", often: float = 0.0):
+        rng, self.values = np.random.default_rng(places), Inputs()
+        self.base, self.given = ((rng.standard_normal(n) * 5).astype(dtype) for n in (places, count))
+        self.where = np.where(rng.random(count) < often, places // 2, rng.integers(0, places, count)).astype(np.int32)
+        if dtype != "int32":
+            self.given[3] = np.nan
+        base, where, given = (Tensor(self.values.leaf(a)) for a in (self.base, self.where, self.given))
+        with Context(CHECK_INDEX=0):
+            made = base.scatter(0, where, given) if mode == "set" else base.scatter_reduce(0, where, given, mode)
+        [self.sink] = rewrite([made.uop], ALGEBRA)
+
+
+def tree(ast: UOp) -> Kernel:
+    return optimize(lower(ast), GPU)
+
+
+@pytest.mark.parametrize("mode", ["sum", "set", "amax"])
+@pytest.mark.parametrize("places, count", [(300, 400), (5000, 301), (2, 256), (7, 900), (2113, 320)])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
+def test_what_is_cut_has_the_values_of_one_after_another(places: int, count: int, mode: str, dtype: str) -> None:
+    made = Written(places, count, mode, dtype)
+    check([made.sink], made.values, tree, limits=LIMITS)
+
+
+@pytest.mark.parametrize("places", [300, 5000])
+@pytest.mark.parametrize("mode", ["sum", "amax", "set"])
+def test_one_place_that_is_written_most_often_has_several_groups(places: int, mode: str) -> None:
+    made = Written(places, 700, mode, often=0.7)
+    check([made.sink], made.values, tree, limits=LIMITS)
+
+
+@pytest.mark.parametrize("places, mode, groups", [(20, "sum", []), (20, "amax", []), (20, "set", [20]),
+                                                  (400, "sum", [400 + 16, 400]), (5000, "sum", [1250 + 16, 1250])])
+def test_few_places_are_written_in_parts_and_many_in_bins(places: int, mode: str, groups: list[int]) -> None:
+    cut = with_flat_scatters_cut([Written(places, 500, mode).sink], LIMITS)
+    found = [n for n in toposort(cut) if n.op is o.SCATTER and n.arg.mode != "permute"]
+    assert [n.src[3].shape[0] - 1 for n in found if len(n.src) > 3] == groups
+
+
+def test_values_of_a_bin_are_added_in_the_order_of_their_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flat_scatters, "LEAST_PIECE", 1024)
+    made = Written(50, 300, "sum")
+    wanted = np.zeros_like(made.base)
+    for at, value in zip(made.where, made.given):
+        wanted[at] += value
+    [got] = run_graph([made.sink], made.values, tree, LIMITS)
+    np.testing.assert_array_equal(got, made.base + wanted)
+
+
+def test_no_group_looks_through_the_indices_of_others() -> None:
+    """Of indices by two arrays: a group reads those of its bin, from where it starts."""
+    x, g = Tensor.zeros(400, 50).contiguous().realize(), Tensor.zeros(3000).contiguous().realize()
+    rows, columns = (Tensor.zeros(3000, dtype="int32").contiguous().realize() for _ in range(2))
+    with Context(CHECK_INDEX=0):
+        [sink] = rewrite(written_out([(x[rows, columns] * g).sum().gradient(x)[0].uop]), ALGEBRA)
+    work = make_schedule(*with_params(normalize([sink]), ()), "CPU", limits=LIMITS)
+    kernels = [tree(item.ast) for item in work.items]
+    [task] = kernels[-2].phases[-1].body
+    assert isinstance(task, For) and task.kind == TASK and task.range.arg.size == 2000 + 94
+    [loop] = [s for s in task.body if isinstance(s, For) and s.kind == LOOP]
+    assert loop.stop is not None, "as many as its bin has"
+    for kernel in kernels:
+        prove_accesses(kernel)
+        assert make_source(kernel, HOPPER, CUDA.name)
+
+
+def test_batches_and_rows_of_several_numbers_are_left_alone() -> None:
+    for shape, indices in (((300, 40), (600,)), ((6, 40), (6, 100))):
+        base, values = Tensor.zeros(*shape).contiguous().realize(), Tensor.zeros(*indices, *shape[len(indices):])
+        where = Tensor.zeros(*indices, dtype="int32").contiguous().realize()
+        made = base.scatter_add(1, where, values) if len(indices) > 1 else base.index_add(0, where, values)
+        assert with_flat_scatters_cut([made.uop], LIMITS) == [made.uop]
+    x = Tensor.zeros(20, 40).contiguous().realize()
+    sinks = rewrite(written_out([x.cummax(1)[0].square().sum().gradient(x)[0].uop]), ALGEBRA)
+    assert with_flat_scatters_cut(sinks, LIMITS) == sinks
