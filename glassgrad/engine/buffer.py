@@ -25,7 +25,7 @@ from glassgrad.runtime.host_memory import MemoryBlock, describing, readable
 if TYPE_CHECKING:
     from glassgrad.runtime.backend import DeviceMemory
 
-_FEW = 32                     # readers that are listed before dead ones are dropped
+_FIRST_SWEEP = 32             # listed readers at which dead ones are first dropped
 
 
 class Buffer:
@@ -44,19 +44,19 @@ class Buffer:
     True
     """
     __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "readers", "version", "leaves",
-                 "_most", "_memory", "_block", "__weakref__")
+                 "_next_sweep", "_memory", "_block", "__weakref__")
 
     def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
-        self._block: MemoryBlock | None = None         # until there is one: allocating it may fail
+        self._block: MemoryBlock | None = None         # allocating it may fail, and then `__del__` runs
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
         self.place = place or user_place()
         self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)
-        self.version = 0                 # raised by each write in place: what was found out about the contents is old
+        self.version = 0                 # incremented by each write in place: cached facts about the contents are old
         self.leaves: list[Any] = []      # weak references to tensors that are leaves here
-        self._most = _FEW
-        self._memory = memory = Device[device].memory  # takes it back, even if the name has come to mean another device
+        self._next_sweep = _FIRST_SWEEP
+        self._memory = memory = Device[device].memory  # the block returns there, whatever the name means by then
         self._block = block = memory.allocate(nbytes)
         self.address = block.address
         GlobalCounters.mem_used += nbytes
@@ -69,7 +69,7 @@ class Buffer:
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         self.owner, self.address, self.place = owner, address, user_place()
-        self.readers, self.version, self.leaves, self._most = [], 0, [], _FEW
+        self.readers, self.version, self.leaves, self._next_sweep = [], 0, [], _FIRST_SWEEP
         self._memory = self._block = None
         if isinstance(owner, Buffer):
             owner.add_reader(weakref.ref(self))
@@ -107,7 +107,7 @@ class Buffer:
         whose `uop` is its node (it counts while it still is), an array that shares the memory."""
         readers = self.readers
         readers.append(reference)
-        if len(readers) > self._most:
+        if len(readers) > self._next_sweep:
             self._drop_dead()
 
     def live_readers(self) -> list[Any]:
@@ -117,11 +117,11 @@ class Buffer:
                      if thing is not None and self._is_read_by(thing)}.values())
 
     def _drop_dead(self) -> None:
-        """Drop dead references from the list: it is then another object, and the old one gets one more entry, so that
-        code which compares its length sees a change."""
+        """Replace the list by one without dead references; the old list gets one more entry, so that code which
+        compares its length sees a change."""
         listed = self.readers
         alive = [r for r in listed if r() is not None]
-        self._most = max(_FEW, 2 * len(alive))
+        self._next_sweep = max(_FIRST_SWEEP, 2 * len(alive))
         if len(alive) < len(listed):
             self.readers = alive
             listed.append(None)

@@ -18,21 +18,21 @@ from glassgrad.engine.schedule_key import NormalizedGraph
 
 
 class RunCheck(Protocol):
-    """32-bit numbers in memory (`buffer`) that say whether a run went well: below its bound, one says it did not."""
+    """32-bit integers in memory (`buffer`) that say whether a run failed: it did if one is below its bound."""
     buffer: Any
     bounds: list[int]
-    nodes: list[UOp]             # what they are about
-    reads_each_run: bool         # whether Python must look at them after every run, however it went
-    numbers: Any                 # what takes the one number later, where a run does not wait for it; else None
+    nodes: list[UOp]             # the nodes that are checked
+    reads_each_run: bool         # whether Python must read them after every run, failed or not
+    numbers: Any                 # receives the one integer later, where a run does not wait for it; else None
 
     def over(self, change: Callable[[UOp], UOp]) -> RunCheck:
-        """The same of values over other buffers."""
+        """The same check of nodes over other buffers."""
 
     def verify(self, read: Callable[[Sequence[UOp]], list[Any]]) -> None:
-        """Raise if it did not; `read` gives nodes' values as arrays."""
+        """Raise if the run failed; `read` gives nodes' values as arrays."""
 
     def settle(self, position: int, read: Callable[[Sequence[UOp]], list[Any]], late: bool = False) -> None:
-        """The same for a number that came later."""
+        """The same, for an integer that arrived later."""
 
 
 @dataclass(eq=False)
@@ -54,16 +54,16 @@ class TouchedTensor:
 
 @dataclass(eq=False)
 class Trace:
-    """Schedules in the order they ran, and what to look at after each run of them."""
+    """Schedules in the order they ran, and the checks of each run."""
     records: list[Record] = field(default_factory=list)
     flags: list[RunCheck] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
-    any_size: bool = False                       # whether its kernels may be for other sizes too: it is not replayed
+    any_size: bool = False                       # whether kernels compiled for any size may run: it is not replayed
     answers: dict[LengthComparison, None] = field(default_factory=dict)      # how comparisons of those values came out
     made: list[weakref.ref[Any]] = field(default_factory=list)      # tensors that were made by this thread
     touched: dict[int, TouchedTensor] = field(default_factory=dict)      # by id
     data: set[UOp] = field(default_factory=set)           # buffers that hold plain data copied in it
-    values: dict[UOp, UOp] = field(default_factory=dict)      # what nodes were found to be in it; a replay finds others
+    values: dict[UOp, UOp] = field(default_factory=dict)      # of nodes computed in it; a replay has others
 
 
 class _Current(threading.local):
@@ -80,8 +80,8 @@ def recording() -> Trace | None:
 
 
 def wants_whole_graphs() -> bool:
-    """Whether gradients are written out at once: a trace is compared node by node, and messages name the call that a
-    node was made in."""
+    """Whether gradients are expanded into nodes at once: a trace is compared node by node, and messages name the call
+    that a node was made in."""
     return _current.trace is not None or calls_are_noted()
 
 
@@ -132,8 +132,8 @@ def refuse_reading(what: str) -> None:
 
 
 def note_answer(comparison: LengthComparison) -> None:
-    """What the program does next may hang on this answer: a replay is for calls whose variables give the same one.
-    Variables that no call brings are not looked at again, so an answer of theirs cannot be kept."""
+    """Record the outcome of a comparison of variables, on which the program's next steps may depend: a replay is for
+    calls with the same outcome. Variables that no call brings are not compared again, so theirs is refused."""
     trace = _current.trace
     if trace is not None:
         if not all(symbol.name in trace.variables for symbol in comparison.length.symbols):

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from glassgrad.runtime.backend import DevicePlan, Stopwatch
 
 
-MOST_ARENAS = 64          # of values that a variable had
+MOST_ARENAS = 64          # layouts that are kept, by the values of the variables
 
-Arena = tuple[str, int, list[tuple[int, int]]]       # a device, how many bytes, and where each slot begins
+Arena = tuple[str, int, list[tuple[int, int]]]       # a device, a size in bytes, and each slot's offset
 
 
 class CompiledSchedule:
@@ -48,7 +48,7 @@ class CompiledSchedule:
         self.segments: list[Segment] = []          # runs of kernels on one device; copies stand between
         outputs = set(planned.sinks)
         slots = len(planned.slots)
-        self.lives: dict[str, list[tuple[int, Lifetime]]] = {}     # by device: what lies in its arena
+        self.lives: dict[str, list[tuple[int, Lifetime]]] = {}     # by device: the slots in its arena
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for at, item in enumerate(items):
@@ -76,14 +76,14 @@ class CompiledSchedule:
         exact = {slot: symbol for slot, s in enumerate(planned.slots) for length in lengths_in(s.shape)
                  for symbol in length.symbols if symbol.exact}
         self.exact = frozenset(exact)              # slots whose memory depends on the values of variables
-        self.greatest = tuple([symbol.high for symbol in dict.fromkeys(exact.values())])      # of these
+        self.greatest = tuple([symbol.high for symbol in dict.fromkeys(exact.values())])      # of their values
         self._arenas_of: dict[tuple[int, ...], list[Arena]] = {}
         self.arenas, self._stacks = self._planned_arenas()
         cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
-        self._unbound = [0] * (self.slots - buffers)           # addresses that a graph does not bring
+        self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
         self._results = [(slot, self.shapes[slot], planned.slots[slot].dtype, planned.slots[slot].device or "")
                          for slot in planned.sinks]
         self.programs = [program for segment in self.segments for program in segment.programs]
@@ -100,8 +100,8 @@ class CompiledSchedule:
         return math.prod(self._shape(slot, values)) * self.planned.slots[slot].dtype.itemsize
 
     def _exact_sizes(self, values: Sequence[int]) -> dict[int, int]:
-        """The bytes of the slots whose memory depends on the values of variables; of equal shapes they are counted
-        once."""
+        """The bytes of the slots whose memory depends on the values of variables; computed once for equal
+        shapes."""
         slots, counted = self.planned.slots, {}
         for slot in self.exact:
             shape = self.shapes[slot]
@@ -110,7 +110,7 @@ class CompiledSchedule:
         return {slot: counted[self.shapes[slot]] * slots[slot].dtype.itemsize for slot in self.exact}
 
     def _arenas(self, values: tuple[int, ...]) -> list[Arena]:
-        """What lies where between kernels; where sizes are exact, it depends on their values."""
+        """The layout of each device's arena, for these values of the variables."""
         if not self.exact:
             return self.arenas
         known = self._arenas_of.get(values)
@@ -125,7 +125,7 @@ class CompiledSchedule:
         return known
 
     def _planned_arenas(self) -> tuple[list[Arena], dict[str, Stack]]:
-        """What lies where for the greatest values of the variables; what lies upon what, by device, for all values."""
+        """The arenas' layout for the greatest values of the variables; and their stacks, valid for all values."""
         found, stacks, sizes = [], {}, self._exact_sizes(self.greatest)
         for name, rows in self.lives.items():
             lives = [life._replace(nbytes=sizes.get(slot, life.nbytes)) for slot, life in rows]
@@ -150,8 +150,8 @@ class CompiledSchedule:
     # -- running ---------------------------------------------------------------------------------------------
     def run(self, normal: NormalizedGraph, state: State, free: Collection[UOp] = (), into: Buffer | None = None,
             values: tuple[int, ...] = ()) -> list[UOp]:
-        """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
-        replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables,
+        """Compute the graph's sinks into new buffers, and return these. A sink that replaces a part of one of the
+        `free` buffers is written in place; `into` is the buffer of the only sink. `values` are those of the variables,
         `state` the settings."""
         addresses = normal.addresses + self._unbound
         if self.cell_types:
@@ -190,7 +190,7 @@ class CompiledSchedule:
         return list(map(results.__getitem__, self.planned.sinks))
 
     def _write_numbers(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...]) -> None:
-        """Put this run's numbers into their cells."""
+        """Write this run's scalars into their cells."""
         numbers = [*[c.arg.value for c in normal.cells], *values, *[normal.constants[i].arg for i in self.scalars]]
         base = ctypes.addressof(self.cells)
         for i, (value, dtype) in enumerate(zip(numbers, self.cell_types)):
@@ -198,7 +198,7 @@ class CompiledSchedule:
             addresses[self.buffers + i] = base + 8 * i
 
     def _write_in_place(self, addresses: list[int], normal: NormalizedGraph, free: Collection[UOp]) -> dict[int, UOp]:
-        """Say of each partial update how much of the old value is copied; the results that are `free` buffers."""
+        """Set how much of its old value each partial update copies; return the results that are `free` buffers."""
         results: dict[int, UOp] = {}
         for i, update in enumerate(self.planned.updates):
             addresses[update.copied] = ctypes.addressof(self.copied) + 8 * i
@@ -215,7 +215,7 @@ class CompiledSchedule:
         return [segment.plan.stopwatch() for segment in self.segments]
 
     def _prepared(self, state: State) -> Sequence[tuple[Callable[[Sequence[int]], None], Callable[[], Any]]]:
-        """What binds each segment to addresses and what launches it, under these settings."""
+        """For each segment, the functions that bind its addresses and launch it, under these settings."""
         self._state, self._calls = state, [(segment.plan.bind, segment.plan.runner()) for segment in self.segments]
         return self._calls
 
@@ -247,7 +247,7 @@ class CompiledSchedule:
 
     def _run_reported(self, segment: Segment, addresses: list[int], values: tuple[int, ...], state: State,
                       number: int) -> list[int]:
-        """The kernels of a segment one by one, shown and checked; the first is the run's `number`-th. Nanoseconds."""
+        """Run a segment's kernels one by one, shown and checked, from the run's `number`-th on; return nanoseconds."""
         check, times = state.check, []
         exact = self._exact_sizes(values) if check else {}
         for i, item in enumerate(segment.items):
@@ -295,5 +295,5 @@ class Segment:
                 slot = item.slots[n.arg.slot]
                 nbytes = exact.get(slot, n.size * n.dtype.itemsize)
                 found[n.arg.slot] = ctypes.string_at(addresses[slot], 8) if n.arg.scalar else bytes(
-                    Device[self.device].copy_out(addresses[slot], nbytes))      # a number is kept by the host
+                    Device[self.device].copy_out(addresses[slot], nbytes))      # scalars are in host memory
         return found

@@ -32,4 +32,4 @@ class Counters:
         self.time_sum_s += seconds
 
 
-GlobalCounters = Counters()        # no class: to change one costs more, and every run counts
+GlobalCounters = Counters()        # an instance: class attributes are slower to write, and every run does

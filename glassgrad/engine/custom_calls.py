@@ -1,6 +1,6 @@
 """A user's function as a launch of a schedule. In: a `UserCall`. Out: its program and its plan.
 
-A call has a plan of its own, as a copy between devices has. So it is counted and reported as kernels are, and a jit
+A call has a separate plan, as a copy between devices has. So it is counted and reported as kernels are, and a jit
 that recorded it launches it again. Does not know what the function computes.
 """
 
@@ -29,7 +29,7 @@ class UserCall:
 
 @dataclass(eq=False)
 class CallProgram:
-    """A call, as a schedule has programs."""
+    """The program of a user's call in a schedule."""
     call: UserCall
     bytes: int
     operations: int = 0
@@ -43,12 +43,12 @@ def _call_plan(programs: Sequence[CallProgram], slots: Sequence[tuple[int, ...]]
     return DevicePlan(programs, slots, lambda program, addresses: program.call.launch(addresses))
 
 
-# launches that start from the host, each in a plan of its own
+# launches that the host does itself, each in a separate plan
 HOST_PLANS: dict[o.Op, Callable[..., DevicePlan]] = {o.COPY: CopyPlan, o.CALL: _call_plan}
 
 
 def one_device_each(items: Sequence[Item]) -> Iterator[range]:
-    """The longest runs of neighbours that one plan can launch: kernels of one device, or one launch from the host."""
+    """The longest runs of consecutive items that one plan can launch: kernels of one device, or one host launch."""
     at = 0
     while at < len(items):
         stop = at + 1

@@ -21,10 +21,10 @@ def report_kernel(number: int, item: Item, program: Any, nanoseconds: int) -> No
     line = item.lines[0].short if item.lines else ""
     operations, nbytes = program.operations / max(nanoseconds, 1), program.bytes / max(nanoseconds, 1)
     print(f"*** {item.device:<6} {number:4d} {program.name:<36} {nanoseconds / 1000:10.1f} us {operations:8.1f} GFLOPS "
-          f"{nbytes:7.1f} GB/s  {line}  {shapes}  {_how(program)}".rstrip())
+          f"{nbytes:7.1f} GB/s  {line}  {shapes}  {_moves_text(program)}".rstrip())
 
 
-def _how(program: Any) -> str:
+def _moves_text(program: Any) -> str:
     """A kernel's moves, and whether a search chose them; devices without moves have none."""
     speedup = getattr(program, "speedup", 0.0)
     searched = "" if not speedup else f" tuned: {speedup:.2f}x" if speedup != 1 else " tuned: the recipe"
@@ -38,7 +38,7 @@ def show_source(item: Item) -> None:
 
 
 def run_reported(plan: DevicePlan, position: int, number: int, item: Item, program: Any, debug: int) -> int:
-    """Launch one kernel of a plan by itself, for what DEBUG shows; it is the run's `number`-th. Its nanoseconds."""
+    """Launch one kernel of a plan, the run's `number`-th, and print what DEBUG shows; return its nanoseconds."""
     nanoseconds = plan.run_one(position)
     if debug >= 2:
         report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)

@@ -1,6 +1,6 @@
-"""Copies between devices. In: which device's memory goes where. Out: what stands in a schedule as kernels do.
+"""Copies between devices. In: source and target. Out: `Copy` and `CopyPlan`, in the place of programs and plans.
 
-A copy is a program of no arithmetic, and its plan launches it by way of the host.
+Each copy goes through the host's memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from glassgrad.runtime.devices import Device
 
 @dataclass(eq=False)
 class Copy:
-    """One value, from a device to another."""
+    """The copy of one value from a device to another."""
     source: str
     target: str
     bytes: int
@@ -23,7 +23,7 @@ class Copy:
 
 
 class CopyPlan(DevicePlan):
-    """Copies one after another; each has two slots, where to and where from."""
+    """Runs copies in order; each has two slots, the target's and the source's."""
 
     def run_one(self, number: int) -> int:
         copy, (target, source) = self.programs[number], self.slots[number]

@@ -1,4 +1,4 @@
-"""Parts written where the old value lies, and values that are known. In: what is to be computed. Out: what is left.
+"""Partial updates in place, and nodes whose values are known. In: nodes to compute. Out: what is left to compute.
 
 After `x[3] = row` the old value of x is there for everything that reads it. Mostly nothing does: then only the row is
 computed, into the old value's memory, and its node stands for the new value. The one node that still reads it, "the old
@@ -25,13 +25,13 @@ _LARGE = 256 * 1024           # and only results larger than this are stored so
 
 
 def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
-    """The buffers that nothing reads any more but one of the sinks, which replaces a part of them."""
+    """The buffers that a sink replaces a part of, and that nothing but this sink still reads."""
     found = []
     for sink in sinks:
         if sink.op is not o.WHERE or sink.symbolic or sink.src[2].op is not o.BUFFER:
             continue
         source: UOp = sink.src[2]
-        buffer: Buffer = source.arg                # a tensor's memory, of ours, that kernels can write a piece of?
+        buffer: Buffer = source.arg                # a tensor's, in our memory, of which kernels can write a part?
         if not (buffer.leaves and buffer.owns_memory and Device[buffer.device].memory.in_parts) or settings.CHECK or \
                 replacement(sink) is None or not buffer.is_free(sink):
             continue
@@ -42,7 +42,7 @@ def free_sources(sinks: Sequence[UOp]) -> Collection[UOp]:
 
 
 def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:
-    """The value that such a sink puts into its source, and the memory it goes to, if that is one piece; else None."""
+    """The value that such a sink writes into its source, and the memory it goes to; None if that is not contiguous."""
     part = replacement(sink)
     if part is None or not part.value.size:
         return None

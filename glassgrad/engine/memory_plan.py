@@ -1,8 +1,8 @@
-"""Where intermediate values lie, and how much memory that takes. In: how long each lives, its size. Out: offsets.
+"""Offsets of intermediate values in an arena, and how much memory that takes. In: lifetimes, sizes. Out: offsets.
 
 Values whose lives do not overlap share memory. Placing the largest first, each at the lowest offset that is free for
 all of its life, comes close to the least possible in practice. It takes time that grows with the square of their
-number: 20 ms for 1,000 values, 3 s for 10,000, which is less than it takes to schedule so many.
+number: 20 ms for 1,000 values, 3 s for 10,000, which is less than to schedule that many kernels takes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MemoryUse(NamedTuple):
     """
     inputs: int       # tensors that are read
     results: int      # tensors that are made
-    between: int      # one arena: values that kernels leave each other, and factors they pack
+    between: int      # the arena: values passed between kernels, and packed factors
     scratch: int      # private memory of the workers, all together
 
     @property
@@ -74,11 +74,11 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-Stack = list[tuple[int, list[int]]]         # values from the lowest up, each with those that it lies upon
+Stack = list[tuple[int, list[int]]]         # values by offset, each with those directly below it
 
 
 def stack_of(lives: Sequence[Lifetime], offsets: Sequence[int]) -> Stack:
-    """What lies upon what, in such a plan: this holds for other sizes too.
+    """Which values lie directly above which, in a plan of `assign_offsets`: this is valid for other sizes too.
 
     >>> stack_of([Lifetime(0, 1, 64), Lifetime(1, 2, 64), Lifetime(2, 3, 64)], [0, 64, 0])
     [(0, []), (2, []), (1, [2, 0])]
@@ -98,7 +98,7 @@ def stack_of(lives: Sequence[Lifetime], offsets: Sequence[int]) -> Stack:
 
 
 def stacked(stack: Stack, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """An offset for each value, and the arena's size, where values of these sizes lie upon each other so.
+    """An offset for each value, and the arena's size, where values of these sizes are stacked in this order.
 
     >>> stacked([(0, []), (2, []), (1, [2, 0])], [128, 64, 0])
     ([0, 128, 0], 192)

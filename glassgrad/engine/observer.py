@@ -49,13 +49,13 @@ _start_recording: Callable[[], None] | None = None
 
 
 def when_viz_is_set(start: Callable[[], None]) -> None:
-    """What to call before a graph is scheduled while VIZ is set; a later stage brings it."""
+    """Register the function that is called before a graph is scheduled while VIZ is set."""
     global _start_recording
     _start_recording = start
 
 
 def observing() -> tuple[Observer, ...]:
-    """Who observes now."""
+    """The current observers."""
     return _observers
 
 
@@ -65,7 +65,7 @@ def observe(observer: Observer) -> None:
 
 
 def ignore(observer: Observer) -> None:
-    """Tell it no longer."""
+    """Stop telling an observer."""
     _set(tuple(o for o in _observers if o is not observer))
 
 
@@ -85,7 +85,7 @@ def observed_by(observer: Observer) -> Iterator[None]:
 
 
 def prepare(normal: NormalizedGraph, make_schedule: Callable[[], Schedule], compile: Callable[[Schedule], Any]) -> Any:
-    """Schedule and compile a graph, and tell how long each took."""
+    """Schedule and compile a graph, and tell observers how long each took."""
     if settings.VIZ and _start_recording is not None:
         _start_recording()
     return _prepare_observed(normal, make_schedule, compile) if _observers else compile(make_schedule())
@@ -115,7 +115,7 @@ def _prepare_observed(normal: NormalizedGraph, make_schedule: Callable[[], Sched
 
 
 def run_timed(what: Launches) -> bool:
-    """Run what is bound already, kernel by kernel on the clock; whether a check ended it."""
+    """Run launches that are bound, timed kernel by kernel; return whether a check ended the run."""
     watches, ended = what.stopwatches(), False
     start = perf_counter_ns()
     for watch in watches:
@@ -128,6 +128,6 @@ def run_timed(what: Launches) -> bool:
 
 
 def tell_ran(what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
-    """Tell that kernels ran."""
+    """Tell observers that kernels ran."""
     for observer in _observers:
         observer.ran(what, times, kernels)

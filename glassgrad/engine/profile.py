@@ -85,7 +85,7 @@ class Profile(Observer):
 
     @property
     def seconds(self) -> float:
-        """The time they took together."""
+        """The total time of all kernels."""
         return sum(row.nanoseconds for row in self._rows.values()) / 1e9
 
     def add(self, item: Item, program: DeviceProgram, nanoseconds: int) -> None:
@@ -106,7 +106,7 @@ class Profile(Observer):
         self._took(Span(name, "compile", scheduled, end - scheduled))
 
     def ran(self, what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
-        """Kernels ran: what is not theirs of the time is the launch."""
+        """Kernels ran: the rest of the time counts as launch."""
         start, end = times
         measured = kernels()
         self._took(Span(f"run {len(what.items)} kernels", "launch", start, max(0, end - start - sum(measured))))
@@ -124,7 +124,7 @@ class Profile(Observer):
 
     # -- what to do with it ----------------------------------------------------------------------------------
     def parts(self) -> dict[str, float]:
-        """Seconds by what they were spent on; Python is what is left of the whole."""
+        """Seconds by what they were spent on; Python is the rest of the total."""
         whole = ((perf_counter_ns() if self.ended is None else self.ended) - self.started) / 1e9
         found = {"scheduling": self.nanoseconds["schedule"] / 1e9, "compiling": self.nanoseconds["compile"] / 1e9,
                  "launches": self.nanoseconds["launch"] / 1e9, "kernels": self.seconds}

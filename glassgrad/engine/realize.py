@@ -43,16 +43,16 @@ from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_sc
 
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
 _MOST_SCHEDULES = 1024
-_running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches hold one run's addresses at a time
+_running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches are bound to one run's addresses
 
 
 def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None = None,
             anew: bool = False) -> list[UOp]:
-    """Compute all of these at once; each comes back as a view of a BUFFER. `state` are the settings, where they are at
-    hand. What is known already is read, unless all is to be computed `anew`."""
+    """Compute all of these nodes together, and return each as a view of a BUFFER. `state` are the settings, where they
+    are at hand. Values that are known are not computed again, unless `anew`."""
     device = device or Device.DEFAULT
     normal, trace = normalize(_sinks(nodes)), recording()
-    # in a trace only what was computed in it is known: a replay would go on with a value from before
+    # in a trace only its own values count as known: a replay would reuse a value from before
     known = not (registry.values.rows.keys().isdisjoint(map(id, normal.order)) if trace is None else
                  trace.values.keys().isdisjoint(normal.order))
     if known and not anew:
@@ -83,7 +83,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None, state: State | None
 
 
 def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
-    """Those of some sinks that are a buffer with one piece replaced, computed where it lies."""
+    """Compute the sinks that are a buffer with one contiguous piece replaced, in place; return each with its BUFFER."""
     stored: dict[UOp, UOp] = {}
     for sink in sinks:
         piece = piece_of(sink)
@@ -97,7 +97,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str) -> dict[UOp, UOp]:
 
 
 def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
-    """The kernels that realizing these would run; runs nothing."""
+    """The kernels that realizing these nodes would run; runs nothing."""
     sinks = _sinks(nodes)
     if not sinks:
         return []
@@ -106,7 +106,7 @@ def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
 
 
 def memory_of(nodes: Sequence[UOp], device: str) -> MemoryUse:
-    """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
+    """The memory that realizing these nodes would need; compiles, because kernels pack factors, and runs nothing."""
     sinks = _sinks(nodes)
     if not sinks:
         return MemoryUse(0, 0, 0, 0)
@@ -139,7 +139,7 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
 
 
 def is_result(node: UOp) -> bool:
-    """Whether a node is the used part of a buffer that is large enough for the longest of its lengths."""
+    """Whether a node is the used part of a buffer allocated for the upper bounds of its symbolic lengths."""
     return node.op is o.SHRINK and node.symbolic and node.src[0].op is o.BUFFER and all(
         bound == (0, n) for bound, n in zip(node.arg.bounds, node.shape)) and \
         node.src[0].shape == tuple(map(most, node.shape))
@@ -170,8 +170,8 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
 # -- finding a schedule again --------------------------------------------------------------------------------
 @dataclass(eq=False)
 class _ScheduleVariants:
-    """The schedules of one structure: for the constants it was first seen with, and one that takes those that were seen
-    to change as arguments."""
+    """The schedules of one structure: one for the constants it was first seen with, and one that takes as arguments
+    the constants that were seen to change."""
     constants: list[UOp]         # equal numbers are one node, to the bit
     first: CompiledSchedule
     varying: tuple[int, ...] = ()
@@ -186,7 +186,7 @@ class _ScheduleVariants:
         return self.general
 
 
-_Mode = tuple[Any, str, int]      # settings that decide which kernels there are, a device, what names of devices mean
+_Mode = tuple[Any, str, int]      # settings that decide about kernels, a device, the version of the table of devices
 _known: dict[Any, _ScheduleVariants] = {}
 _sizes = SizeFamilies(_MOST_SCHEDULES)
 _forgetting = False              # whether schedules on disk are forgotten as well
@@ -278,7 +278,7 @@ def _limits(device: str) -> FusionLimits:
 
 
 def _stores_scores(device: str, dtype: DType, width: int) -> str | None:
-    """Why a device is better given the scores of a softmax in memory, where their factors have this type."""
+    """Why a device should store the scores of a softmax in memory, for factors of this type; None if it should not."""
     target = getattr(Device[device], "target", None)
     return None if target is None else target.why_scores_are_stored(dtype, width)
 
@@ -294,7 +294,7 @@ def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> 
 
 
 def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars: tuple[int, ...]) -> CompiledSchedule:
-    """Schedule and compile a graph. Meanwhile Python does not search for cycles that are garbage: there are few, and to
+    """Schedule and compile a graph. Meanwhile Python's garbage collector is off: there are few dead cycles, and to
     go through all nodes that a compilation makes, again and again, takes an eighth of its time."""
     GlobalCounters.schedules += 1
     was = gc.isenabled()
@@ -310,8 +310,8 @@ def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars
 
 def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tuple[Any, ...],
                   make: Callable[[StoresScores], tuple[Schedule, Any]]) -> tuple[Schedule, Any]:
-    """A schedule from the disk cache, or made and kept there; with what `make` found besides. `parts` are what it
-    depends on beside the graph; of a target it depends on the answers that it gave."""
+    """A schedule from the disk cache, or made and kept there; and the second value that `make` returned. `parts` are
+    what it depends on besides the graph; it also depends on the answers that the target gave."""
     if _forgetting or observing() or not can_be_kept(normal.order):
         return make(_stores_scores)
     name = name_on_disk(normal, scalars, parts)

@@ -1,4 +1,4 @@
-"""Who holds what. In: nodes, tensors. Out: `registry`, the one object that holds what is true of a node for a time.
+"""Facts about nodes that change over time. In: nodes, tensors. Out: `registry`, the one object that holds them.
 
 Nodes are values and never change. What changes is outside of them, and is all here: which tensors a gradient can be
 asked for at a node (its leaves), which value a node was computed to have, which leaf got another value since, and which
@@ -36,9 +36,9 @@ class Registry:
 
     def __init__(self) -> None:
         self.values: WeakNodeDict[UOp] = known_values     # where a node's value is: a BUFFER, or a part of one
-        self.leaves: WeakNodeDict[Tensors] = WeakNodeDict()       # leaf tensors that stand for it, if it is no BUFFER
-        self.former: WeakNodeDict[Tensors] = WeakNodeDict()       # that stood for it; its value is at another node
-        self.replaced: WeakNodeDict[Tensors] = WeakNodeDict()     # that stood for it and were given another value
+        self.leaves: WeakNodeDict[Tensors] = WeakNodeDict()       # leaf tensors whose node it is, if it is no BUFFER
+        self.former: WeakNodeDict[Tensors] = WeakNodeDict()       # whose node it was; its value is at another node
+        self.replaced: WeakNodeDict[Tensors] = WeakNodeDict()     # whose node it was, and which got another value
         self.jitted: WeakNodeDict[bool] = WeakNodeDict()          # made by a jitted call: no gradient passes
         self.foreign: WeakNodeDict[bool] = WeakNodeDict()         # memory that another library may write to
         self.losses: Tensors = []                           # where `backward` started since they were last taken
@@ -46,7 +46,7 @@ class Registry:
 
     # -- tensors ---------------------------------------------------------------------------------------------
     def add(self, table: WeakNodeDict[Tensors], node: UOp, tensor: Any) -> None:
-        """One more tensor in a row of a table, which has each once."""
+        """Add a tensor to a node's row of a table, where each is listed once."""
         reference = weakref.ref(tensor)
         table.set(node, [*[r for r in table.get(node) or () if r is not reference and r() is not None], reference])
 
@@ -65,8 +65,8 @@ class Registry:
 
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:
-        """The node was computed: its value is there for as long as the node lives. Of memory that others write to
-        nothing is remembered."""
+        """Record where the value of a computed node is, for as long as the node lives; nothing is recorded if the value
+        depends on memory that others write to."""
         if len(self.foreign) and self.reads_foreign(node):
             return
         base = value.base
@@ -75,7 +75,7 @@ class Registry:
         self.values.set(node, value)
 
     def rewritten(self, node: UOp) -> UOp:
-        """This BUFFER's contents are another value from now on: only its leaves are what they were."""
+        """Drop all facts but the leaves of a BUFFER whose contents are overwritten; return the node."""
         node.arg.version += 1
         for table in (self.values, self.replaced, self.jitted):
             table.pop(node)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ReplayedKernel(NamedTuple):
-    """One launch: the slots are those of its results first."""
+    """One launch; `slots` has the slots of its results first."""
     device: str
     program: Any
     slots: tuple[int, ...]
@@ -52,7 +52,7 @@ class PartialUpdate(NamedTuple):
 
 class Replay:
     """The launches of a trace. `outside` are the buffers to be bound each time, with the symbols they are bound by; all
-    else is bound here, and the trace is let go. `renewed` are the buffers that a call puts its results in place of."""
+    else is bound here, and the trace is let go. `renewed` are the buffers that results of a call replace."""
 
     def __init__(self, trace: Trace, outside: dict[UOp, UOp], renewed: Set[UOp]):
         self._kept: list[Any] = []                            # constants, and what lies between two schedules
@@ -101,14 +101,14 @@ class Replay:
         self.bytes = sum(program.bytes for program in self.programs)
         self.is_long = max(self.operations, backend.OPERATIONS_PER_BYTE * self.bytes) > backend.LONG_WORK
         self._make_plans()
-        self._flags: list[tuple[int, int]] = []               # (address, bound) of numbers that end a run
-        self.pause = 0                                        # launches that run before they are looked at
+        self._flags: list[tuple[int, int]] = []               # (address, bound) of values that can end a run
+        self.pause = 0                                        # launches that run before the flags are checked
         self.updates = self._updates(updates)
         self.memory = self._memory(trace, renewed)
 
-    # -- where things lie ------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------
     def _claim(self, trace: Trace) -> dict[str, Any]:
-        """One arena per device, large enough for each schedule in turn."""
+        """Allocate one arena per device, large enough for the largest schedule."""
         most: dict[str, int] = {}
         for record in trace.records:
             for name, total, _ in record.compiled.arenas:
@@ -117,8 +117,8 @@ class Replay:
         return {name: (memories[name], memories[name].allocate(total)) for name, total in most.items()}
 
     def _memory(self, trace: Trace, renewed: Set[UOp]) -> MemoryUse:
-        """What a call needs: the arena, what it brings, and results twice, because those of the call before are alive;
-        weights that it renews are among them."""
+        """The memory of a call: arena, inputs, and results twice, because those of the call before are alive. Weights
+        that a call replaces count as results."""
         made = {node for record in trace.records for node in record.results}
         given = {node.base for record in trace.records for node in record.normal.buffers} - made - renewed
         kept = {node for node in self._kept if isinstance(node, UOp)} & made
@@ -128,7 +128,7 @@ class Replay:
                          sum(block.nbytes for _, block in self._arenas.values()) + total(kept), scratch)
 
     def stays(self, nbytes: int) -> None:
-        """So many bytes of results lie where those of the call before did: they are needed once."""
+        """Count these bytes of results once: they are written in place."""
         self.memory = self.memory._replace(results=self.memory.results - nbytes)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -147,7 +147,7 @@ class Replay:
         self._memory_of[slot] = base
 
     def _place_pieces(self, pieces: Sequence[tuple[int, int, int]], first: int) -> None:
-        """Bind slots that are pieces of others; those of symbols follow them."""
+        """Bind slots that are pieces of others, at an offset to these; also where those are symbols'."""
         for slot, whole, offset in pieces:
             self._addresses[first + slot] = self._addresses[first + whole] + offset
             self._memory_of[first + slot] = self._memory_of.get(first + whole)
@@ -156,7 +156,7 @@ class Replay:
                     places[first + slot] = places[first + whole] + offset
 
     def _place_numbers(self, record: Record, first: int) -> None:
-        """Give memory to the numbers of a schedule: its cells, its variables, and constants, which stay."""
+        """Allocate the scalars of a schedule: cells and variables, which each call writes, and constants."""
         normal, compiled = record.normal, record.compiled
         numbers = [*[n.arg for n in normal.cells], *normal.symbols]
         constants = [Cell(normal.constants[i].arg) for i in compiled.scalars]
@@ -180,7 +180,7 @@ class Replay:
         return kept[::-1]
 
     def _make_plans(self) -> None:
-        """Neighbours on one device become one plan: on the CPU, one foreign call."""
+        """Make a plan of each run of consecutive launches on one device: on the CPU, one foreign call."""
         for span in one_device_each(self.items):
             launches = [self._launches[i] for i in span]
             device = launches[0].device
@@ -197,7 +197,7 @@ class Replay:
                           for symbol, places in self._slots.items()}
 
     def _updates(self, found: list[tuple[int, int, int, Any]]) -> dict[UOp, PartialUpdate]:
-        """Results that may take the place of the value they replace a part of: nothing reads that afterwards."""
+        """The results that may be written over the value they replace a part of: nothing reads it afterwards."""
         symbols = {slot: symbol for symbol, places in self._slots.items() for slot, offset in places.items()
                    if not offset}
         updates = {}
@@ -212,8 +212,8 @@ class Replay:
         return any(not self._slots[symbol].keys().isdisjoint(launch.slots) for launch in self._launches[number + 1:])
 
     def check(self, flags: Sequence[RunCheck]) -> None:
-        """Once the flags are written, in the middle of a run, go on only if all is well. Where a plan cannot end there,
-        the caller looks at them after each run, and no result counts as written behind them."""
+        """Let a run end early if the flags, once they are written, report an error. Where a plan cannot end early, the
+        caller checks them after each run, and no result counts as written after the check."""
         if not self.ends_early:
             self.pause = len(self.items) + 1
             return
@@ -236,7 +236,7 @@ class Replay:
                 if not self._slots[symbol].keys().isdisjoint(launch.results)]
 
     def waits(self, symbol: UOp) -> bool:
-        """Whether a result is written only after the pause."""
+        """Whether a result is written only after the flags are checked."""
         return min(self._writers(symbol), default=-1) >= self.pause
 
     def rewrites(self, source: UOp, result: UOp) -> bool:
@@ -252,7 +252,7 @@ class Replay:
 
     # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:
-        """The buffer that was `symbol` in the trace is at this address from now on."""
+        """Write the address of a symbol's buffer into all launches that use it."""
         for array, position, offset in self._pointers[symbol]:
             array[position] = address + offset
 
@@ -265,7 +265,7 @@ class Replay:
             report_parts([(device, [self.items[number] for number in span]) for device, _, span in self._plans])
 
     def run(self) -> bool:
-        """Every launch, in order; whether a flag ended it."""
+        """Run every launch, in order; return whether a flag ended the run."""
         start = time.perf_counter()
         if self._debug >= 2:
             ended = self._run_one_by_one()

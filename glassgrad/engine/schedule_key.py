@@ -40,7 +40,7 @@ class NormalizedGraph:
 
 _BUFFER, _CONST, _DETACH = o.BUFFER, o.CONST, o.DETACH
 _SPECIAL = frozenset((o.DETACH, o.GRADIENT, o.SHRINK))      # ops over sources whose rows are not their fields
-_DEEP = 200                 # calls inside each other, of which Python allows 1000
+_DEEP = 200                 # nested calls; Python allows 1000
 
 
 def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
@@ -52,8 +52,8 @@ def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
 
 
 class _Walk(NormalizedGraph):
-    """One walk over a graph, depth first: a node's row stands behind those of its sources, which it names by number.
-    The nodes in `whole` are not cut into pieces."""
+    """One walk over a graph, depth first: a node's row comes after those of its sources, which it refers to by number.
+    Slices of the nodes in `whole` are not taken for buffers."""
     __slots__ = ("rows", "places", "pieces", "names", "targets", "whole", "special")
 
     def __init__(self, sinks: Sequence[UOp], whole: frozenset[UOp]):
@@ -62,7 +62,7 @@ class _Walk(NormalizedGraph):
         self.rows: list[Any] = []
         self.places: dict[UOp, int] = {}         # the number of each node's row
         self.pieces: dict[UOp, int] = {}         # slices that are one piece, and where each begins
-        self.names: dict[Symbol, Symbol] = {}    # of variables, by their place among all
+        self.names: dict[Symbol, Symbol] = {}    # of variables, renamed by the order in which they occur
         self.targets: set[UOp] = set()           # of gradients
         for sink in sinks:
             if sink.src and sink not in self.places:
@@ -73,7 +73,7 @@ class _Walk(NormalizedGraph):
         self.order, self.symbols = list(self.places), list(self.names)
 
     def add(self, node: UOp, depth: int) -> None:
-        """Add the nodes under a node that are not there yet, then the node; so many calls may be inside each other."""
+        """Add the nodes under a node that are not there yet, then the node; `depth` is how many more calls may nest."""
         places, op, src = self.places, node.op, node.src
         for source in src:
             if source not in places:
@@ -95,7 +95,7 @@ class _Walk(NormalizedGraph):
         places[node] = len(places)
 
     def add_deep(self, root: UOp) -> None:
-        """The same where depth is no limit."""
+        """The same without recursion, for a graph of any depth."""
         for node in toposort([root], lambda n: [s for s in n.src if s.src and s not in self.places]):
             self.add(node, 0)
 
@@ -114,7 +114,7 @@ class _Walk(NormalizedGraph):
         self.places[node] = len(self.places)
 
     def special_row(self, node: UOp) -> tuple[Any, ...]:
-        """The row of a node that is not merely its fields."""
+        """The row of a node whose row is not just its fields."""
         op, dtype, arg, src = node.op, node.dtype, node.arg, node.src
         if op is _CONST:
             return (op, dtype, type(arg), struct.pack("d", arg) if dtype.kind == "f" else arg)
@@ -138,7 +138,7 @@ class _Walk(NormalizedGraph):
 
 
 def _renamed(arg: Any, symbols: dict[Symbol, Symbol]) -> Any:
-    """An argument with its variables by their place among all: neither a name nor a value is structure."""
+    """An argument with its variables numbered as they occur: neither a name nor a value is structure."""
     return replaced(arg, lambda symbol: symbols.setdefault(
         symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high)))
 
@@ -154,7 +154,7 @@ def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
 
 
 def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:
-    """The sinks over PARAMs: slots are buffers, cells, variables, and the constants numbered in `scalars`."""
+    """The sinks over PARAMs, and these by slot: buffers, cells, variables, and the constants numbered in `scalars`."""
     constants = [normal.constants[i] for i in scalars]
     first = len(normal.buffers) + len(normal.cells)
     names = {s: Symbol(f"v{i}", s.low, s.high) for i, s in enumerate(normal.symbols)}

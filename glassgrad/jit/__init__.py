@@ -46,9 +46,9 @@ sys.modules[__name__].__class__ = _JitModule
 
 _MOST_TRACES = 4           # of one combination of arguments before a function that keeps changing is refused
 _MOST_VARIANTS = 8         # captures of one combination, for guarded values that change back and forth
-_MOST_COMBINATIONS = 64    # a step number among the arguments makes every call a new one; also of one combination, for
-                           # tensors that the function sees as well (`for w in weights: step(w)`)
-_MANY_COMBINATIONS = 4     # after which the first call of another one may run kernels that are compiled for any size
+_MOST_COMBINATIONS = 64    # kept: a step number among the arguments makes every call a new one. Also traces and
+                           # captures of one combination: `for w in weights: step(w)` has one for each w
+_MANY_COMBINATIONS = 4     # after which the first trace of a new one may run kernels that are compiled for any size
 _MANY_CAPTURES = 16        # captures after which a function that is hardly ever replayed says so
 
 
@@ -70,16 +70,16 @@ class TinyJit:
             raise JitError("TinyJit wraps a function", given=repr(function), expected="something that can be called",
                            fix="write @TinyJit above a def")
         self.function = function
-        self.__name__ = self.__qualname__ = "function"             # of one that has no name
+        self.__name__ = self.__qualname__ = "function"             # if it has no name itself
         functools.update_wrapper(self, function, updated=())
         self._instance: weakref.ref[Any] | None = None         # the `self` of a method, which must not be kept alive
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], Any] = ([], None)       # the form and the combination of the last call
         self._settings = _LaunchSettings()
-        self._lock = threading.RLock()         # a replay's addresses are those of one call at a time; see _after_fork
+        self._lock = threading.RLock()         # a replay binds the addresses of one call at a time; see _after_fork
         self._replayed = 0                     # calls since the last notice
-        self._captures: dict[str, int] = {}    # how often each reason led to one
+        self._captures: dict[str, int] = {}    # how many captures each cause led to
         self._told = False
         _all_jits.add(self)
 
@@ -103,8 +103,8 @@ class TinyJit:
         return made
 
     def __reduce__(self) -> Any:
-        """A copy, or a pickle, is a jit of the same function without captures, which hold addresses. One that a module
-        holds under its name is that name, as functions are."""
+        """Copy or pickle the function without its captures, which hold addresses. A jit that a module holds under its
+        name is pickled by name, as functions are."""
         found: Any = sys.modules.get(self.__module__)
         for name in self.__qualname__.split("."):
             found = getattr(found, name, None)
@@ -133,7 +133,7 @@ class TinyJit:
 
     @property
     def memory(self) -> MemoryUse | None:
-        """The memory that a replay needs, in bytes: `.peak`, and its parts; the most of those captured, None before."""
+        """The bytes that a replay needs (`.peak` and its parts), of the largest capture; None before there is one."""
         found = [captured.replay.memory for c in self._known.values() for captured in c.replays]
         return max(found, key=lambda use: use.peak, default=None)
 
@@ -193,7 +193,7 @@ class TinyJit:
         self._latest = (form, found)
 
     def _say_why(self, why: str) -> None:
-        """Why there is another capture: at DEBUG=1 always, and once where captures outnumber replays."""
+        """Print why there is another capture: always at DEBUG=1, else once, if captures outnumber replays."""
         if settings.DEBUG >= 1:
             print(f"jit: {self.__name__} is captured anew: {why}" if why else
                   f"jit: {self.__name__} is captured for a new combination of arguments")
@@ -211,8 +211,8 @@ _all_jits: weakref.WeakSet[TinyJit] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child: a jit that another thread was in the middle of starts anew. (That thread runs the user's code
-    while it holds the lock, so a fork cannot wait for it.)"""
+    """Reset, in a forked child, each jit whose lock another thread held. (That thread runs the user's code while it
+    holds the lock, so a fork cannot wait for it.)"""
     for each in list(_all_jits):
         if each._lock.acquire(blocking=False):
             each._lock.release()
@@ -252,8 +252,8 @@ class _Combination:
     """One combination of arguments: its traces, and a capture for each two of them that agree."""
 
     def __init__(self, name: str, objects: list[Any], is_one_of_many: bool):
-        self.name, self.objects = name, objects          # held: another object must not get the id of one of them
-        self.is_one_of_many = is_one_of_many             # it may not come again
+        self.name, self.objects = name, objects          # kept alive: their ids are part of the key
+        self.is_one_of_many = is_one_of_many             # such a combination may never come again
         self.traces: list[TraceWork] = []
         self.replays: list[CapturedCall] = []
 
@@ -288,9 +288,9 @@ class _Combination:
         self.traces = [trace for trace in self.traces if trace not in traces]
 
     def _keep(self, captured: CapturedCall) -> None:
-        """One more capture; of those for the same tensors that the function also sees, and of all, the latest used."""
+        """Add a capture. Drop the least recently used of those with the same `own_arguments`, and of all."""
         self.replays.insert(0, captured)
-        alike = [replay for replay in self.replays if replay.given_of_its_own == captured.given_of_its_own]
+        alike = [replay for replay in self.replays if replay.own_arguments == captured.own_arguments]
         dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
         self.replays = [replay for replay in self.replays if replay not in dropped]
         if dropped and settings.DEBUG >= 1:

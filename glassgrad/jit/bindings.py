@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.settings import current_state
 from glassgrad.jit.plain_values import PLAIN, ArrayContent
 
-GONE = type("Gone", (), {})()   # what is found where there is nothing any more
+GONE = type("Gone", (), {})()   # read in place of a value that does not exist any more
 MISSING = (LookupError, AttributeError, ValueError)      # no such entry, no such attribute, an empty cell
 
 
@@ -24,7 +24,7 @@ def entries(holder: Any) -> list[Any]:
 
 
 def progress(holder: Any) -> tuple[Any, ...]:
-    """How far an iterator or a random generator has come, as far as that can be told."""
+    """The position of an iterator or the state of a random generator, as far as it can be read."""
     if isinstance(holder, random.Random):
         return holder.getstate()
     frame = getattr(holder, "gi_frame", None)
@@ -64,7 +64,7 @@ ITEM = Way("{0}[{1}]", setitem)                                # of a list, tupl
 ENTRY = Way("{0}.get({1}, GONE)", setitem)                     # of a dict whose class may fill in what is missing
 CELL = Way("{0}.cell_contents", object.__setattr__)            # a variable of a closure
 ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, or of an object with slots
-CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, as it was written there
+CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, no descriptor called
 CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
 # computed from the holder; the value that is kept is a copy
 SIZE = Way("len({0})")

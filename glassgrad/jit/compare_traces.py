@@ -20,10 +20,10 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class TraceWork:
-    """What a call did, to be compared with another: structure and numbers, without the memory it was done in."""
+    """The work of a call, to be compared with another's: graphs, constants, sources and outcomes, but no memory."""
 
     def __init__(self, traced: TracedCall):
-        records, form, names = traced.trace.records, partial(_form, traced.numbered), _names(traced)
+        records, form, names = traced.trace.records, partial(_form, traced), _names(traced)
         self.graphs = [record.normal.key for record in records]
         self.constants = [[c.arg for c in record.normal.constants] for record in records]
         self.sources = [tuple({row.path for row in rows} for rows in source) for source in traced.sources.values()]
@@ -31,27 +31,27 @@ class TraceWork:
         self.out_of_sight = {row.path: weakref.ref(row.tensor) for row in traced.out_of_sight()}
         self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
         self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
-        self.arguments = {name_of(t) for t in traced.originals}        # arguments: they need not live on
+        self.arguments = {name_of(t) for t in traced.originals}        # these may be freed between calls
         outcomes = [(out.kind, out.place if out.kind == "given" else traced.path(out.place),
                      _view(out.node, names, traced.numbered)) for out in traced.outcomes()]
         given = [None if given.itself is None else traced.path(given.itself) for given in traced.given]
-        self.others = {            # what is compared as it is, by the words for a difference (then, now)
+        self.compared = {          # by ==; the key is the message for a difference, formatted with (then, now)
             "other tensors are used": [[names.get(node.base) for node in record.normal.buffers] for record in records],
             "other lengths are used": [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
                                        for record in records],
             "it puts other things somewhere": {b.path: mapped(value, form, others=form) for b, value in traced.bound},
-            "it raises numbers that it sees by {}, then by {}": {b.path: by for b, by in traced.raised},
+            "it raises numbers that it sees by {}, then by {}": {b.path: by for b, by in traced.counters},
             "the function returned {}, then {}": mapped(traced.form, form, others=form),
             "other tensors are changed": self.changed,
             "its values go elsewhere": [outcomes, given]}
 
     def gone(self) -> set[str]:
-        """Tensors out of sight that are not alive any more: another may have their name."""
+        """The paths of tensors out of sight that were freed: a new tensor may have got the same path."""
         return {path for path, reference in self.out_of_sight.items() if reference() is None}
 
 
 def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
-    """Why a trace, which is `mine`, is not the same work as an earlier one; empty when it is."""
+    """Why a trace, whose work is `mine`, differs from an earlier one, `theirs`; empty if it does not."""
     if len(mine.graphs) != len(theirs.graphs):
         return f"{len(theirs.graphs)} realizes in one call, {len(mine.graphs)} in the next"
     for number, ran in enumerate(traced.trace.records):
@@ -65,7 +65,7 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
                 return f"the number {was} became {x.arg}, written at {user.line or 'an unknown line'}"
     gone = theirs.gone()
     for (now, owners), (then, their_owners) in zip(mine.sources, theirs.sources):
-        # at least one tensor holds it in both; the others may have held the value at the time (`w.detach()`)
+        # at least one tensor must hold it in both; others may have held it in one trace only (`w.detach()`)
         if now.isdisjoint(then - gone) and (now or then or owners != their_owners):
             return "other tensors are used"
     for made, was in zip(mine.data, theirs.data):
@@ -73,28 +73,28 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
             return f"a tensor made inside from plain data changed its values, made at {made[0]}"
     if not gone.isdisjoint(mine.changed):
         return "other tensors are changed"
-    for words, now in mine.others.items():
-        if now != theirs.others[words]:
-            return words.format(theirs.others[words], now)
+    for words, now in mine.compared.items():
+        if now != theirs.compared[words]:
+            return words.format(theirs.compared[words], now)
     return ""
 
 
 def narrow(traced: TracedCall, theirs: TraceWork) -> None:
-    """Of the tensors that held a buffer in a trace, rely on those that held it in an equal one too."""
+    """Keep, of the tensors that held a buffer in a trace, those that held it in the equal earlier trace too."""
     dropped = theirs.gone() | theirs.arguments
     for source, (earlier, _) in zip(traced.sources.values(), theirs.sources):
         source.holders[:] = [row for row in source.holders if row.path in earlier - dropped] or source.holders
 
 
 def _names(traced: TracedCall) -> dict[UOp, tuple[str, int]]:
-    """The buffers that a call was brought or computed, by what they are and a number."""
+    """A name for each buffer that a call read or made: its kind, and its number among those of the kind."""
     made = [node for record in traced.trace.records for node in record.results]
     kinds: dict[str, Collection[UOp]] = {"a source": traced.sources, "data": traced.data, "a result": made}
     return {node: (kind, number) for kind, nodes in kinds.items() for number, node in enumerate(nodes)}
 
 
 def _view(node: UOp | None, names: dict[UOp, tuple[str, int]], numbered: Callable[[Any], Any]) -> Any:
-    """Which of these values a node shows, and how."""
+    """The movement ops between a node and the named buffer under it, and that buffer's name."""
     parts: list[Any] = []
     while node is not None and node not in names and node.src and node.op.kind == Kind.MOVEMENT:
         parts.append((node.op, numbered(node.arg)))
@@ -102,10 +102,11 @@ def _view(node: UOp | None, names: dict[UOp, tuple[str, int]], numbered: Callabl
     return parts, names.get(node) if node is not None else None
 
 
-def _form(numbered: Callable[[Any], Any], value: Any) -> Any:
-    """What a value in a result looks like: of a tensor, all but its contents."""
+def _form(traced: TracedCall, value: Any) -> str:
+    """A value in a result as text, equal in two traces if a replay may return the same: plain values by type and bits,
+    tensors by number (which of the results each is), type and shape, other objects by identity."""
     if isinstance(value, Tensor):
-        return f"a {value.dtype.name} of {numbered(value.shape)}"
+        return f"tensor {traced.given_numbers[id(value)]}, {value.dtype.name} of {traced.numbered(value.shape)}"
     if isinstance(value, Length):
-        return f"the length {numbered(value)}"
-    return value if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"
+        return f"the length {traced.numbered(value)}"
+    return repr(value) if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"

@@ -2,14 +2,14 @@
 `Guards`. Does not know traces or replays.
 
 One walk visits the names in the function's closure, defaults and globals, its `self`, objects among its arguments, and
-everything reached from there: attributes, entries of lists and dicts, other functions of the user's. Numbers, texts
+everything reached from there: attributes, entries of lists and dicts, other functions of the user's. Numbers, strings
 and arrays are guarded by value, lists and dicts by content, other objects by identity. A tensor is found again by its
 path, so another one in the same place is read by the next call. Attributes that the code names come first; the rest is
 visited while there are fewer than `MOST_BINDINGS` values. Libraries' code is taken to stay as it is.
 
 `Guards` writes the comparison of all values as one Python function, which each call runs. Measured on the 58 values of
-`benchmarks/dispatch.py`, both in the same minute: 2.5 us so, 10.2 us by a loop over the same list, where the whole
-call takes 19 us (about 12 us on a quiet machine). It never holds the `self` of a method, nor what leads to it: it
+`benchmarks/dispatch.py`, both in the same minute: 2.5 us so, 10.2 us by a loop over the same list, of 19 us that
+a call takes (about 12 us on a quiet machine). It never holds the `self` of a method, nor what leads to it: it
 starts from the `self` of each call.
 """
 
@@ -37,7 +37,7 @@ from glassgrad.tensor.tensor import Tensor
 
 MOST_BINDINGS = 20_000          # more cannot be compared at each call
 _LARGEST_ARRAY = 1 << 20        # bytes; larger arrays are recognized by identity
-_LONG = 16                      # lists of more plain values are compared at once
+_LONG = 16                      # lists of more plain values are compared as a whole
 _LARGE = 4096                   # lists and dicts of more objects are compared by identity of their entries
 _NOT_IMPLIED = ("__init__", "__repr__", "__str__", "__del__", "__reduce__")      # methods that run only where named
 
@@ -47,7 +47,7 @@ _CLOSED_LIBRARIES = ("numpy", "torch", "_pytest", "pytest", "pluggy")
 _OPEN_STANDARD = ("builtins", "types", "collections", "argparse", "functools", "enum", "dataclasses", "_thread",
                   "_contextvars", "__main__")
 
-# What objects of these types are made of, for good
+# Read-only attributes that lead on to other objects, by type
 _PARTS: dict[type, tuple[str, ...]] = {
     types.MethodType: ("__func__", "__self__"), staticmethod: ("__func__",), classmethod: ("__func__",),
     property: ("fget", "fset"), functools.partial: ("func", "args", "keywords")}
@@ -61,11 +61,11 @@ class Walk:
         self.tensors: list[Tensor] = []
         self.paths: list[str] = []                       # of the tensors
         self.codes: list[Any] = []                       # code that the function may run, as far as names tell
-        self.lines: list[tuple[str, int]] = []           # of the generated function, and whose value each compares
+        self.lines: list[tuple[str, int]] = []           # of the generated function, and the binding each compares
         self.tests: dict[int, int] = {}                  # the line that compares the value of each binding
         self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
-        self._weak = instance is not None                # what leads to the `self` of a method must not be held
-        self.variables: dict[int, str] = {}              # of objects visited or to be visited, by id
+        self._weak = instance is not None                # what leads to the `self` of a method must not be kept alive
+        self.variables: dict[int, str] = {}              # of each object visited or waiting, by id
         self._known: set[tuple[int, Any]] = set()        # (holder, name): holders are held by the bindings
         self._named: set[str] = set()                    # names that occur in `codes`
         self._waiting: list[tuple[Any, str, str]] = []   # (object, path, variable)
@@ -85,21 +85,21 @@ class Walk:
         del self.codes[called:]
 
     def changed(self) -> Iterator[tuple[Binding, Any]]:
-        """Bindings whose value is another by now, with that value."""
+        """The bindings whose value has changed since the walk, each with its value now."""
         for binding in self.bindings:
             now = binding.way.read(binding.holder, binding.name)
             if not same(now, binding.value):
                 yield binding, now
 
     def is_read(self, name: str) -> bool:
-        """Whether code that the function may run reads this name other than to raise it (`self.step += 1`)."""
+        """Whether code that the function may run reads this name other than to increment it (`self.step += 1`)."""
         for code in self.codes:
             rows = list(dis.get_instructions(code))
             for i, row in enumerate(rows):
                 if row.opname.startswith("LOAD") and row.argval == name and not row.opname.startswith("LOAD_CONST"):
                     after = rows[i + 1:i + 7]
-                    raised = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname.startswith("INPLACE_") for r in after)
-                    if not (raised and any(r.opname.startswith("STORE") and r.argval == name for r in after)):
+                    adds = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname.startswith("INPLACE_") for r in after)
+                    if not (adds and any(r.opname.startswith("STORE") and r.argval == name for r in after)):
                         return True
         return False
 
@@ -111,7 +111,7 @@ class Walk:
         return name
 
     def _variable(self, value: Any, text: str) -> str:
-        """A variable of the generated function for an object that an expression gives."""
+        """Add a variable to the generated function for an object; `text` is the expression that reads it."""
         name = self.variables[id(value)] = f"x{len(self.lines)}"
         self._line(f"{name} = {text}")
         return name
@@ -120,13 +120,13 @@ class Walk:
         self.lines.append((text, max(len(self.bindings) - 1, 0)))
 
     def _unless(self, test: str) -> None:
-        """Return the number of the latest binding unless a test holds."""
+        """Add a line: return the number of the latest binding unless a test holds."""
         self.tests[len(self.bindings) - 1] = len(self.lines)
         self._line(f"if not ({test}): return {len(self.bindings) - 1}")
 
     def _add(self, way: Way, holder: Any, name: Any, source: str, path: str, used: str | None = None) -> None:
-        """Note a value; `source` is the expression of its holder. What is in it is visited, later if `used` is a name
-        that no code uses."""
+        """Add a binding, and visit its value later; `source` is the expression of its holder. If its name, `used`,
+        occurs in no code, it is visited last."""
         if (id(holder), name) in self._known:               # two functions see one global
             return
         self._known.add((id(holder), name))
@@ -145,17 +145,17 @@ class Walk:
             self._visit_later(value, path, variable, used)
 
     def _note(self, way: Way, holder: Any, source: str, value: Any, path: str) -> None:
-        """Note a value that is computed from its holder (a length, a position)."""
+        """Add a binding whose value is computed from its holder (a length, a position)."""
         text = way.expression.format(source)
         self.bindings.append(Binding(way, holder, "", value, path, source, text))
         texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
-        if way is SIZE or texts:                            # nothing of another type equals them
+        if way is SIZE or texts:                            # no value of another type equals these
             self._unless(f"{text} == {self._constant(value) if texts else value}")
         else:
             self._compare(text, value)
 
     def _compare(self, text: str, value: Any) -> None:
-        """Compare a value that another equal one may stand for."""
+        """Add a comparison of a value by type and bits (`same`)."""
         if value is None or isinstance(value, bool):
             self._unless(f"{text} is {value}")
         else:
@@ -163,7 +163,7 @@ class Walk:
             self._unless(f"{text} is {kept} or same({text}, {kept})")
 
     def _recognize(self, value: Any, variable: str) -> None:
-        """Compare an object: by class where its content is compared as well, else by identity."""
+        """Add a comparison of an object: by class where its content is compared as well, else by identity."""
         kind = type(value)
         if issubclass(kind, (Tensor, list, dict, tuple, deque, set, frozenset)) or _is_small_array(value):
             known = "" if self._weak or issubclass(kind, Tensor) else f"{variable} is {self._constant(value)} or "
@@ -179,20 +179,20 @@ class Walk:
                              f"{variable} is {self._constant(value)}")
 
     def _part(self, value: Any, text: str, path: str) -> None:
-        """Visit what an object is made of for good (a method's function)."""
+        """Visit a read-only part of an object (a method's function), which needs no comparison."""
         if id(value) not in self.variables and not is_plain(value):
             self._visit_later(value, path, self._variable(value, text))
 
     # -- visiting ------------------------------------------------------------------------------------------------------
     def _visit_later(self, thing: Any, path: str, variable: str, used: str | None = None) -> None:
-        """Visit an object once all that came before is noted; one whose attribute's name, `used`, no code names, when
-        everything else was."""
+        """Queue an object to be visited; if `used` is given, the name of the attribute it is in, and occurs in no code
+        yet, it waits until all others were visited."""
         self.variables[id(thing)] = variable
         named = used is None or used in self._named
         (self._waiting if named else self._unnamed.setdefault(str(used), [])).append((thing, path, variable))
 
     def _visit_waiting(self, all_names: bool = False) -> None:
-        """Visit what waits, with `all_names` also what no code names."""
+        """Visit the queued objects; with `all_names`, also those whose names occur in no code."""
         while len(self.bindings) <= MOST_BINDINGS:
             if all_names and self._unnamed and not self._waiting:
                 self._waiting = self._unnamed.popitem()[1]
@@ -260,7 +260,7 @@ class Walk:
         self._add(MEMBER, space, name, self.variables[id(space)], path)
 
     def _visit_module(self, module: Any, names: Collection[str], path: str) -> None:
-        """The attributes of a user's module that code names."""
+        """Add the attributes of a user's module whose names occur in code."""
         if _is_user_code(module.__name__):
             for name in sorted(vars(module).keys() & names):
                 self._add_global(vars(module), name, f"{path}.{name}")
@@ -296,9 +296,9 @@ class Walk:
                 self._add(way, thing, name, variable, f"{path}[{name!r}]")
 
     def _visit_object(self, thing: Any, path: str, variable: str) -> None:
-        # what a class keeps for the host alone: the graph reads it from tensors (an optimizer's learning rate)
+        # attributes that only the host reads: kernels read tensors instead (an optimizer's learning rate)
         unwatched = ("__weakref__", "__dict__", *getattr(type(thing), "__jit_unwatched__", ()))
-        ours = not _is_user_code(type(thing).__module__)          # its code is not visited, so it names nothing
+        ours = not _is_user_code(type(thing).__module__)     # its code is not visited: every attribute counts as used
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
             source = self._variable(own, f"{variable}.__dict__")
@@ -316,17 +316,16 @@ class Walk:
 
 
 class Guards:
-    """The comparison of everything that a walk found, compiled; and the holders of names that a call binds anew."""
+    """The compiled comparison of everything that a walk found, which also finds the holders of names to rebind."""
 
-    def __init__(self, walk: Walk, bound: Sequence[Binding] = (), raised: Sequence[Binding] = (),
+    def __init__(self, walk: Walk, bound: Sequence[Binding] = (), counters: Sequence[Binding] = (),
                  graded: Sequence[int] = (), hidden: Sequence[Tensor] = ()):
-        """`bound` and `raised` are names that each call binds to another value: those that are raised are numbers.
-        `graded` are the tensors whose gradients are wanted as well, and `hidden` are more tensors, found as long as
-        they live."""
+        """`bound` are names that each call rebinds, `counters` are numbers that it increments. `graded` are the
+        tensors, by number, whose gradients `check` returns too; `hidden` are further tensors, referred to weakly."""
         numbers = {id(b): i for i, b in enumerate(walk.bindings)}
         names = dict(walk.constants)
         lines = list(walk.lines)
-        for b in raised:
+        for b in counters:
             number = numbers[id(b)]
             lines[walk.tests[number]] = (f"if type({b.text}) is not {type(b.value).__name__}: return {number}", number)
         self._why = [f"{b.path} is no longer {_shown(b.value)}" for b in walk.bindings] + ["a tensor it uses is gone"]
@@ -335,7 +334,7 @@ class Guards:
             names[f"found{i}"] = weakref.ref(tensor)
             lines.append((f"if (hidden{i} := found{i}()) is None: return {len(walk.bindings)}", len(walk.bindings)))
         state = [f"{t}.uop" for t in tensors] + [f"{tensors[i]}.{GRADIENT_SLOT}" for i in graded]
-        holders = ", ".join([b.source for b in (*bound, *raised)])
+        holders = ", ".join([b.source for b in (*bound, *counters)])
         answer = f"return [{', '.join(tensors)}], [{', '.join(state)}], [{holders}]"
         body = "\n        ".join([*[line for line, _ in lines], answer])
         text = ("def check(instance):\n    try:\n        " + body + "\n"
@@ -343,10 +342,10 @@ class Guards:
                 "        return numbers[error.__traceback__.tb_lineno - 3]\n")
         names["numbers"] = [number for _, number in lines] + [0]
         exec(compile(text, "<guards>", "exec"), names)
-        self.check: Callable[[Any], Any] = names["check"]      # tensors, nodes and gradients, holders; or what changed
+        self.check: Callable[[Any], Any] = names["check"]      # tensors, nodes and gradients, holders; or a number
 
     def why(self, number: int) -> str:
-        """What the value of this number is no longer."""
+        """The reason why a call is traced, for a number that `check` returned."""
         return self._why[number]
 
 
@@ -359,7 +358,7 @@ def _is_small_array(value: Any) -> bool:
 
 
 def _iterated(iterator: Any) -> tuple[Any, ...]:
-    """What a built-in iterator (list_iterator, zip, map) goes through, as far as it tells."""
+    """What a built-in iterator (list_iterator, zip, map) iterates over, where it can be asked."""
     try:
         parts = iterator.__reduce__()
     except TypeError:                    # a generator
@@ -368,7 +367,7 @@ def _iterated(iterator: Any) -> tuple[Any, ...]:
 
 
 def _is_user_code(module: str | None) -> bool:
-    """Whether a module may change what it does between two calls: not one of Python's, ours, or the references'."""
+    """Whether a module may change what it does between two calls: not one of Python, glassgrad, NumPy or PyTorch."""
     root = (module or "").split(".")[0]
     return root not in ("glassgrad", "numpy", "torch", "builtins") and (
         root == "__main__" or root not in sys.stdlib_module_names)

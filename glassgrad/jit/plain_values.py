@@ -15,18 +15,18 @@ from glassgrad.tensor.tensor import Tensor
 
 SymbolNames = dict[Symbol, Symbol]       # variables of a trace, and what they are in a call
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
-_BY_TEXT = (float, complex, range, slice)      # equal ones may differ: 0.0 and -0.0; nan is itself; slices have no hash
-_DEEPEST = 8                                   # a nest of more levels is not one
+_BY_TEXT = (float, complex, range, slice)      # by repr: 0.0 equals -0.0, nan not itself; slices have no hash
+_DEEPEST = 8                                   # levels; deeper values are no nests
 
 
 # -- equality ----------------------------------------------------------------------------------------------------------
 def is_array(value: Any) -> bool:
-    """A NumPy array or number, without importing NumPy."""
+    """Whether a value is a NumPy array or scalar; does not import NumPy."""
     return type(value).__module__ == "numpy" and hasattr(value, "tobytes")
 
 
 def is_plain(value: Any) -> bool:
-    """A number, a text or nothing, or a tuple of such: it cannot change, so another equal one may stand for it.
+    """Whether a value is a number, a string, None, or a tuple of these: immutable, so an equal one may replace it.
 
     >>> is_plain((1, ("a", None))), is_plain((1, [2]))
     (True, False)
@@ -35,7 +35,7 @@ def is_plain(value: Any) -> bool:
 
 
 class ArrayContent:
-    """What is in an array, bit by bit: compared where it lies, and copied only to be kept.
+    """The content of an array, compared bit by bit in the array's own memory; `kept` copies it.
 
     >>> import numpy
     >>> a = numpy.array([1.0, 2.0])
@@ -49,7 +49,7 @@ class ArrayContent:
         self.array = array
 
     def kept(self) -> ArrayContent:
-        """The same content, whatever becomes of the array."""
+        """A copy, which later writes to the array do not change."""
         return ArrayContent(self.array.copy())
 
     def _form(self) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ class ArrayContent:
 
 
 def _words(array: Any) -> Any:
-    """An array's memory as integers, as wide as they divide it."""
+    """An array's bytes as integers of the widest type that divides their number."""
     flat = array.reshape(-1)
     width = next(w for w in (8, 4, 2, 1) if flat.nbytes % w == 0)
     try:
@@ -75,7 +75,7 @@ def _words(array: Any) -> Any:
 
 
 def same(now: Any, then: Any) -> bool:
-    """Whether a value is what it was: an equal number, text, array or group of such, or else the very same object.
+    """Whether a value is unchanged: equal for plain values, arrays and containers of these, else the identical object.
 
     >>> same((1, 2.5), (1, 2.5)), same([1], [True]), same({"a": 0.0}, {"a": -0.0})
     (True, False, False)
@@ -99,8 +99,8 @@ def same(now: Any, then: Any) -> bool:
 # -- nests -------------------------------------------------------------------------------------------------------------
 def mapped(value: Any, change: Callable[[Any], Any], kind: type = Tensor,
            others: Callable[[Any], Any] | None = None) -> Any:
-    """A nest of lists, tuples and dicts with every tensor, or every value of another kind, replaced; and the `others`
-    that are in it."""
+    """A copy of a nest in which `change` replaces every tensor (or value of another `kind`), and `others`, if given,
+    every other leaf."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -119,7 +119,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 
 def is_nest(value: Any, deep: int = 0) -> bool:
-    """Whether a value is a tensor, a plain value, or lists, tuples and dicts of these: a call can make another one.
+    """Whether a value is a tensor, a plain value, or lists, tuples and dicts of these: a replay can rebuild it.
 
     >>> is_nest((Tensor([1.0]), {"steps": 3})), is_nest([object()])
     (True, False)
@@ -133,11 +133,11 @@ def is_nest(value: Any, deep: int = 0) -> bool:
 
 
 class _Number(int):
-    """What stands for a tensor in a form."""
+    """The number that replaces a tensor in a `NestForm`."""
 
 
 class NestForm:
-    """A nest without its tensors, each known by a number.
+    """A nest with every tensor replaced by a number.
 
     >>> x, y = Tensor([1.0]), Tensor([2.0])
     >>> form = NestForm({"pair": (y, x), "steps": 3}, {id(x): 0, id(y): 1})
@@ -151,7 +151,7 @@ class NestForm:
         self._nest = mapped(value, lambda t: _Number(numbers[id(t)]))
 
     def filled(self, tensors: Sequence[Any]) -> Any:
-        """The nest, of these."""
+        """The nest with the given tensors in place of the numbers."""
         return mapped(self._nest, tensors.__getitem__, _Number)
 
 

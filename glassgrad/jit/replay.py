@@ -36,27 +36,27 @@ _OTHERS_GIVEN = "which of its own tensors it is handed is no longer the same"
 
 
 class Stale(Exception):
-    """A replay does not fit this call: the text says what the trace relied on and is another now."""
+    """A replay does not fit this call: the message says what has changed that the trace relied on."""
 
 
 class CapturedCall:
     """A trace as a replay: what to compare before it, what to bind after it.
 
-    Tensors have numbers here: those in sight, those out of sight that the call uses, and the arguments that the
-    function does not see by itself. `found` are all of them at a call."""
+    Tensors are numbered, in this order: those in sight, those out of sight that the call uses, and the arguments that
+    the function does not see by itself. `found` is the list of all of them at a call."""
 
     def __init__(self, traced: TracedCall):
         outcomes = traced.outcomes()
         made = {r for rec in traced.trace.records for r in rec.results}
         fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes if out.node is not None) if b in made]
         sources, hidden = traced.sources, _hidden(traced)
-        self.own = len(traced.walk.tensors) + len(hidden)         # how many tensors are no arguments
+        self.own = len(traced.walk.tensors) + len(hidden)         # the number of tensors that are not arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
         arguments = [row.node.base for row in rows[self.own:]]
         flags = traced.trace.flags
         late = {r: flag for flag in flags for r in made if r.arg is flag.buffer} \
-            if all(flag.numbers is not None for flag in flags) else {}          # checks that are not waited for
+            if all(flag.numbers is not None for flag in flags) else {}          # checks that a run does not wait for
         if len(late) < len({id(flag.buffer) for flag in flags}):
             late = {}
         symbols = {b: symbol_of(b) for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
@@ -69,12 +69,12 @@ class CapturedCall:
                                  moved(out.node, symbols[out.node.base]) if out.node is not None
                                  and out.node.base in symbols else out.node) for out in outcomes]
         bases = [out.node.base for out in self.outcomes if out.node is not None]
-        self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, as they were
+        self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
         self.changed = [out.place for out in self.outcomes if out.kind == "value"]
         self.returned = NestForm(traced.form, traced.given_numbers)
         self.bound = [(b._replace(holder=None, value=None), NestForm(value, traced.given_numbers))
                       for b, value in traced.bound]
-        self.raised = [(b._replace(holder=None, value=None), by) for b, by in traced.raised]
+        self.counters = [(b._replace(holder=None, value=None), by) for b, by in traced.counters]
         # where the next call finds the tensors that this one puts somewhere: (number of a tensor, number among given)
         self.put = [pair for (b, _), (_, form) in zip(traced.bound, self.bound)
                     for pair in zip([numbers[id(t)] for t in tensors_of(b.value)], form.numbers)]
@@ -92,9 +92,9 @@ class CapturedCall:
         self._sort_outcomes([(g, 0 if g.itself is None else numbers[id(g.itself)]) for g in traced.given])
         left = [row.place for row in in_place if row.weight is None]          # their gradients stay in place
         self._watch(traced, rows[:self.own], left)
-        self.guards = Guards(traced.walk, [b for b, _ in traced.bound], [b for b, _ in traced.raised], left, hidden)
+        self.guards = Guards(traced.walk, [b for b, _ in traced.bound], [b for b, _ in traced.counters], left, hidden)
         self.itself = {i: numbers[id(tensor)] for i, tensor in traced.itself.items()}
-        self.given_of_its_own = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
+        self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
         self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in flags]
@@ -105,8 +105,8 @@ class CapturedCall:
         self.settings = -1                        # the number of the settings that the replay was prepared under
 
     def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:
-        """What may stay where it is: results that take the place of a weight, and gradients that replace no other;
-        whole ones only where the call can no longer fail when they are written. They are no outcomes from then on."""
+        """Find the results that are written in place, and take them out of `outcomes`: values of weights, and gradients
+        that are not added to earlier ones. Where a whole value is overwritten, that is after all checks of the run."""
         whole = self.replay.at_once
         summed = {i for w in self.shared for i in w.owners}                    # gradients that are added to
         replaced = {number for number, _ in self.put}
@@ -134,8 +134,8 @@ class CapturedCall:
         return rows
 
     def _sort_outcomes(self, given: list[tuple[GivenTensor, int]]) -> None:
-        """What each call leaves, by kind, with the result that it is where it is all of one. `given` are the tensors
-        that it gives, with the number of those that were there."""
+        """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
+        that a call returns or puts somewhere, with their numbers if they were there before."""
         whole = {out: result for out in self.outcomes for result in self.results if result.is_whole(out)}
         self.values = [(out.place, whole.get(out), out.node) for out in self.outcomes
                        if out.kind == "value" and out.node is not None]
@@ -153,18 +153,18 @@ class CapturedCall:
                 self.expected.append((number, found, weight))
 
     def _watch(self, traced: TracedCall, rows: list[ReachedTensor], left: list[int]) -> None:
-        """What must be as it was: the values in sight, lazy tensors, and which tensors have a gradient already."""
+        """Record what each call compares: the tensors' nodes, which are lazy, and which have a gradient already."""
         read = {n for record in traced.trace.records for n in record.normal.order}
         self.lazy = {i for i, row in enumerate(rows) if row.node.base.op is not o.BUFFER and row.node in read}
-        # what the tensors stand for, and the gradients that the last call left (until there are: their numbers)
+        # the tensors' nodes, and the gradients that the last call left in place (before the first: their numbers)
         self.seen: list[Any] = [*[row.node for row in rows], *left]
         self.has_grad = [(i, row.grad is not None) for i, row in enumerate(rows)
                          if row.tensor.requires_grad or row.grad is not row.tensor.grad]
         self.has_other_grad = [(number, had) for number, had in self.has_grad if not had or number not in left]
-        self.is_steady = False                    # whether results stay where they are in this call
+        self.is_steady = False                    # whether these are all as the last call left them
 
     def _find_numbers(self, traced: TracedCall) -> None:
-        """The numbers that kernels are given at each call: scalars, of which some count random streams, and lengths."""
+        """Find the scalars that each call writes for the kernels: cells (some count random streams) and lengths."""
         first, last = traced.streams
         self.drawn = last - first
         drawn = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
@@ -173,8 +173,8 @@ class CapturedCall:
         self.seed = traced.seed if any(stream for _, _, _, stream in self.cells) else None
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
         self.sizes = [(s, address) for s, _, address in self.replay.numbers if s in self.symbols]
-        self.answers = list(traced.trace.answers)     # how comparisons of them came out
-        self.names: SymbolNames = {}              # what they are in this call
+        self.answers = list(traced.trace.answers)     # comparisons of them, with their outcomes
+        self.names: SymbolNames = {}              # the variables of this call in their place
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
     def _compare(self, found: list[Tensor], state: list[Any]) -> None:
@@ -194,7 +194,7 @@ class CapturedCall:
             self._follow(weight, weight.nodes(found), found)
 
     def _follow_tensor(self, number: int, tensor: Tensor, then: UOp) -> None:
-        """Read another value of a tensor in sight in place of the last one, where that is the same kind of value."""
+        """Make the replay read a tensor's new value; raise `Stale` unless its dtype, shape and device are the same."""
         weight = self.by_number.get(number)
         if number in self.lazy or tensor.dtype is not then.dtype or weight is None and not then.symbolic and (
                 tensor.shape != then.shape or tensor.device != (then.device or tensor.device)):
@@ -206,7 +206,7 @@ class CapturedCall:
         self.seen[number] = tensor.uop
 
     def _follow(self, weight: Weight, nodes: list[UOp], found: list[Tensor]) -> None:
-        """Bind a weight to what its tensors stand for now, where that is the same kind of value."""
+        """Bind a weight to the buffer that its tensors hold now; raise `Stale` unless they are the same views of it."""
         if not nodes:
             raise Stale("a tensor it uses is gone")
         now = nodes[0]
@@ -226,14 +226,14 @@ class CapturedCall:
         return moved(node, node.base, self.names) if node.symbolic else node
 
     def _take_symbols(self, symbols: Collection[Symbol]) -> None:
-        """Take the variables of this call, where comparisons of them come out as they did."""
+        """Take the variables of this call; raise `Stale` if a comparison of them has another outcome by now."""
         self.names = dict(zip(self.symbols, symbols))
         for answer in self.answers:
             if not answer.holds(lambda symbol: value_of(self.names[symbol])):
                 raise Stale(f"{answer} is no longer {'true' if answer.answer else 'false'}")
 
     def _without_own(self, tensors: list[Tensor], found: list[Tensor]) -> list[Tensor]:
-        """The arguments that the function does not see by itself, where those that it sees are the trace's."""
+        """The arguments that the function does not see by itself; raise `Stale` if the others are not the trace's."""
         if any(found[number] is not tensors[i] for i, number in self.itself.items()):
             raise Stale(_OTHERS_GIVEN)
         return [tensor for i, tensor in enumerate(tensors) if i not in self.itself]
@@ -264,7 +264,7 @@ class CapturedCall:
             result.begin()
         in_place = self.in_place
         if not self.is_steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
-            seen = state = None                   # else they would hold a gradient that nothing else does
+            seen = state = None                   # they may hold the last reference to a gradient
             in_place.begin(found)
         for cell, address, dtype, stream in self.cells:
             value = (streams.count + stream) & 0xFFFFFFFF if stream else cell.value
@@ -274,11 +274,11 @@ class CapturedCall:
         streams.count += self.drawn
         if not self.replay.is_long:
             return self._run(arguments, found, holders)
-        with interrupts_deferred():               # but between kernels, before anything is written in place
+        with interrupts_deferred():               # until a kernel ends before which nothing was written in place
             return self._run(arguments, found, holders)
 
     def _bind_arguments(self, tensors: list[Tensor], found: list[Tensor]) -> list[UOp]:
-        """Let the launches read the arguments; their buffers."""
+        """Bind the launches to the addresses of the arguments; return the arguments' buffers."""
         arguments, addresses = [], self.addresses
         for i, tensor in enumerate(tensors):
             node = tensor.uop
@@ -296,7 +296,7 @@ class CapturedCall:
         return arguments
 
     def _run(self, arguments: list[UOp], found: list[Tensor], holders: list[Any]) -> Any:
-        """Run the kernels, and leave what the function leaves."""
+        """Run the kernels, assign what the function assigns, and return its results."""
         taken = self._take_numbers() if self.late else []
         if self.replay.run() or self.verifies:
             self._verify(arguments, found)
@@ -308,7 +308,7 @@ class CapturedCall:
         return self._leave(found, holders, bases)
 
     def _bases(self, arguments: list[UOp], found: list[Tensor], weights: list[Weight]) -> dict[UOp, UOp]:
-        """The buffers of this call that stand in the place of symbols."""
+        """The buffer of this call for each symbol."""
         return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.nodes(found)[0].base for w in weights},
                 **{r.symbol: r.seen_as_in_trace() for r in self.results}}
 
@@ -320,7 +320,7 @@ class CapturedCall:
             flag.verify(partial(_values, present, self.names))
 
     def _take_numbers(self) -> list[Any]:
-        """Let the run write the numbers of its checks to memory of the host."""
+        """Bind the outputs of the run's checks to host memory, which is returned."""
         taken = [numbers.take() for _, numbers, _ in self.late]
         for number, (symbol, _, _) in zip(taken, self.late):
             self.replay.bind(symbol, ctypes.addressof(number))
@@ -332,13 +332,13 @@ class CapturedCall:
             numbers.expect(number, partial(self._settle_late, flag, kept, self.names))
 
     def _settle_late(self, flag: RunCheck, kept: dict[UOp, UOp], names: SymbolNames, number: int) -> None:
-        """Look at a number of an earlier run. Its arguments are there still; other tensors may hold new values."""
+        """Raise if a check of an earlier run failed. Its arguments still live; other tensors may have new values."""
         present = {**{w.symbol: w.node.base for w in self.weights}, **kept}
         flag.settle(number, partial(_values, present, names), late=True)
 
     def _leave(self, found: list[Tensor], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
-        """Bind what the function binds; its results in the form it returned them. `bases` are the buffers of this call,
-        where views of them are left."""
+        """Assign the values, gradients and names that the function assigns; return its results in the form it did.
+        `bases` are the buffers of this call, needed where a result is a view."""
         for number, result, left in self.values:
             tensor = found[number]
             if result is not None and not is_shared(tensor):
@@ -370,7 +370,7 @@ class CapturedCall:
             results.append(made)
         for (binding, form), holder in zip(self.bound, holders):
             binding.way.put(holder, binding.name, form.filled(results))
-        for (binding, by), holder in zip(self.raised, holders[len(self.bound):]):
+        for (binding, by), holder in zip(self.counters, holders[len(self.bound):]):
             binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
         return results[self.returned.numbers[0]] if self.returned.single else self.returned.filled(results)
 
@@ -380,14 +380,14 @@ class CapturedCall:
 
 
 def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]) -> list[Any]:
-    """What nodes of a trace are over buffers of a call; none where one of these is missing."""
+    """The values of a trace's nodes over the buffers of a call; an empty list if a buffer is missing."""
     if not all(n in present or n.arg.address for n in toposort(nodes) if n.op is o.BUFFER):
         return []
     return computed_bytes([substituted(node, present, names) for node in nodes], Device.DEFAULT)
 
 
 def _hidden(traced: TracedCall) -> list[Tensor]:
-    """The tensors out of sight that a call uses, without those that no source is left with: they need not live on."""
+    """The tensors out of sight that a replay needs: sources, changed tensors, results. Others may be freed."""
     used = {id(row.tensor) for source in traced.sources.values() for row in (*source.holders, *source.owners)}
     used |= {id(t) for t in (*traced.changed, *[t for t, _ in traced.grads], *[g.itself for g in traced.given])}
     return [row.tensor for row in traced.out_of_sight() if id(row.tensor) in used]

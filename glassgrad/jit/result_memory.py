@@ -1,8 +1,8 @@
-"""Memory for what a call leaves. In: symbols of a replay. Out: `Result`, `ResultsInPlace`: where each run writes.
+"""Memory for the results of a call. In: symbols of a replay. Out: `Result`, `ResultsInPlace`: where each run writes.
 
 Results belong to the caller. A buffer lists its readers, so a call writes into memory that nothing can read any more:
-weights and gradients where they are (`ResultsInPlace`), other results into one of two buffers that take turns
-(`Result`). Does not know functions, guards or traces.
+weights and gradients in place (`ResultsInPlace`), other results alternately into one of two buffers (`Result`).
+Does not know functions, guards or traces.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glassgrad.tensor.tensor import Tensor
 
 # -- graphs of the trace over the memory of a call ---------------------------------------------------------------------
 def symbol_of(buffer: UOp) -> UOp:
-    """A BUFFER that stands for the memory that a call brings in its place."""
+    """A BUFFER without memory, a placeholder that each call binds to a buffer of its own."""
     return UOp(o.BUFFER, buffer.dtype, (), Buffer.from_host(None, 0, buffer.shape, buffer.dtype, buffer.arg.device))
 
 
@@ -65,22 +65,22 @@ def _new_buffer(symbol: UOp, shape: tuple[int, ...]) -> UOp:
     return UOp(o.BUFFER, symbol.dtype, (), Buffer(shape, symbol.dtype, symbol.arg.device))
 
 
-# -- results in memory of their own ------------------------------------------------------------------------------------
+# -- results in separate memory ----------------------------------------------------------------------------------------
 class Result:
-    """A value that a call leaves. Two buffers take turns: a call writes into the one that nothing reads any more."""
+    """A result that alternates between two buffers: a call writes into the older one, or a new one if that is read."""
 
     def __init__(self, symbol: UOp, left: Sequence[Outcome], replay: Replay, is_cut_off: bool):
-        """`left` is what the call leaves of it. No gradient passes one that `is_cut_off`."""
+        """`left` are the outcomes that are views of it. No gradient flows through one that `is_cut_off`."""
         self.symbol, self._replay, self._is_cut_off = symbol, replay, is_cut_off
-        # what is only reshaped is memory of that shape: then its tensor stands for the buffer itself
+        # where an outcome is only a reshape, the buffer gets its shape: then the tensor's node is the BUFFER
         nodes = [out.node for out in left if out.node is not None]
         self.shape = next((n.shape for n in nodes if _is_reshaped(n) and not n.symbolic), symbol.shape)
-        self._is_alone = len(left) == 1 and self.is_whole(left[0])    # one tensor stands for it, nothing else shows it
+        self._is_alone = len(left) == 1 and self.is_whole(left[0])    # one tensor is all of it, nothing else views it
         self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
 
     def is_whole(self, out: Outcome) -> bool:
-        """Whether a tensor that a call leaves stands for the buffer itself."""
+        """Whether the node of an outcome is the whole buffer, in its shape."""
         node = out.node
         return out.kind in ("value", "given") and node is not None and node.base is self.symbol \
             and _is_reshaped(node) and node.shape == self.shape
@@ -91,8 +91,8 @@ class Result:
             and node.device == self.symbol.device
 
     def seen_as_in_trace(self) -> UOp:
-        """Its buffer in the shape of the symbol. It is made when needed: a view that is kept alive is a reader. It has
-        the symbol's place: to find the user's line costs more than all else here."""
+        """The buffer in the shape of the symbol, made when needed because a live view is a reader. It has the symbol's
+        source line: to find the user's costs more than all else here."""
         node, symbol = self.node, self.symbol
         if node.shape == symbol.shape:
             return node
@@ -107,7 +107,7 @@ class Result:
                 cut_off(node)
         self.node = node
         self._replay.bind(self.symbol, node.arg.address)
-        if not self._is_float:                 # facts are kept about integers in memory
+        if not self._is_float:                 # what was found out about integers in memory is old
             node.arg.version += 1
 
     def _is_free(self, node: UOp) -> bool:
@@ -118,7 +118,7 @@ class Result:
         return bool(buffer.is_free())
 
     def give_to(self, tensor: Tensor) -> None:
-        """Make a tensor without views stand for it: a leaf, and its latest reader."""
+        """Make its BUFFER the node of a tensor without views, as a leaf and its latest reader."""
         buffer, reference = self.node.arg, weakref.ref(tensor)
         tensor.uop = self.node
         buffer.leaves[:] = (reference,)
@@ -126,30 +126,30 @@ class Result:
             buffer.add_reader(reference)
 
 
-# -- results over what they replace ------------------------------------------------------------------------------------
+# -- results in place of earlier values --------------------------------------------------------------------------------
 class Weight:
-    """A buffer that the function reads without being given it, and the tensors that bring it, by number."""
+    """A buffer that the function reads and that is no argument's, with the tensors that hold it, by number."""
 
     def __init__(self, symbol: UOp, source: BufferSource, numbers: Mapping[int, int], pinned: bool):
-        """`numbers` are those of the tensors, by id. It is `pinned` if lazy tensors in sight read it too: they go on
-        with it when its tensor has another one."""
+        """`numbers` are those of the tensors, by id. It is `pinned` if lazy tensors in sight read it too: they still do
+        when its tensor has another buffer."""
         self.symbol, self.pinned = symbol, pinned
         self.holders, self.owners = ([numbers[id(row.tensor)] for row in rows] for rows in source)
         nodes = [row.node for row in source.holders] or [row.grad.uop for row in source.owners if row.grad is not None]
-        self.node = nodes[0]                     # what they stood for at the last call
+        self.node = nodes[0]                     # their node at the last call
         self.views = nodes if len(self.holders) > 1 else []
-        # the tensor that alone brings it, if there is one
+        # the tensor that holds it, if it is the only one
         self.number = self.holders[0] if len(nodes) == 1 and not self.owners and not self.node.symbolic else None
         self.in_place: ResultInPlace | None = None        # the result that is written over it
 
     def nodes(self, found: Sequence[Tensor]) -> list[UOp]:
-        """What its tensors stand for now: one value, or one of them was replaced."""
+        """The nodes of its tensors now: views of one buffer, unless one of them was replaced."""
         nodes = [found[i].uop for i in self.holders]
         return nodes + [grad.uop for grad in (found[i].grad for i in self.owners) if grad is not None]
 
 
 class ResultInPlace:
-    """A result that is written over a weight, or over the gradient that the call before left, seen as `view`."""
+    """A result that is written over a weight, or over the gradient of the call before; `view` is the tensor's node."""
 
     def __init__(self, symbol: UOp, place: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
         self.symbol, self.place, self.weight, self.view, self.update = symbol, place, weight, view, update
@@ -158,7 +158,7 @@ class ResultInPlace:
         self.lost = True                         # that value is not where it was put, or something else can read it
 
     def stays(self, tensor: Tensor) -> bool:
-        """Whether nothing but its tensor can read the value; a gradient that was read is dropped for that."""
+        """Whether only its tensor can read the value. A gradient that was read, but is not kept, is unread again."""
         if self.weight is not None:
             return bool(self.node.arg.is_free(tensor))
         left, now = self.gradient, unread_gradient(tensor)
@@ -176,19 +176,19 @@ class ResultInPlace:
 
 
 class ResultsInPlace:
-    """All such results of a capture."""
+    """All results of a capture that are written in place."""
 
     def __init__(self, replay: Replay, rows: Sequence[ResultInPlace]):
         self.replay, self.rows = replay, list(rows)
         self._weights = [row for row in rows if row.weight is not None]
         self._gradients = [row for row in rows if row.weight is None]
-        self.counted: list[Buffer] = []                        # integers among them: facts are kept about their values
-        self.readers: list[list[Any]] = []                     # of the weights' buffers, after the last call,
+        self.counted: list[Buffer] = []                        # of integers: a write makes what was found out old
+        self.readers: list[list[Any]] = []                     # those of each weight's buffer after the last call,
         self.lengths: list[int] = []                           # and how many there were
         self.disturbed = bool(rows)                            # some row is lost
 
     def begin(self, found: Sequence[Tensor]) -> None:
-        """Find the memory of this call's values."""
+        """Choose the memory of this call's values: in place, or new where something else reads the old ones."""
         for row in self.rows:
             row.lost = row.lost or not row.stays(found[row.place])
             if row.lost:
@@ -199,7 +199,7 @@ class ResultsInPlace:
         self.disturbed = True
 
     def end(self, found: Sequence[Tensor], seen: list[Any]) -> None:
-        """Give the tensors those values that are not where they look for them."""
+        """Give the tensors those values that were written to new memory."""
         for buffer in self.counted:
             buffer.version += 1
         if self.disturbed:

@@ -33,7 +33,7 @@ from glassgrad.tensor.tensor import Tensor, class_of_results
 
 
 class ReachedTensor(NamedTuple):
-    """A tensor as the call found it: one in sight, one out of sight that it uses, or what stands for an argument."""
+    """A tensor as the call found it: one in sight, one out of sight that it uses, or an argument's stand-in."""
     tensor: Tensor
     node: UOp
     grad: Tensor | None
@@ -69,18 +69,18 @@ class TracedCall:
     def __init__(self, function: Callable[..., Any], objects: Sequence[Any], instance: Any, args: Any, kwargs: Any,
                  symbols: Sequence[Symbol], any_size: bool = False):
         """`objects` are those among the arguments, and `instance` is the `self` of a method. With `any_size`, kernels
-        for other sizes may run, and it cannot be made a replay."""
+        compiled for any size may run, and the trace cannot be replayed."""
         self.symbols = list(symbols)             # the variables that the arguments bring
         walk = self.walk = Walk(function, objects, instance)
         self.in_sight = {id(t) for t in walk.tensors}
         originals = self.originals = list[Tensor]()
-        stands_in: dict[int, Tensor] = {}        # what stands for each argument
-        self.itself: dict[int, Tensor] = {}      # arguments, by number, that the function sees anyhow
-        self.arguments: list[Tensor] = []        # what stands for the others
+        stands_in: dict[int, Tensor] = {}        # for each argument, by its id
+        self.itself: dict[int, Tensor] = {}      # arguments, by number, that the function sees by itself
+        self.arguments: list[Tensor] = []        # stand-ins for the others
         trained = self.trained = {t.uop.base for t in walk.tensors if t.requires_grad is True}
 
         def stand_in(tensor: Tensor) -> Tensor:
-            """The argument under a buffer node of its own, so that its uses are told apart from all others."""
+            """A tensor over the argument's memory, with a separate BUFFER: its uses are told apart from all others."""
             if id(tensor) in stands_in:
                 return stands_in[id(tensor)]
             if id(tensor) in self.in_sight:
@@ -120,12 +120,12 @@ class TracedCall:
             try:
                 result = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
             except BaseException:
-                self._hand_back()                # what it did to its arguments before it failed, it did
+                self._hand_back()                # what it did to its arguments before it failed stays done
                 raise
             self.returned = tensors_of(result)
             self._drop_unread_gradients()
             self._add_out_of_sight()
-            self.bound, self.raised, faults = self._sort_changes()
+            self.bound, self.counters, faults = self._sort_changes()
             self.hidden = self._find_hidden()
             self._realize_left()
         self.streams = (first, streams.count)
@@ -150,7 +150,7 @@ class TracedCall:
                 binding.way.put(binding.holder, binding.name, mapped(value, lambda t: own.get(id(t), t)))
 
     def _reach(self, tensor: Tensor, node: UOp, grad: Tensor | None, path: str) -> ReachedTensor:
-        """Note a tensor that the call can read or change, as it was before."""
+        """Record how a tensor that the call can read or change was before the call."""
         row = self.reached[id(tensor)] = ReachedTensor(tensor, node, grad, tensor.requires_grad, path)
         return row
 
@@ -192,8 +192,8 @@ class TracedCall:
         return {id(reference()) for reference in self.trace.made}
 
     def _add_out_of_sight(self) -> None:
-        """Reach the tensors that the call changed, or left a gradient on, where the walk does not see them: they are
-        found again while they live."""
+        """Record the tensors out of sight that the call changed or left a gradient on: they are found again while they
+        live."""
         made = self._made()
         for tensor, row in self._touched():
             earlier = row.node or tensor.uop
@@ -207,9 +207,9 @@ class TracedCall:
                 and self.was_there(row.tensor)]
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[tuple[Binding, Any]], list[str]]:
-        """What became of the values that the function sees: names bound to other tensors, numbers that were raised (by
-        how much), and, in words, what a replay cannot do."""
-        bound, raised, faults = [], [], []
+        """The changes of values that the function sees: names bound to other tensors, numbers that were incremented (by
+        how much), and, in words, changes that a replay cannot repeat."""
+        bound, counters, faults = [], [], []
         for binding, now in self.walk.changed():
             then = binding.value
             kind = type(then)
@@ -217,16 +217,16 @@ class TracedCall:
                 bound.append((binding, now))
             elif binding.way in (MEMBER, ATTRIBUTE, CELL) and kind in (int, float) and type(now) is kind and \
                     not self.walk.is_read(str(binding.name) if binding.name != "cell_contents" else binding.path):
-                raised.append((binding, now - then))
+                counters.append((binding, now - then))
             else:
                 plain = isinstance(then, PLAIN) and isinstance(now, PLAIN)
                 faults.append(f"the function itself changes {binding.path}" + (
                     f", from {then!r} to {now!r}" if plain else ""))
-        return bound, raised, faults
+        return bound, counters, faults
 
     def _find_hidden(self) -> list[Tensor]:
-        """Tensors that this call made and that live on where the walk does not see them. One that is only garbage in a
-        circle is none: then the collector is run, once."""
+        """The tensors that this call made and that stay alive out of sight. If there are any, garbage is collected
+        first: they may be in a dead reference cycle."""
         reached = [row.tensor for row in self.reached.values()]
         grads = (*self._new_grads(), *[t.grad for t in reached])
         near = {id(t) for t in (*self.returned, *self.placed(), *reached, *grads)}
@@ -266,8 +266,8 @@ class TracedCall:
             cut_off(node)
 
     def _hand_back(self) -> None:
-        """Do to the arguments what was done to those that stood for them. Lazy tensors were computed for the call, not
-        by it: they are again what they were."""
+        """Do to the arguments what was done to their stand-ins. Lazy tensors that were computed for the call, not by
+        it, are lazy again."""
         for argument, original in zip(self.arguments, self.originals):
             if argument.uop is not self.reached[id(argument)].node:
                 assign_node(original, argument.uop)
@@ -280,7 +280,7 @@ class TracedCall:
                 tensor.uop = node
 
     def _find_given(self) -> None:
-        """The tensors that the call returns or puts somewhere; one that is given twice is one, with one number."""
+        """Number the tensors that the call returns or puts somewhere, each once."""
         given = {id(t): t for t in (*self.placed(), *self.returned)}
         self.given_numbers = {key: number for number, key in enumerate(given)}
         self.given = [GivenTensor(class_of_results(t), t.requires_grad, t if key in self.reached else None,
@@ -335,14 +335,14 @@ class TracedCall:
                     yield f"it sees the length {length}, and is handed a variable of that name"
 
     def numbered(self, value: Any) -> Any:
-        """A shape or a length without the values that the call brought."""
+        """A shape or a length with the call's variables numbered, without their values."""
         places = {s: Symbol(f"argument {i}", s.low, s.high) for i, s in enumerate(self.symbols)}
         return replaced(value, lambda s: places.get(s, s)) if places else value
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
     def _find_sources(self) -> None:
-        """Of every buffer that was read or that a result shows, and that the call neither made nor was given: where it
-        comes from, or its line and bytes, where it is plain data."""
+        """Find where each buffer comes from that was read, or that a result is a view of, and that the call did not
+        make: tensors (`sources`), or plain data (`data`: its line and bytes)."""
         before: dict[UOp, BufferSource] = {}
         for row in list(self.reached.values()):
             before.setdefault(row.node.base, BufferSource([], [])).holders.append(row)
@@ -380,7 +380,7 @@ class TracedCall:
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
 def name_of(tensor: Tensor) -> str:
-    """What stands for the path of a tensor out of sight."""
+    """The name of a tensor out of sight, used as its path."""
     return f"a tensor out of sight at {id(tensor):#x}"
 
 
@@ -403,22 +403,22 @@ def as_buffer(tensor: Tensor) -> UOp:
 
 
 def add_gradient(tensor: Tensor, grad: Tensor) -> None:
-    """Give an argument what `backward` inside a call left on it."""
+    """Add to an argument's gradient what `backward` inside a call left."""
     tensor.grad = grad if tensor.grad is None else tensor.grad + grad
 
 
 def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
-    """Whether a gradient that arrives at a node goes on to one of those."""
+    """Whether the gradient of a node flows on to one of the `trained` nodes."""
     return any(n in trained for n in toposort([node], passes_to))
 
 
 def _is_trained(node: UOp) -> bool:
-    """Whether a gradient that arrives at a node goes on to a leaf that wants it."""
+    """Whether the gradient of a node flows on to a leaf with requires_grad=True."""
     return any(t.requires_grad is True for t in holders(toposort([node], passes_to)))
 
 
 def _is_data(node: UOp, trained: Set[UOp]) -> bool:
-    """Whether a lazy value is computed from memory, and no gradient goes on from it: it is read as data."""
+    """Whether a lazy value is computed from memory, and no gradient flows on from it: it is read as data."""
     return any(n.op is o.BUFFER for n in node.toposort()) and not _leads_to(node, trained) and not _is_trained(node)
 
 

@@ -96,6 +96,48 @@ def test_tensors_out_of_sight_that_are_changed_in_turn() -> None:
     assert kept[0].tolist() == kept[1].tolist()
 
 
+@pytest.mark.parametrize("results", [
+    lambda a, b, n: (a, b, *[b if n >> bit & 1 else a for bit in range(3)]),
+    lambda a, b, n: dict(zip("wxyz"[n % 4:] + "wxyz"[:n % 4], (a, b, a + b, a * b))),
+    lambda a, b, n: (a, [1, True, 1.0, "1", 0.0, -0.0, None, "None"][n])], ids=["tuple", "dict", "plain"])
+def test_results_that_are_other_values_at_each_call(results: Callable[..., Any]) -> None:
+    """Which result is which value is a part of the work; a counter out of sight makes it another one at each call."""
+    counter: Any = logging.Logger("counter")
+    counter.calls = 0
+
+    def step(x: Tensor) -> Any:
+        counter.calls += 1
+        return results(x + 1, x * 2, counter.calls - 1)
+    _refused(step, "this function launches other work at each call", "the function returned", "tensor 0, float32")
+
+
+def test_tensors_put_somewhere_that_are_other_values_at_each_call() -> None:
+    counter: Any = logging.Logger("counter")
+    counter.calls, state = 0, SimpleNamespace(last=None)
+
+    def step(x: Tensor) -> Tensor:
+        a, b, n = x + 1, x * 2, counter.calls
+        counter.calls += 1
+        state.last = (a, b, *[b if n >> bit & 1 else a for bit in range(3)])
+        return a
+    _refused(step, "this function launches other work at each call", "it puts other things somewhere")
+
+
+def test_results_whose_structure_alternates_with_a_counter_in_sight() -> None:
+    state = SimpleNamespace(calls=0)
+
+    def step(x: Tensor) -> Any:
+        state.calls += 1
+        a, b = x + 1, x * 2
+        return (a, b, a) if state.calls % 2 else (a, b, b)
+    _refused(step, "a replay of this function would not do what it does", "the function itself changes state.calls")
+
+
+def test_a_nan_that_is_returned_is_the_same_at_each_call() -> None:
+    step = TinyJit(lambda x: (x + 1, float("nan")))
+    assert [str(step(numbers(3))[1]) for _ in range(CALLS)] == ["nan"] * CALLS and step.captured
+
+
 def test_setting_requires_grad_inside() -> None:
     w = numbers(3)
 

@@ -1,7 +1,7 @@
 """A graph's key without its sizes. In: the key of a `NormalizedGraph`. Out: its skeleton, and the sizes as integers.
 
 Sizes are what stands in shapes, bounds and paddings, and integer constants, which often follow from them. Sizes 0 and 1
-are part of the skeleton, because they change what is computed: an axis of size 1 is repeated, an empty one has no
+are part of the skeleton, because they change what is computed: an axis of size 1 is broadcast, an empty one has no
 kernel.
 """
 
@@ -18,13 +18,13 @@ SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.RANDOM))        # ops whose a
 
 
 class SizesOf(NamedTuple):
-    """The sizes in one row of a key: what is left without them, the integers, and the least that each may become."""
+    """The sizes in one row of a key: the row without them, the sizes, and the least value that each may take."""
     rest: Any
     sizes: tuple[int, ...]
     least: tuple[int | None, ...]
 
 
-_EVERY = 16             # a row in so many says enough of a graph to look for others of its skeleton
+_EVERY = 16             # one row of this many is enough to look up graphs of one skeleton
 
 
 def _shape_part(shape: tuple[int, ...]) -> SizesOf:
@@ -53,12 +53,12 @@ def sizes_in(op: o.Op, arg: Any) -> SizesOf:
 
 
 def argument_at(op: o.Op) -> int:
-    """Where the argument stands in a row of a key: a constant's is its value, a buffer's its shape."""
+    """The index of the argument in a row of a key: a constant's is its value, a buffer's its shape."""
     return 3 if op is o.CONST else 2
 
 
 def with_sizes(op: o.Op, arg: Any, sizes: Iterator[Size]) -> Any:
-    """The argument of a row or a node, with the next of these sizes in it."""
+    """The argument of a row or a node with its sizes replaced by the next ones of an iterator."""
     if op is o.BUFFER:
         return _new_shape(arg, sizes)
     if op in SHAPES:
@@ -77,13 +77,13 @@ def _new_shape(shape: Iterable[int], sizes: Iterator[Size]) -> tuple[Size, ...]:
 
 
 def with_sources(without: tuple[Any, ...], place: dict[int, int]) -> tuple[Any, ...]:
-    """A row without its argument, with other numbers of its sources' rows."""
+    """A row without its argument, with its sources renumbered."""
     first = {o.BUFFER: 3, o.CONST: 3}.get(without[0], 2)
     return without[:first] + tuple([place[i] for i in without[first:]])
 
 
 def split(row: Any) -> SizesOf:
-    """A row of a key, or the number of a sink's row: what is left of it without its sizes, and these."""
+    """Split a row of a key (or the number of a sink's row) into its sizes and the rest."""
     if type(row) is not tuple:
         return SizesOf(row, (), ())
     op = row[0]
@@ -95,5 +95,5 @@ def split(row: Any) -> SizesOf:
 
 
 def some_ops(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """How many rows a key has, and the ops of some: equal in graphs of one skeleton, and found at once."""
+    """The number of rows of a key, and the ops of some: a cheap hash, equal for graphs of one skeleton."""
     return len(key), *[row[0] if type(row) is tuple else row for row in key[::_EVERY]]

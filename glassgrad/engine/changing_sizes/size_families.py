@@ -27,17 +27,17 @@ from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument
 from glassgrad.engine.changing_sizes.symbolic_graph import Polynomial, fit, grown_from_one, with_variable
 from glassgrad.engine.schedule_key import NormalizedGraph
 
-SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest
-SEEN_GROWING = 2          # and where one is longer by one than the other: a text that grows
+SEEN = 3                  # different sizes before a variable is compiled for: two are often a batch and its remainder
+SEEN_GROWING = 2          # the same, where one is longer by one than the other: a text that grows
 LEAST_HIGH = 1024         # the least upper bound of a variable
-GROWTH = 4                # and how far beyond the greatest size seen it is
-MOST_SEEN = 12            # sizes that no variable fits, until a skeleton is given up
-FIXED_AFTER = 50          # runs of one size, until that size is compiled for itself
+GROWTH = 4                # the factor by which it exceeds the greatest size seen
+MOST_SEEN = 12            # sizes that no variable fits before a skeleton is given up
+FIXED_AFTER = 50          # runs of one size before that size gets kernels of its own
 
-UNTILED = 1 << 24         # multiply-adds of a product that is left to plain loops, until one for its own size pays
-IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26, "staged": 1 << 26}     # the same, of families whose blocks are for
-# groups of threads on a GPU: kernels for one size have copies that run ahead
-READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, because where a sum ends is a value
+UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above which a kernel for its size pays
+IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26, "staged": 1 << 26}     # the same, for families whose blocks are for
+# groups of threads on a GPU: kernels for one size have asynchronous copies
+READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, because the sum has a run-time bound
 
 
 class GeneralGraph:
@@ -60,8 +60,8 @@ class GeneralGraph:
         same = sorted(set(range(len(key))) - set(changing))
         self._changing, self._same = itemgetter(*changing, changing[0]), itemgetter(*same, same[0])
         self._fixed = self._same(key)
-        arguments: dict[tuple[o.Op, Any, tuple[Polynomial, ...]], int] = {}      # layers repeat: each is made once
-        self._rows: list[tuple[tuple[Any, ...], int, tuple[Any, ...]]] = []      # what stands around which argument
+        arguments: dict[tuple[o.Op, Any, tuple[Polynomial, ...]], int] = {}      # layers repeat: each distinct one once
+        self._rows: list[tuple[tuple[Any, ...], int, tuple[Any, ...]]] = []      # before, argument, after
         for i in (*changing, changing[0]):
             row, at = key[i], argument_at(key[i][0])
             number = arguments.setdefault((row[0], row[at], by_row[i]), len(arguments))
@@ -81,7 +81,7 @@ class GeneralGraph:
         return n if self._other_floats(normal) == self.constants else None
 
     def _changed_rows(self, n: int) -> tuple[Any, ...]:
-        """The rows that change, as they must be for this value of the variable."""
+        """The rows that depend on the variable, as its value n makes them."""
         new = [with_sizes(op, arg, iter([f.at(n) for f in formulas])) for op, arg, formulas in self._arguments]
         return tuple([before + (new[i],) + after for before, i, after in self._rows])
 
@@ -99,8 +99,8 @@ class GeneralGraph:
         return None
 
     def _places_in(self, rows: Sequence[SizesOf], place: dict[int, int], n: int) -> dict[int, int] | None:
-        """Which of these rows each row is, with this value of the variable, given those of the leaves; None where one
-        is none of them."""
+        """The index among `rows` of each row of this graph, for the value n of the variable; `place` has those of the
+        leaves. None if a row is not among them."""
         known = {(row.rest, row.sizes): i for i, row in enumerate(rows)}
         for i, (part, formulas) in enumerate(zip(self._parts, self._formulas)):
             if type(part.rest) is not tuple:             # a sink's number
@@ -141,12 +141,12 @@ class SizeFamily:
             self.constants.setdefault(i, set()).add(_bits([c.arg]))
 
     def refuse(self, why: str) -> bool:
-        """No graph could be made for the sizes seen; whether that is final: three sizes leave no choice of formulas."""
+        """Note why no graph could be made for the sizes seen; return whether that is final, as after three sizes."""
         self.given_up = why if len(self.seen) >= SEEN else ""
         return bool(self.given_up)
 
     def formulas(self, normal: NormalizedGraph) -> SizeFormulas | None:
-        """How sizes follow from a variable, by the last sizes seen; None where too few were, or no variable fits."""
+        """The formulas of the sizes, fitted to the last sizes seen; None where too few were, or no variable fits."""
         last = self.seen[-SEEN:]
         found = fit(last) if len(last) >= SEEN_GROWING else None
         if len(last) == 1 and self.grown is not None:
@@ -164,17 +164,17 @@ class SizeFamily:
 
 
 class SizeFormulas(NamedTuple):
-    """How the sizes of a family follow from a variable."""
+    """Every size of a family as a formula of one variable."""
     base: int                                # which size is the variable
     formulas: tuple[Polynomial, ...]         # of each size
     scalars: tuple[int, ...]                 # which floats are arguments
-    low: int                                 # the bounds of the variable, as far as sizes stay sizes
+    low: int                                 # the bounds of the variable, within which all sizes are valid
     seen: int                                # its greatest value yet
     high: int
 
     def graph(self, normal: NormalizedGraph) -> tuple[Symbol, list[UOp], list[UOp]]:
-        """A graph with the variable in its sizes: the variable, the sinks, the PARAMs by slot. No slice ends outside of
-        its source, for all values up to an upper bound."""
+        """A graph with the variable in its sizes: the variable, the sinks, the PARAMs by slot. Its upper
+        bound is lowered until no slice ends outside of its source."""
         symbol = Symbol("v0", self.low, self.high, None, True)
         try:
             sinks, params, margins = with_variable(normal, self.formulas, symbol, self.scalars)
@@ -243,7 +243,7 @@ def _grown(before: set[Any], leaves: set[Any]) -> Any:
 
 
 def _leaves_and_sinks(key: tuple[Any, ...]) -> tuple[list[int], list[int]]:
-    """The rows that may be equal and mean two nodes (buffers, numbers, floats), and those of the sinks."""
+    """The rows of leaves, which may be equal for two nodes (buffers, cells, floats), and the rows of the sinks."""
     leaves = [i for i, row in enumerate(key) if type(row) is tuple and (row[0] is o.BUFFER or len(row) == 2)]
     return leaves, [row for row in key if type(row) is int]
 
@@ -253,7 +253,7 @@ def _bits(values: Sequence[float]) -> bytes:
 
 
 def _limits(formulas: Sequence[Polynomial], least: Sequence[int | None], low: int, high: int) -> tuple[int, int]:
-    """The bounds of a variable that was seen from `low` to `high`: as wide as all sizes stay sizes."""
+    """The widest bounds of a variable that was seen from `low` to `high` within which all sizes are valid."""
     conditions = {(f, n) for f, n in zip(formulas, least) if n is not None and (f.linear or f.square)}
 
     def holds(value: int) -> bool:
@@ -266,7 +266,7 @@ def _limits(formulas: Sequence[Polynomial], least: Sequence[int | None], low: in
 
 
 def _last(holds: Callable[[int], bool], good: int, wanted: int) -> int:
-    """The greatest value up to `wanted` for which a condition holds that holds for `good`, and is lost once."""
+    """The greatest value up to `wanted` for which a condition holds that holds for `good` and is monotonic."""
     if holds(wanted):
         return wanted
     bad = wanted
@@ -277,14 +277,14 @@ def _last(holds: Callable[[int], bool], good: int, wanted: int) -> int:
 
 
 def _at(length: Size, value: int) -> int:
-    """A length with this value of its variable."""
+    """The value of a length for this value of its variable."""
     return int(replaced(length, lambda _: value))
 
 
 def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
-    """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: products
-    that no tiling takes, those in blocks for groups of threads, and those with a sum that ends at the value, whose
-    factors are not packed, while small."""
+    """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: it
+    limits products that no tiling takes, those in blocks for groups of threads, and those that sum to a run-time bound,
+    whose factors are not packed."""
     limits: list[tuple[Size, int]] = []
     for ast, program in {item.ast: program for item, program in zip(items, programs)}.items():      # layers repeat
         families = FAMILIES.keys() & {move.split("(")[0] for move in getattr(program, "moves", ())}

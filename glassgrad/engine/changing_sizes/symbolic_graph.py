@@ -1,6 +1,6 @@
 """A graph with a variable in its sizes. In: sizes of two or three graphs of one skeleton. Out: formulas, and the graph.
 
-Each size that differs is a polynomial of one of them, n. With a variable in the place of n, the graph is built again:
+Each size that differs is a polynomial of one of them, n. With a variable in place of n, the graph is built again:
 its shapes are checked as it is built, so formulas that fit by chance and mean nothing are refused here.
 """
 
@@ -26,7 +26,7 @@ class Polynomial(NamedTuple):
     square: int = 0
 
     def at(self, n: Any) -> Any:
-        """Its value: a number of a number, a length of a length."""
+        """Its value at n: an integer for an integer, a `Length` for a `Length`."""
         return self.constant + self.linear * n + self.square * (n * n)
 
 
@@ -78,8 +78,8 @@ def _through_three(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomi
 
 
 def grown_from_one(rows: Sequence[Any], parts: Sequence[SizesOf], leaf: Any) -> tuple[int, list[Polynomial]] | None:
-    """As `fit`, from one graph: a size of 2, n, of the leaf with this row was 1 before, where the graph had other rows.
-    A 2 elsewhere is n and a 3 is n + 1, unless other leaves are so long; numbers stay, and so does what is one long."""
+    """As `fit`, from one graph: the size 2 of the leaf with this row, which was 1 in a graph of other rows, is n.
+    Elsewhere 2 is n and 3 is n + 1, unless another leaf has that size; constants and sizes of 1 stay."""
     fixed = {n for row in rows if type(row) is tuple and row[0] is o.BUFFER for n in row[2] if row != leaf or n != 2}
     if 2 in fixed:
         return None

@@ -25,7 +25,7 @@ Differ = Callable[[UOp, Any, Any, Mapping[UOp, Any]], bool]     # of a node: val
 
 
 class Replaced(NamedTuple):
-    """A rule that was applied."""
+    """One application of a rule: `node` became `result`."""
     rule: Rule
     node: UOp
     result: UOp
@@ -59,7 +59,7 @@ def guilty_move(item: Item, before: list[bytes], differs: Differs) -> str:
     device = Device[item.device or ""]
 
     def is_wrong(count: int) -> bool:
-        """With only so many moves applied."""
+        """Whether the loop tree is wrong with only the first `count` moves applied."""
         with logged_moves(count):
             return _wrong(device.loop_tree(item.ast), item, before, differs) is not None
 
@@ -103,8 +103,8 @@ class GraphFault(NamedTuple):
 
 
 def graph_fault(normal: NormalizedGraph, scalars: tuple[int, ...], differ: Differ) -> GraphFault | None:
-    """The first pass over a graph after which its results are others, for the data that it is computed from now. None
-    where all is well."""
+    """The first pass over a graph after which its results differ, for the data that it is computed from now; None if
+    there is none."""
     sinks, params = with_params(normal, scalars)
     if any(n.op is o.CALL for n in normal.order) or any(n.symbolic for n in sinks):
         return None
@@ -137,7 +137,7 @@ def graph_fault(normal: NormalizedGraph, scalars: tuple[int, ...], differ: Diffe
 
 
 def _guilty_rule(rules: Sequence[Replaced], values: dict[UOp, Any], differ: Differ) -> Replaced | None:
-    """The first replacement that means something else. Both are computed from the very same values below them."""
+    """The first replacement with another value than the node it replaces, both computed from the same inputs."""
     for each in rules:
         reference, value = interpret([each.node, each.result], values)
         if differ(each.node, value, reference, values):
@@ -146,7 +146,7 @@ def _guilty_rule(rules: Sequence[Replaced], values: dict[UOp, Any], differ: Diff
 
 
 def _contents(normal: NormalizedGraph, scalars: tuple[int, ...]) -> list[bytes]:
-    """What a graph without symbolic sizes is computed from, in the order of its PARAMs."""
+    """The input bytes of a graph without symbolic sizes, in the order of its PARAMs."""
     rows = [bytes(Device[node.device or ""].copy_out(address, node.size * node.dtype.itemsize))
             for node, address in zip(normal.buffers, normal.addresses)]
     rows += [scalar_bytes(cell.arg.value, cell.dtype) for cell in normal.cells]

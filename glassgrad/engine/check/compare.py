@@ -24,7 +24,7 @@ from glassgrad.compiler.schedule.kernels import Item, describe, describe_graph
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "fp8e4m3": 0.3, "fp8e5m2": 0.5, "float32": 2e-4, "float64": 1e-9}
-RUNS, TIMES = 5, 4               # how often a value is computed from other inputs, and what of their effect is allowed
+RUNS, TIMES = 5, 4               # runs with perturbed inputs; multiple of the largest effect that is allowed
 
 
 def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
@@ -115,12 +115,12 @@ def _memory_shape(node: UOp, sizes: Mapping[Symbol, int]) -> tuple[int, ...]:
 
 
 def _part(array: Any, shape: tuple[int, ...]) -> Any:
-    """What of an array a node of this shape uses."""
+    """The part of an array that a node of this shape uses."""
     return array[tuple(slice(n) for n in shape)]
 
 
 def _written(row: _Checked, raw: bytes) -> Any:
-    """What a kernel wrote at a place of a result."""
+    """The values that a kernel wrote to its part of a result."""
     return from_storage(raw, row.store.dtype).reshape(row.memory)[row.place]
 
 
@@ -144,12 +144,12 @@ def rounding(node: UOp, given: Mapping[UOp, Any], want: Any) -> Any:
 
 
 def _tolerance(store: UOp) -> float:
-    """As coarse as the coarsest float that was rounded on the way."""
+    """The tolerance of the coarsest float type that occurs in the computation."""
     return max(TOLERANCE[n.dtype.name] for n in store.toposort() if n.dtype.is_float)
 
 
 def _close(dtype: DType, got: Any, want: Any, tolerance: float, slack: Any = 0.0) -> Any:
-    """Where values are what they should be, up to rounding."""
+    """A mask of the elements that are equal up to rounding."""
     import numpy as np
     if not dtype.is_float:
         return (got == want) | np.isinf(slack)
