@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tell(command: Callable[[], int]) -> int:
-    """Run a command; a mistake of the user's is a message, not a traceback; Ctrl-C and a closed pipe are neither."""
+    """Run a command and return its exit status; prints a user's mistake without a traceback."""
     try:
         return command()
     except GlassgradError as problem:
@@ -62,7 +62,7 @@ def _tell(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("\nglassgrad: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:                     # `glassgrad doctor | head`: the reader has seen enough
+    except BrokenPipeError:                     # `glassgrad doctor | head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -95,7 +95,7 @@ def parser_of(command: str, description: str, examples: str) -> argparse.Argumen
 
 
 def installed(package: str) -> str:
-    """The version of a package, or nothing."""
+    """The version of an installed package, or ""."""
     try:
         return version(package)
     except PackageNotFoundError:

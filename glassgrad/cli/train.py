@@ -66,7 +66,7 @@ def image_model(channels: int, pixels: int) -> nn.Sequential:
 
 
 def train_on_images(options: argparse.Namespace) -> None:
-    """Learn to name small images, then test on those that were kept back."""
+    """Learn to name small images, then test on held-out ones."""
     load: Callable[[], datasets.Split] = {"mnist": datasets.mnist, "fashion": datasets.fashion_mnist,
                                           "cifar": datasets.cifar}[options.data]
     x_train, y_train, x_test, y_test = load()

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show() -> None:
-    """The known kernels of this machine, fastest gain first."""
+    """Print the tuned kernels of this machine, largest speed-up first."""
     known = sorted(tuning.known(), key=lambda t: (-t.speedup, t.kernel))
     for t in known:
         print(f"{t.kernel:<40} {t.recipe_us:10.1f} us {t.speedup:6.2f}x  {' '.join(t.moves) or 'the recipe'}")

@@ -1,7 +1,7 @@
-"""Parts of tinygrad that have no counterpart here. In: nothing. Out: names, so that scripts that ask can be answered.
+"""Parts of tinygrad that have no counterpart here. In: nothing. Out: classes without instances, for `isinstance`.
 
-Scripts ask whether a device's renderer is PTX's, or a type an image's. Nothing here is an instance of these classes, so
-the answer is no; making one says why not.
+Scripts test whether a device's renderer is a PTXRenderer, or a dtype an ImageDType. Nothing here is an instance of
+these classes, so the answer is no; constructing one raises an error that says why.
 """
 
 from __future__ import annotations
