@@ -59,7 +59,7 @@ def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequenc
             paths.append(path)
     _order(rows, pieces)
     width = {n: boxes[n].width if n in boxes else 6.0 for row in rows for n in row}
-    across = _places(rows, pieces, width)
+    across = _x_coordinates(rows, pieces, width)
     top: float = GAP_Y + LINE
     down = {}
     for row in rows:
@@ -122,8 +122,8 @@ def _order(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable
             row.sort(key=lambda n: middle[n])
 
 
-def _places(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable]],
-            width: Mapping[Hashable, float]) -> dict[Hashable, float]:
+def _x_coordinates(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable]],
+                   width: Mapping[Hashable, float]) -> dict[Hashable, float]:
     """The x coordinate of each node: near its neighbours, never overlapping another."""
     across: dict[Hashable, float] = {}
     for row in rows:

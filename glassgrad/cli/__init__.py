@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser()
     if given and given[0] in OWN_ARGUMENTS:
-        return _tell(lambda: import_module(f"glassgrad.cli.{given[0]}").main(given[1:]))
+        return _run_command(lambda: import_module(f"glassgrad.cli.{given[0]}").main(given[1:]))
     if given and given[0] == "bench":
         return bench(given[1:])
     command = parser.parse_args(given).command
@@ -49,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     checks = import_module("glassgrad.cli.doctor")
-    return _tell({"doctor": checks.doctor, "data": checks.show_data}[command])
+    return _run_command({"doctor": checks.doctor, "data": checks.show_data}[command])
 
 
-def _tell(command: Callable[[], int]) -> int:
+def _run_command(command: Callable[[], int]) -> int:
     """Run a command and return its exit status; prints a user's mistake without a traceback."""
     try:
         return command()

@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 
 
-class _Elsewhere:
+class _Absent:
     """A class of tinygrad's that nothing here is an instance of."""
     reason = "it belongs to the inside of tinygrad"
 
@@ -22,7 +22,7 @@ class _Elsewhere:
 
 
 def _class(name: str, reason: str) -> Any:
-    return type(name, (_Elsewhere,), {"reason": reason, "__doc__": f"tinygrad's {name}: {reason}."})
+    return type(name, (_Absent,), {"reason": reason, "__doc__": f"tinygrad's {name}: {reason}."})
 
 
 PTXRenderer = _class("PTXRenderer", "no device here is programmed in PTX")

@@ -102,7 +102,7 @@ class TinygradTensor(Tensor):
         ([1.0, 1.0], [3.0, 3.0])
         """
         super().backward(gradient, retain_graph, create_graph)
-        on_the_way = _computed_on_the_way(self.uop.toposort())
+        on_the_way = _live_intermediates(self.uop.toposort())
         found: list[Any] = self.gradient(*on_the_way, gradient=gradient) if on_the_way else []
         for tensor, part in zip(on_the_way, found):
             tensor.grad = part if tensor.grad is None else tensor.grad + part
@@ -112,7 +112,7 @@ class TinygradTensor(Tensor):
 _COMPUTED: dict[int, weakref.ref[TinygradTensor]] = {}      # live float tensors that are not leaves
 
 
-def _computed_on_the_way(nodes: Iterable[UOp]) -> list[TinygradTensor]:
+def _live_intermediates(nodes: Iterable[UOp]) -> list[TinygradTensor]:
     """The live intermediate tensors, of these nodes, that depend on leaves with gradients; in no fixed order."""
     order = list(nodes)
     leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]

@@ -19,7 +19,7 @@ __all__ = ["Bernoulli", "Categorical", "Distribution", "Exponential", "Independe
            "LogNormal", "MultivariateNormal", "Normal", "Uniform", "kl_divergence"]
 
 
-def _together(*values: Any) -> list[Tensor]:
+def _broadcast(*values: Any) -> list[Tensor]:
     """Parameters as float tensors, broadcast to one shape."""
     return list(Tensor.broadcast_tensors(*[as_tensor(v if isinstance(v, Tensor) else float(v)) for v in values]))
 
@@ -59,7 +59,7 @@ class _LocationAndScale(Distribution):
     """A location-scale family: `loc` shifts one curve, `scale` stretches it."""
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None):
-        self.loc, self.scale = _together(loc, scale)
+        self.loc, self.scale = _broadcast(loc, scale)
         self.batch_shape = self.loc.shape
 
 
@@ -116,7 +116,7 @@ class Uniform(Distribution):
     """The uniform distribution from low to high."""
 
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None):
-        self.low, self.high = _together(low, high)
+        self.low, self.high = _broadcast(low, high)
         self.batch_shape = self.low.shape
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -133,7 +133,7 @@ class Exponential(Distribution):
     """The exponential distribution: waiting times."""
 
     def __init__(self, rate: Any, validate_args: bool | None = None):
-        [self.rate] = _together(rate)
+        [self.rate] = _broadcast(rate)
         self.batch_shape = self.rate.shape
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -153,10 +153,10 @@ class Bernoulli(Distribution):
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None):
         _one_of(probs, logits)
         if logits is not None:
-            [self.logits] = _together(logits)
+            [self.logits] = _broadcast(logits)
             self.probs = self.logits.sigmoid()
         else:
-            [self.probs] = _together(probs)
+            [self.probs] = _broadcast(probs)
             self.logits = self.probs.log() - (-self.probs).log1p()
         self.batch_shape = self.probs.shape
 

@@ -92,7 +92,7 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
     return input.min(keepdim=keepdim, dim=dim)
 
 
-def _spread(method: Callable[..., Any]) -> Callable[..., Any]:
+def _std_or_var(method: Callable[..., Any]) -> Callable[..., Any]:
     """std or var with PyTorch's order of parameters: `unbiased`, not keepdim, follows the axis."""
     def function(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
                  correction: float | None = None) -> Any:
@@ -105,7 +105,7 @@ def _spread(method: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-std, var, std_mean, var_mean = (_spread(f) for f in (Tensor.std, Tensor.var, Tensor.std_mean, Tensor.var_mean))
+std, var, std_mean, var_mean = (_std_or_var(f) for f in (Tensor.std, Tensor.var, Tensor.std_mean, Tensor.var_mean))
 
 
 def svd(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor, Tensor]:
@@ -175,7 +175,7 @@ class inference_mode(no_grad):
 
 
 class set_grad_enabled(inference_mode):
-    """`no_grad` if the argument is False: `with set_grad_enabled(phase == "train")`. Only as a context manager."""
+    """`no_grad` if the argument is False: `with set_grad_enabled(phase == "train")`. A call alone has no effect."""
 
     def __init__(self, mode: bool):
         super().__init__(not mode)
