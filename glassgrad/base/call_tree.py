@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What is recorded of a node: its call, whether it is part of a gradient, and the place of the node it derives."""
+    """The record of a node: its call, whether it is part of a gradient, and the place of the node that it derives."""
     call: int
     backward: bool
     tree: CallTree
@@ -53,7 +53,7 @@ class Noted(NamedTuple):
 
 
 class CallTree:
-    """All calls that made nodes, in the order they were met."""
+    """All calls that made nodes, in the order in which they were first seen."""
 
     def __init__(self, most_nodes: float = MOST_NODES) -> None:
         self.most_nodes = most_nodes

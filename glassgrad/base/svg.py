@@ -40,7 +40,7 @@ class Nest:
 # -- graphs --------------------------------------------------------------------------------------------------
 def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequence[Hashable]],
           legend: Mapping[str, str]) -> str:
-    """A graph from top to bottom: each node below all its sources, long edges bent around what lies between."""
+    """A graph from top to bottom: each node below all its sources, long edges routed around nodes between."""
     layer = _layers(boxes, sources)
     rows: list[list[Hashable]] = [[] for _ in range(max(layer.values()) + 1)]
     for node in boxes:

@@ -71,7 +71,7 @@ def doctor() -> int:
 
 
 def show_memory() -> None:
-    """The machine's memory, and what the opened devices hold."""
+    """Print the machine's memory, and the memory in use on open devices."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             facts = {line.split(":")[0]: int(line.split()[1]) >> 10 for line in file}
@@ -88,7 +88,7 @@ def show_memory() -> None:
 
 
 def show_cache() -> None:
-    """Where compiled kernels are kept, and how many."""
+    """Print where compiled kernels are cached, and how many."""
     folder = disk_cache.default_folder()
     if not settings.CACHE or not folder:
         _row("cache", "off: CACHE=0" if folder else "off: there is no folder for caches; CACHE_DIR=path names one")

@@ -1,7 +1,7 @@
 """`glassgrad train mnist|fashion|cifar|shakespeare`: a model, trained while you watch. In: arguments. Out: exit status.
 
-Small models on purpose: each learns something within minutes on a laptop, and stands here whole. The larger ones are in
-the repository's examples/.
+Small models on purpose: each learns something within minutes on a laptop, and is complete in this file. Larger ones are
+in the repository's examples/.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Adapter:
         return adapted
 
     def named(self, name: str) -> Any:
-        """What glassgrad.nn has by this name: a layer as a subclass that makes the adapter's tensors."""
+        """The object of this name in glassgrad.nn; for a layer, its subclass with the adapter's tensors."""
         found = getattr(nn, name)
         if isinstance(found, type) and issubclass(found, nn.Layer):
             return self.layer_class(found)

@@ -135,7 +135,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """The same, normally distributed."""
+    """`xavier_uniform_` with normally distributed numbers."""
     gain = checks.of_kind("float", "xavier_normal_", gain=gain)
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_inputs_and_outputs(tensor))))
 
@@ -160,7 +160,7 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
-    """The same, normally distributed."""
+    """`kaiming_uniform_` with normally distributed numbers."""
     return normal_(tensor, 0.0, _kaiming_deviation("kaiming_normal_", tensor, a, mode, nonlinearity))
 
 

@@ -98,7 +98,7 @@ def explained() -> Iterator[Explanation]:
 
 
 class Explanation:
-    """What ran, by cost. Prints as text; a notebook shows it as a table."""
+    """The kernels that ran, by cost. Prints as text; a notebook shows it as a table."""
 
     def __init__(self, recorder: Recorder | None = None):
         self.recorder = recorder

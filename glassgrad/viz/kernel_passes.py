@@ -26,7 +26,7 @@ INITIAL = "the kernel's graph"
 
 @dataclass(eq=False)
 class KernelTexts:
-    """What is shown of a distinct kernel."""
+    """The texts and links that the page shows for a distinct kernel."""
     passes: list[PassText] = field(default_factory=list)
     moves: list[tuple[str, str]] = field(default_factory=list)       # (move, what this kind of move does)
     assembly: str = ""

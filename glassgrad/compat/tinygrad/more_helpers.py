@@ -31,7 +31,7 @@ def data64(data: Any) -> tuple[Any, Any]:
 
 
 def data64_le(data: Any) -> tuple[Any, Any]:
-    """The same, the low one first."""
+    """A 64-bit number as two of 32 bits, the low one first."""
     return data & 0xFFFFFFFF, data >> 32
 
 

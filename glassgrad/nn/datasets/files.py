@@ -4,7 +4,7 @@ A data set is looked for, in this order, in
 
     $GLASSGRAD_DATA                 your own folder, with mnist/, fashion-mnist/, cifar-10-batches-bin/ in it
     the user's cache folder         where downloads go: ~/.cache/glassgrad/data on Linux
-    ../shared/data                  beside a checkout of glassgrad
+    ../shared/data                  next to a checkout of glassgrad
 
 and is otherwise downloaded. Every file is checked against a known SHA-256. A wrong file in our cache is reported,
 removed and downloaded again; one in a folder of yours is reported and left alone, and the search goes on.
@@ -175,7 +175,7 @@ def whereabouts(dataset: DataSet) -> str:
 
 
 def load(dataset: DataSet, allow_download: bool = True) -> dict[str, bytes]:
-    """The unpacked content of each of the data set's files, by name, from the first place that has them."""
+    """The unpacked content of each of the data set's files, by name, from the first folder or mirror that has them."""
     looked = []
     for place in data_folders():
         folder = place.path / dataset.folder

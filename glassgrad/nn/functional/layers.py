@@ -69,8 +69,9 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: 
 
 
 # the number of space axes is that of the weight
-conv1d, conv3d = (with_fixed(conv2d, f"conv{rank}d", f"The same along {axes}.") for rank, axes in _OTHER_RANKS)
-conv_transpose1d, conv_transpose3d = (with_fixed(conv_transpose2d, f"conv_transpose{rank}d", f"The same along {axes}.")
+conv1d, conv3d = (with_fixed(conv2d, f"conv{rank}d", f"`conv2d` along {axes}.") for rank, axes in _OTHER_RANKS)
+conv_transpose1d, conv_transpose3d = (with_fixed(conv_transpose2d, f"conv_transpose{rank}d",
+                                                 f"`conv_transpose2d` along {axes}.")
                                       for rank, axes in _OTHER_RANKS)
 
 

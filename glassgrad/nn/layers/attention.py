@@ -1,4 +1,4 @@
-"""Attention with several heads. In: queries, keys, values (time, batch, size). Out: the same, mixed by similarity."""
+"""Attention with several heads. In: queries, keys, values (time, batch, size). Out: values averaged by similarity."""
 
 from __future__ import annotations
 

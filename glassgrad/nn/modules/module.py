@@ -140,7 +140,7 @@ class Module:
         return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
 
     def children(self) -> Iterator[Any]:
-        """The same without names."""
+        """The models and layers that are attributes of this one, without names."""
         return (child for _, child in self.named_children())
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -150,7 +150,7 @@ class Module:
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Any]:
-        """The same without names."""
+        """This model, and all models and layers inside, without names."""
         return (module for _, module in self.named_modules())
 
     def apply(self, function: Callable[[Any], Any]) -> Any:
@@ -233,7 +233,7 @@ def _is_parameter(place: ObjectPart) -> bool:
 
 # -- containers ----------------------------------------------------------------------------------------------
 class ModuleList(Module):
-    """Models in a row, named 0, 1, ...
+    """A list of models, named 0, 1, ...
 
     >>> from glassgrad.nn.layers.linear import Linear
     >>> list(ModuleList([Linear(1, 2), Linear(2, 1)]).state_dict())
@@ -265,7 +265,7 @@ class ModuleList(Module):
 
 
 class ParameterList(ModuleList):
-    """Tensors in a row, named 0, 1, ..., all trained."""
+    """A list of tensors, named 0, 1, ..., all trained."""
     all_are_parameters = True
 
     def append(self, module: Any) -> Any:
@@ -273,7 +273,7 @@ class ParameterList(ModuleList):
 
 
 class ModuleDict(Module):
-    """Models by names.
+    """A dictionary of models.
 
     >>> from glassgrad.nn.layers.linear import Linear
     >>> list(ModuleDict({"up": Linear(1, 2)}).state_dict())
@@ -295,7 +295,7 @@ class ModuleDict(Module):
 
 
 class ParameterDict(ModuleDict):
-    """Tensors by names, all trained."""
+    """A dictionary of tensors, all trained."""
     all_are_parameters = True
 
     def __setitem__(self, name: str, module: Any) -> None:

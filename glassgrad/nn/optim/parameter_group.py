@@ -1,6 +1,6 @@
 """Parameter groups: parameters and their settings. In: numbers. Out: numbers, and tensors that hold them.
 
-A number that changes between steps must not be a constant of the graph: each new value would be compiled anew, and a
+A number that changes between steps must not be a constant of the graph: each new value would be recompiled, and a
 captured step would keep the old one. So the learning rate is a tensor of one element, and so is every setting that was
 changed after the optimizer was made; the other settings are constants.
 """

@@ -53,7 +53,7 @@ class _Failure(NamedTuple):
     text: str
 
     def error(self, worker: int) -> BaseException:
-        """The exception to raise here, of the same class where one can be made of a text."""
+        """The exception to raise here: of the same class, if that can be constructed from a message."""
         message = f"in DataLoader worker {worker}, whose traceback was:\n\n{self.text}"
         try:
             return self.kind(message)
@@ -145,7 +145,7 @@ class _Worker:
 
 
 def batches_from_workers(collect: Collect, batches: Iterable[Sequence[Any]], options: WorkerOptions) -> Iterator[Any]:
-    """What `collect` makes of each list of indices, computed by worker processes, in order."""
+    """The results of `collect` for each list of indices, computed by worker processes, in order."""
     workers: list[_Worker] = []
     waiting: deque[_Worker] = deque()                   # in the order of their batches
     lists = iter(batches)

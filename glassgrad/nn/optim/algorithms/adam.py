@@ -59,7 +59,7 @@ class _Moments(Optimizer):
 
     @property
     def b2_t(self) -> Tensor:
-        """beta2^t of the first parameter, likewise."""
+        """beta2^t of the first parameter, as `b1_t`."""
         return self._power(_log2)
 
     def _power(self, logarithm: Callable[[Betas], float]) -> Tensor:

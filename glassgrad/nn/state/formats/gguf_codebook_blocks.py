@@ -141,7 +141,7 @@ def _iq2_xxs(b: Tensor) -> Tensor:       # d (2), for each 32 weights: indices (
     return _scaled(half(b[:, :2]), _midpoints(rest >> 28, 0.25), weights)
 
 
-def _iq2_xs(b: Tensor) -> Tensor:        # d (2), for each 8 weights a place of 9 bits and 7 signs (64), scales (8)
+def _iq2_xs(b: Tensor) -> Tensor:        # d (2), for each 8 weights an index of 9 bits and 7 signs (64), scales (8)
     rest = _as(b[:, 2:66], dtypes.uint16)
     weights = _TWO_512.look_up(rest & 511) * _even_signs(rest >> 9)
     return _scaled(half(b[:, :2]), _midpoints(_fields(b[:, 66:], 4, 2), 0.25), weights)

@@ -92,7 +92,7 @@ def _whole(reader: PickleReader, arguments: tuple[Any, ...]) -> Tensor:
 
 
 def _class(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
-    raise reader.damaged("a NumPy array is made in a way that is not known")       # only ever named, not called
+    raise reader.damaged("a NumPy array is made in a way that is not known")       # only named, never called
 
 
 _FUNCTIONS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {

@@ -21,7 +21,7 @@ LARGEST_KEY = (1 << 61) - 1      # larger integers can be chosen to have equal h
 
 
 class Maker:
-    """A function of ours that stands for a global of the file. It gets the reader and the arguments."""
+    """A function called in place of a global of the file, with the reader and the arguments."""
     __slots__ = ("name", "make")
 
     def __init__(self, name: str, make: Callable[[PickleReader, tuple[Any, ...]], Any]):
