@@ -36,7 +36,7 @@ STEPS = {"mnist": 300, "fashion": 300, "cifar": 400, "shakespeare": 400}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train what is asked for; the exit status."""
+    """Train the chosen model; returns the exit status."""
     parser = parser_of("train", "Train a small model and watch it learn.", EXAMPLES)
     parser.add_argument("data", choices=list(STEPS), help="what to learn")
     add_training_options(parser, None, ", ".join(f"{name} {steps}" for name, steps in STEPS.items()))

@@ -17,7 +17,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked for; the exit status."""
+    """Run one of export, import, show and clear; returns the exit status."""
     parser = parser_of("tune", "See, take along or forget the kernels that BEAM searches found.", EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, says in {"export": "write all that is known on this machine into a file",

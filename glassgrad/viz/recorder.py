@@ -140,7 +140,7 @@ class MemoryNotes:
 
 
 class Recorder(Observer):
-    """Notes what happens from `start` to `stop`."""
+    """Records what the engine does until `stop`."""
     every_run = False
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
 
 
 class set_detect_anomaly:
-    """Nothing to switch on: errors name the user's line without it."""
+    """Has no effect: errors name the user's line without it."""
 
     def __init__(self, mode: bool = True, check_nan: bool = True): ...
     def __enter__(self) -> None: ...

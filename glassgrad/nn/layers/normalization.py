@@ -46,7 +46,7 @@ class BatchNorm(Layer):
             running_statistics(num_features if track_running_stats else None)
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and variance (over n) to normalize with: the batch's in training, else the running ones."""
+        """The mean and (biased) variance to normalize with: the batch's in training, else the running ones."""
         if not settings.TRAINING and self.running_mean is not None and self.running_var is not None:
             return self.running_mean, self.running_var
         axes = tuple(i for i in range(x.ndim) if i != 1)
@@ -80,7 +80,7 @@ class BatchNorm(Layer):
                          "use a larger batch, or leave training with Tensor.test()")
 
     def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        """Average the batch's statistics into the running ones; the variance there is over n - 1."""
+        """Average the batch's statistics into the running ones, where the variance is unbiased (over n - 1)."""
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
         share: Any = self.momentum
         if share is None:
