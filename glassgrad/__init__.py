@@ -32,7 +32,7 @@ __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "
            "IndexShapeError", "IndexRangeError", "DTypeNameError", "NotFiniteError", "MemoryLimitError", "FormatError",
            "JitError", "Bug"]
 
-# Loaded when they are first asked for, so that `import glassgrad` stays quick.
+# Imported on first use, so that `import glassgrad` stays quick.
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
 _LATER = {"nn": ("glassgrad.nn", None), "optim": ("glassgrad.nn.optim", None),
           "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
@@ -57,7 +57,7 @@ def _record() -> None:
 
 
 def _note_layers(sanitize: int) -> Callable[[], Any]:
-    """For the sanitizer's messages: nodes hold the layers that they are made in, until what this returns is called."""
+    """Make nodes record the layer they are made in, for the sanitizer's messages; returns a function that ends it."""
     end: Callable[[], Any] = import_module("glassgrad.tensor.sanitizer").note_layers() if sanitize else lambda: None
     return end
 

@@ -1,8 +1,8 @@
 """Which layers and calls a node was made in. In: running frames. Out: `CallTree`: numbered calls, each with its parent.
 
-A call is a function of the user's, a layer, an optimizer's step, or a method of Tensor. What backward makes counts to
-the call whose gradient it is. To read frames takes microseconds: the visualizer does it until nothing new comes for
-many nodes (`renew`), the sanitizer for all.
+A call is a function of the user's, a layer, an optimizer's step, or a method of Tensor. Nodes made by backward belong
+to the call whose gradient they compute. Reading frames takes microseconds: the visualizer stops after many nodes
+without a new graph (`renew`), the sanitizer never stops.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.source_lines import PACKAGE, PROGRAMS, Place, calls_of, library_folders
 
-MOST_NODES = 300_000             # at first; later, as many since the last that was new:
+MOST_NODES = 300_000             # nodes to note before the first new graph; after one, at least:
 MOST_OLD_NODES = 30_000
 FUNCTION, LAYER, OPTIMIZER, METHOD, BACKWARD = "function", "layer", "optimizer", "method", "backward"
 _GRADIENT = os.path.join(PACKAGE, "compiler", "graph", "gradient.py")
 
 
 class Call(NamedTuple):
-    """One call: the number of the call it is made in (-1: of none), its name and kind."""
+    """One call: the number of the calling one (-1: none), its name and kind."""
     parent: int
     name: str
     kind: str
 
 
 class Noted(NamedTuple):
-    """What is kept of a node: its call, whether it belongs to a gradient, and of which node's (its place)."""
+    """The record of a node: its call, whether it is part of a gradient, and the place of the node that it derives."""
     call: int
     backward: bool
     tree: CallTree
     forward: Place | None = None
 
     def path(self, *kinds: str) -> list[str]:
-        """The names of the calls of some kinds that this one is made in, outermost first."""
+        """The names of the enclosing calls of the given kinds, outermost first."""
         names, number = [], self.call
         while number >= 0:
             call = self.tree.calls[number]
@@ -47,28 +47,28 @@ class Noted(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The layer, and the method of Tensor in it, as lines of a message."""
+        """The enclosing layers, and the innermost method of Tensor, as lines of a message."""
         layers, methods = self.path(LAYER, OPTIMIZER), self.path(METHOD)
         return (f"\nin {' > '.join(layers)}" if layers else "") + (f"\nby {methods[-1]}" if methods else "")
 
 
 class CallTree:
-    """All calls that made nodes, in the order they were met."""
+    """All calls that made nodes, in the order in which they were first seen."""
 
     def __init__(self, most_nodes: float = MOST_NODES) -> None:
         self.most_nodes = most_nodes
         self.calls: list[Call] = []
         self._number: dict[tuple[Any, ...], int] = {}
-        self._kinds: dict[int, tuple[str | None, CodeType]] = {}      # by id: to hash a code object takes longer
-        self._owners: list[Any] = []        # of each call that is a layer's, a weak reference to the layer
+        self._kinds: dict[int, tuple[str | None, CodeType]] = {}      # by id: hashing a code object is slower
+        self._owners: list[Any] = []        # for each call, a weak reference to its layer
         self.noted = 0
 
     def renew(self, nodes: int) -> None:
-        """Something new was made, of so many nodes: note the next ones too."""
+        """A new graph of the given number of nodes was scheduled: note the next nodes too."""
         self.noted, self.most_nodes = 0, max(MOST_OLD_NODES, 4 * nodes)
 
     def note(self, frame: FrameType | None) -> Noted | None:
-        """The call that a frame, and those around it, are part of."""
+        """The call that a frame belongs to, found from it and its callers; None after `most_nodes` nodes."""
         self.noted += 1
         if self.noted > self.most_nodes:
             return None
@@ -90,7 +90,7 @@ class CallTree:
             frame = frame.f_back
         number, holder, method = -1, None, False
         for kind, each in reversed(found):
-            if kind == METHOD:                      # of methods that call each other, the one that the user calls
+            if kind == METHOD:                      # of methods that call each other, only the outermost
                 if method:
                     continue
                 method = True
@@ -106,7 +106,7 @@ class CallTree:
             return parent, holder
         key = (parent, id(code), id(owner) if owner is not None else frame.f_back.f_lasti if frame.f_back else 0)
         number = self._number.get(key)
-        if number is None or owner is not None and self._owners[number]() is not owner:     # an id of one that is gone
+        if number is None or owner is not None and self._owners[number]() is not owner:     # id reused
             name = code.co_name if owner is None else self._layer_name(owner, holder, kind)
             number = self._number[key] = len(self.calls)
             self.calls.append(Call(parent, name, kind))
@@ -121,7 +121,7 @@ class CallTree:
         return f"{where}: {name}" if where else name
 
     def _kind(self, code: CodeType) -> str | None:
-        """What kind of call a function is, which is kept with it; None where it is not shown."""
+        """The kind of call that a function makes (cached); None where it is not shown."""
         kind = _kind_of(code)
         self._kinds[id(code)] = kind, code
         return kind
@@ -147,7 +147,7 @@ def _kind_of(code: CodeType) -> str | None:
 def _reference(thing: Any) -> Any:
     try:
         return weakref.ref(thing)
-    except TypeError:                      # nothing refers weakly to it: it is kept
+    except TypeError:                      # no weak reference possible: hold the object
         return lambda: thing
 
 

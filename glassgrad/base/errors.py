@@ -1,6 +1,6 @@
-"""What can go wrong, as types. A user's mistake says given / expected / fix; our own fault is a `Bug`.
+"""All exception types. A user's mistake says given / expected / fix; a fault of glassgrad's is a `Bug`.
 
-In: what the user gave. Out: exceptions whose text is the whole help a user needs, down to the user's line.
+In: what the user gave. Out: exceptions whose text says how to fix it, and names the user's line.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ __all__ = ["GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisErr
 
 
 class GlassgradError(RuntimeError):
-    """A mistake in the user's program, said so that it can be fixed. A RuntimeError too, as most of PyTorch's and
-    tinygrad's are, so that programs which catch those go on.
+    """A mistake in the user's program, with how to fix it. A RuntimeError too, as most of PyTorch's and
+    tinygrad's are, so that programs which catch those keep working.
 
     >>> error = ShapeError("cannot add these shapes", given="(2,) + (3,)", expected="equal sizes",
     ...                    fix="reshape one", where="train.py:12")
@@ -33,7 +33,7 @@ class GlassgradError(RuntimeError):
 
     @property
     def advice(self) -> str:
-        """The text without the line: what a command prints, whose user typed no line of Python."""
+        """The text without the source line: for commands, whose user typed no Python."""
         return self._table(given=self.given, expected=self.expected, fix=self.fix)
 
     def _table(self, **rows: str) -> str:
@@ -72,7 +72,7 @@ class InputError(GlassgradError, TypeError, ValueError):
 
 
 class ModeError(InputError, NotImplementedError):
-    """A way of doing something, by a name that there is not. NotImplementedError too, as PyTorch and tinygrad say."""
+    """An unknown `mode` of `pad`. A NotImplementedError too, as in PyTorch and tinygrad."""
 
 
 class DivisionError(InputError, ZeroDivisionError):
@@ -80,7 +80,7 @@ class DivisionError(InputError, ZeroDivisionError):
 
 
 class IndexKindError(InputError, IndexError):
-    """Something that cannot be an index, whatever the tensor."""
+    """A value that cannot index any tensor."""
 
 
 class IndexShapeError(ShapeError, IndexError):
@@ -88,7 +88,7 @@ class IndexShapeError(ShapeError, IndexError):
 
 
 class DTypeNameError(DTypeError, AttributeError):
-    """A name that no element type has. AttributeError too, as for `dtypes.flaot32`."""
+    """An unknown dtype name. An AttributeError too, as for `dtypes.flaot32`."""
 
 
 class IndexRangeError(GlassgradError, IndexError):
@@ -100,7 +100,7 @@ class NotFiniteError(GlassgradError, FloatingPointError):
 
 
 class MemoryLimitError(GlassgradError, MemoryError):
-    """No memory left on the device, or past the user's own limit."""
+    """The device is out of memory, or the limit that the user set (MEMORY_MB) is reached."""
 
 
 class FormatError(GlassgradError, ValueError):
@@ -108,7 +108,7 @@ class FormatError(GlassgradError, ValueError):
 
 
 class JitError(GlassgradError, RuntimeError):
-    """A function that cannot be captured honestly."""
+    """A function that the jit cannot capture correctly."""
 
 
 class Bug(Exception):

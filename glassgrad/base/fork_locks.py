@@ -1,4 +1,4 @@
-"""Locks across a fork. In: locks. Out: a forked child finds every one of them free, and what they guard whole.
+"""Locks across a fork. In: locks. Out: in a forked child all of them are free, and the data they guard consistent.
 
 A fork copies the memory of a process, but only the thread that forks. A lock that another thread holds would stay
 locked in the child for ever, over data that are half changed. So the thread that forks takes all registered locks
@@ -12,7 +12,7 @@ import threading
 import weakref
 from typing import Any
 
-# The order in which locks are taken here, and in which code may take one while it holds another: outermost first.
+# Lock order, outermost first: here, and for any code that takes one lock while it holds another.
 ORDER = ("schedule", "node", "pool", "compiler", "cache", "memory", "counter")
 
 _forking = threading.RLock()

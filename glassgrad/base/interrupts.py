@@ -1,8 +1,8 @@
-"""When a Ctrl-C is taken. In: a block that must not be left halfway. Out: a block that SIGINT does not end.
+"""Defer Ctrl-C. In: a block that must not be left halfway. Out: a block that SIGINT does not end.
 
-Python raises KeyboardInterrupt between any two of its instructions. A block that writes weights where they are and then
-says where they are must come to its end. Inside `interrupts_deferred` a Ctrl-C waits for that end, or for a place that
-calls `take_interrupt`. Imports nothing of glassgrad.
+Python raises KeyboardInterrupt between any two of its instructions. A block that overwrites weights in place and then
+updates the tensors that refer to them must complete. Inside `interrupts_deferred` a Ctrl-C waits for the end of the
+block, or for a call of `take_interrupt`. Imports nothing of glassgrad.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-# The functions of `signal` without its enums, in a tenth of the time: a jitted call sets the handler twice.
+# `_signal` has the functions of `signal` without enums, ten times as fast: a jitted call sets the handler twice.
 _signal: Any = import_module("_signal" if find_spec("_signal") else "signal")
 _SIGINT = int(signal.SIGINT)
 _waiting: list[Callable[[], Any]] = []           # the user's handler, for each signal that came
@@ -23,7 +23,7 @@ _waiting: list[Callable[[], Any]] = []           # the user's handler, for each 
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """A block that a Ctrl-C does not end: it is taken after it. Only the main thread takes any.
+    """Defer SIGINT to the end of the block. No effect outside the main thread, which alone gets signals.
 
     >>> try:
     ...     with interrupts_deferred():
@@ -34,7 +34,7 @@ def interrupts_deferred() -> Iterator[None]:
     then the interrupt
     """
     handler = _signal.getsignal(_SIGINT) if threading.current_thread() is threading.main_thread() else None
-    if not callable(handler):                    # ignored, or another thread's business
+    if not callable(handler):                    # SIGINT is ignored, or this is not the main thread
         yield
         return
     call = handler
@@ -47,6 +47,6 @@ def interrupts_deferred() -> Iterator[None]:
 
 
 def take_interrupt() -> None:
-    """Let a Ctrl-C that came inside `interrupts_deferred` do what it does: mostly, it raises KeyboardInterrupt."""
+    """Call the user's handler for every deferred Ctrl-C; Python's default one raises KeyboardInterrupt."""
     while _waiting and threading.current_thread() is threading.main_thread():
         _waiting.pop()()

@@ -53,29 +53,29 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
 ]}
 
-# Amounts, and the least each may be; a switch below 0 is merely on or off
+# Minimum of each setting that is an amount; switches have none
 LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB": 0, "MEMORY_MB": 0, "POOL_MB": 0,
                          "SEED": -1}
 
-# What decides which kernels a graph becomes: who keeps kernels keeps them by these
+# Settings that decide which kernels a graph becomes: part of the key of every cache of kernels
 KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "TF32", "WINOGRAD", "ONLINE_SOFTMAX",
                    "BEAM", "SANITIZE", "THREADS")
 
-# Called with its value before a Context that names the setting is entered; what it returns is called at the end
+# Called with the setting's value when a Context that sets it is entered; the function it returns is called at exit
 on_entering: dict[str, Callable[[Any], Callable[[], Any]]] = {}
 
-_MOST_STATES = 8     # a program changes back and forth between few
+_MOST_STATES = 8     # kept: programs alternate between a few
 
 
 class State:
-    """What decided every setting at one moment. Equal circumstances are one object, to be compared with `is`."""
+    """Overrides and environment, which decide every setting, at one moment. Equal ones are one object for `is`."""
     __slots__ = ("overrides", "variables", "kernel_mode", "debug", "check", "sanitize")
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
-        now = {name: getattr(settings, name) for name in SETTINGS}     # all: none is wrong that was not read so far
+        now = {name: getattr(settings, name) for name in SETTINGS}     # read all, to check all values
         self.kernel_mode = tuple([now[name] for name in KERNEL_SETTINGS])
-        self.debug, self.check, self.sanitize = now["DEBUG"], now["CHECK"], now["SANITIZE"]      # which every run reads
+        self.debug, self.check, self.sanitize = now["DEBUG"], now["CHECK"], now["SANITIZE"]      # read by every run
 
 
 class _Overrides(threading.local):
@@ -103,7 +103,7 @@ def _parse(setting: Setting, text: str) -> Any:
 
 def _check_least(setting: Setting, value: Any, given: str, fix: str) -> None:
     least = LEAST.get(setting.name)
-    if least is not None and not value >= least:        # so written that nan is refused too
+    if least is not None and not value >= least:        # "not >=" refuses NaN too
         raise InputError(f"the setting {setting.name} cannot be that small", given=given,
                          expected=f"{least} or more. {setting.doc}", fix=fix)
 
@@ -128,22 +128,22 @@ class Settings:
 
 
 def environment(name: str) -> str | None:
-    """os.environ.get(name), without its encoding of every name: settings are read many times a step."""
+    """os.environ.get(name), with the name encoded in advance: settings are read many times a step."""
     if _raw is None:
         return os.environ.get(name)
     value = _raw.get(_encoded[name])
     return None if value is None else os.environ.get(name)
 
 
-_raw = getattr(os.environ, "_data", None)     # what CPython's os.environ wraps; without it, the slow way
+_raw = getattr(os.environ, "_data", None)     # the dict that CPython's os.environ wraps; None: use os.environ
 _encoded = {name: os.environ.encodekey(name) if _raw is not None else name  # type: ignore[attr-defined]
             for name in SETTINGS}
 settings = Settings()
 
 
 def current_state() -> State:
-    """The same object as long as every setting is what it was: what follows from settings is kept beside it, and they
-    need not be read again.
+    """The snapshot of all settings: the same object until one changes, so that anything derived from settings can be
+    cached with it.
 
     >>> before = current_state()
     >>> with Context(NOOPT=1, DEBUG=2): current_state() is before, current_state().debug
@@ -158,7 +158,7 @@ def current_state() -> State:
         return latest
     for number, known in enumerate(states):
         if known.overrides == values and known.variables == variables:
-            known.overrides = values               # never changed in place: `Context` puts a new one there
+            known.overrides = values               # never mutated: `Context` makes a new dict
             states.insert(0, states.pop(number))
             return known
     made = State(values, dict(variables))

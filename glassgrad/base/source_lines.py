@@ -12,21 +12,20 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-PROGRAMS = tuple(os.path.join(PACKAGE, "cli", name) for name in ("demo.py", "train.py"))   # users that come with it
-Place = tuple[Any, ...]         # a code object, the instruction in it and, where calls are noted, the calls around it
+PROGRAMS = tuple(os.path.join(PACKAGE, "cli", name) for name in ("demo.py", "train.py"))   # count as user code
+Place = tuple[Any, ...]         # (code object, instruction offset[, what `note` of `note_calls` returned])
 
 
 @lru_cache(maxsize=1)
 def library_folders() -> tuple[str, ...]:
-    """Where libraries lie: Python's own folders, and those of the search path that packages were installed into."""
+    """The folders of libraries: Python's own, and those of sys.path that packages were installed into."""
     own = [path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))]
     own += [path for path in sys.path if os.path.isdir(path) and any(".dist-info" in n for n in os.listdir(path))]
     return tuple({os.path.abspath(path) + os.sep for path in own})
 
 
 class _Files(dict[str, bool]):
-    """Whether a file is ours, worked out when it is first looked up. By file: hashing a code object would walk its
-    constants."""
+    """Whether a file belongs to glassgrad, cached by its name: hashing a code object would walk its constants."""
 
     def __missing__(self, file: str) -> bool:
         ours = self[file] = file.startswith(PACKAGE) and file not in PROGRAMS
@@ -46,25 +45,25 @@ _note_calls: Callable[[FrameType], Any] | None = None
 
 
 def note_calls(note: Callable[[FrameType], Any] | None) -> Callable[[FrameType], Any] | None:
-    """From now on a place also holds what `note` returns for the innermost frame: the layers and calls around it. What
-    was called until now."""
+    """Set the function whose result for the innermost frame, the layers and calls around it, becomes part of places.
+    Returns the function that was set before."""
     global _note_calls
     before, _note_calls = _note_calls, note
     return before
 
 
 def calls_are_noted() -> bool:
-    """Whether a place holds the calls around it now."""
+    """Whether new places record the calls around them."""
     return _note_calls is not None
 
 
 def calls_of(place: Place | None) -> Any:
-    """What was noted of the calls around a place; None where nothing was."""
+    """The calls recorded with a place; None where none were."""
     return place[2] if place is not None and len(place) > 2 else None
 
 
 class Line(NamedTuple):
-    """A place in a source file."""
+    """A line of a source file."""
     file: str
     number: int
 
@@ -77,11 +76,10 @@ class Line(NamedTuple):
 
 
 def user_place() -> Place | None:
-    """The innermost running place outside this package, whose code calls this: cheap enough to take for every node of a
-    graph."""
+    """The place in the innermost running frame outside this package: cheap enough for every node of a graph."""
     if _held.on:
         return _held.place
-    frame: FrameType | None = sys._getframe(2)           # the caller of our caller, which is one of this package
+    frame: FrameType | None = sys._getframe(2)           # our caller is in this package: start at its caller
     while frame is not None and _is_ours[frame.f_code.co_filename]:
         frame = frame.f_back
     if frame is None:
@@ -92,8 +90,8 @@ def user_place() -> Place | None:
 
 
 class one_place:
-    """Inside, every place on this thread is the given one, or the one it was entered from: a compiler makes a thousand
-    nodes for one line."""
+    """Within the block `user_place()` on this thread is the given place, or that of the block: a compiler makes a
+    thousand nodes for one line."""
     __slots__ = ("place", "before")
 
     def __init__(self, place: Place | None = None):
@@ -109,7 +107,7 @@ class one_place:
 
 
 def line_of(place: Place | None) -> Line | None:
-    """The line of a place: looked up in the code's line table on first use."""
+    """The line of a place, from the code's line table."""
     if place is None:
         return None
     code: CodeType = place[0]

@@ -1,4 +1,4 @@
-"""Draw graphs, loop nests and bars as SVG. In: nodes and edges, nested loops, numbers. Out: text. Knows no glassgrad.
+"""Draw graphs, loop nests and bars as SVG. In: nodes and edges, nested loops, numbers. Out: text. Imports no glassgrad.
 
 The same input gives the same text, byte for byte, so that a test can compare the committed drawing with a fresh one.
 """
@@ -31,7 +31,7 @@ class DrawnBox:
 
 @dataclass
 class Nest:
-    """A loop of a drawing: a heading, and what it holds."""
+    """A loop of a drawing: a heading, and the loops and statements in it."""
     title: str
     color: str
     inside: list[Nest | str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Nest:
 # -- graphs --------------------------------------------------------------------------------------------------
 def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequence[Hashable]],
           legend: Mapping[str, str]) -> str:
-    """A graph from top to bottom: each node below all its sources, long edges bent around what lies between."""
+    """A graph from top to bottom: each node below all its sources, long edges routed around nodes between."""
     layer = _layers(boxes, sources)
     rows: list[list[Hashable]] = [[] for _ in range(max(layer.values()) + 1)]
     for node in boxes:
@@ -59,7 +59,7 @@ def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequenc
             paths.append(path)
     _order(rows, pieces)
     width = {n: boxes[n].width if n in boxes else 6.0 for row in rows for n in row}
-    across = _places(rows, pieces, width)
+    across = _x_coordinates(rows, pieces, width)
     top: float = GAP_Y + LINE
     down = {}
     for row in rows:
@@ -85,7 +85,7 @@ def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequenc
 
 
 def _legend(legend: Mapping[str, str], x: float, parts: list[str]) -> float:
-    """Colors and what they mean, in a row from x on, among the parts; where the row ends."""
+    """Append a row of colors and their meanings, starting at x, to `parts`; returns where the row ends."""
     for name, color in legend.items():
         parts.append(f'<rect x="{x:.1f}" y="6" width="12" height="12" fill="{color}" stroke="{INK}"/>')
         parts.append(svg_text(name, x + 17, 16))
@@ -95,9 +95,9 @@ def _legend(legend: Mapping[str, str], x: float, parts: list[str]) -> float:
 
 def _layers(boxes: Mapping[Hashable, DrawnBox],
             sources: Mapping[Hashable, Sequence[Hashable]]) -> dict[Hashable, int]:
-    """Each node one below its lowest source; a leaf just above its first reader."""
+    """The row of each node: one below its lowest source; of a leaf: just above its first reader."""
     layer: dict[Hashable, int] = {}
-    for node in boxes:                                   # sources come before those that read them
+    for node in boxes:                                   # in topological order
         layer[node] = max((layer[s] + 1 for s in sources[node]), default=0)
     for node in reversed(list(boxes)):
         readers = [layer[n] for n in boxes if node in sources[n]]
@@ -107,7 +107,7 @@ def _layers(boxes: Mapping[Hashable, DrawnBox],
 
 
 def _order(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable]]) -> None:
-    """Nodes of a row in the order of the middle of their neighbours: few edges cross."""
+    """Sort each row by the mean position of a node's neighbours, so that few edges cross."""
     above: dict[Hashable, list[Hashable]] = {}
     below: dict[Hashable, list[Hashable]] = {}
     for source, reader in pieces:
@@ -122,9 +122,9 @@ def _order(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable
             row.sort(key=lambda n: middle[n])
 
 
-def _places(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable]],
-            width: Mapping[Hashable, float]) -> dict[Hashable, float]:
-    """Where each node stands from left to right: near its neighbours, never over another."""
+def _x_coordinates(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashable]],
+                   width: Mapping[Hashable, float]) -> dict[Hashable, float]:
+    """The x coordinate of each node: near its neighbours, never overlapping another."""
     across: dict[Hashable, float] = {}
     for row in rows:
         x = 0.0
@@ -191,7 +191,7 @@ def _nest_width(nest: Nest | str) -> float:
 
 
 def _nest(nest: Nest | str, x: float, y: float, width: float, parts: list[str]) -> float:
-    """Draws one statement or loop; the place below it."""
+    """Draw one statement or loop; returns the y coordinate below it."""
     if isinstance(nest, str):
         parts.append(svg_text(nest, x, y + 13))
         return y + LINE
@@ -208,7 +208,7 @@ def _nest(nest: Nest | str, x: float, y: float, width: float, parts: list[str]) 
 
 # -- bars ----------------------------------------------------------------------------------------------------
 def bars(rows: Sequence[tuple[str, float, str]], text: Callable[[float], str], width: float = 320.0) -> str:
-    """Named amounts as horizontal bars; of each: its name, the amount and a colour."""
+    """Horizontal bars; each row is a name, an amount and a colour."""
     most = max([amount for _, amount, _ in rows], default=0.0) or 1.0
     left = max([len(name) for name, _, _ in rows], default=0) * WIDTH_OF_LETTER + 2 * PAD
     parts: list[str] = []

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser()
     if given and given[0] in OWN_ARGUMENTS:
-        return _tell(lambda: import_module(f"glassgrad.cli.{given[0]}").main(given[1:]))
+        return _run_command(lambda: import_module(f"glassgrad.cli.{given[0]}").main(given[1:]))
     if given and given[0] == "bench":
         return bench(given[1:])
     command = parser.parse_args(given).command
@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     checks = import_module("glassgrad.cli.doctor")
-    return _tell({"doctor": checks.doctor, "data": checks.show_data}[command])
+    return _run_command({"doctor": checks.doctor, "data": checks.show_data}[command])
 
 
-def _tell(command: Callable[[], int]) -> int:
-    """Run a command; a mistake of the user's is a message, not a traceback; Ctrl-C and a closed pipe are neither."""
+def _run_command(command: Callable[[], int]) -> int:
+    """Run a command and return its exit status; prints a user's mistake without a traceback."""
     try:
         return command()
     except GlassgradError as problem:
@@ -62,7 +62,7 @@ def _tell(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("\nglassgrad: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:                     # `glassgrad doctor | head`: the reader has seen enough
+    except BrokenPipeError:                     # `glassgrad doctor | head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -95,7 +95,7 @@ def parser_of(command: str, description: str, examples: str) -> argparse.Argumen
 
 
 def installed(package: str) -> str:
-    """The version of a package, or nothing."""
+    """The version of an installed package, or ""."""
     try:
         return version(package)
     except PackageNotFoundError:

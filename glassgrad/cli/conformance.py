@@ -1,4 +1,4 @@
-"""`glassgrad conformance DEVICE`: what a device does rightly, graded. In: arguments. Out: a report, an exit status.
+"""`glassgrad conformance DEVICE`: test and grade a device. In: arguments. Out: a report, an exit status.
 
 Exit status: 0 all checks passed, or were refused by the name of an element type; 1 some failed; 2 wrong usage.
 """

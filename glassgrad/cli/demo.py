@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--epochs must be at least 1")
     name, data = load_digits()
     if len(data[0]) < 10_000:
-        epochs *= 12                            # few images, so more rounds for the same number of steps
+        epochs *= 12                            # few images: more epochs for the same number of steps
     print(f"{name}: {len(data[0]):,} images to learn from, {len(data[2]):,} to be tested on; {epochs} epochs")
     accuracy, ran, seconds = train(data, epochs)
     print(f"test accuracy: {accuracy:.2%}\n")
@@ -80,7 +80,7 @@ def train(data: Arrays, epochs: int) -> tuple[float, Profile, float]:
 
 
 def run_epochs(step: Callable[[Tensor], Tensor], images: int, epochs: int) -> None:
-    """Call a training step for every batch of every epoch, in a new order each time, and show how it goes."""
+    """Call a training step for every batch of every epoch, reshuffled each epoch, and show progress."""
     random = np.random.default_rng(SEED)
     size = min(BATCH, images)
     starts = range(0, images - size + 1, size)      # batches of one size, so that one capture serves them all

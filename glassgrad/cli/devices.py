@@ -23,7 +23,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print each device: what it is here or lacks, its names, element types and matrix units."""
+    """Print each device: its description or what it lacks, its names, element types and matrix units."""
     parser = parser_of("devices", "Show what this machine offers to run on.", EXAMPLES)
     parser.add_argument("--measure", action="store_true", help="measure arithmetic and memory speed of each")
     options = parser.parse_args(arguments)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def details(name: str, measure: bool) -> Iterator[str]:
-    """What else is known of a device, a line each."""
+    """Further properties of a device, a line each."""
     record = Device.records[name]
     facts = {"also": ", ".join(record.aliases), "runs on": record.target, "kernels in": record.dialect}
     yield from filter(None, ["; ".join(f"{what} {fact}" for what, fact in facts.items() if fact)])

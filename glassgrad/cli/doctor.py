@@ -29,7 +29,7 @@ def show_devices() -> int:
 
 
 def marked(name: str) -> str:
-    """What is said of the default device."""
+    """A remark on the default device; "" for the others."""
     return " (the default)" if name == Device.DEFAULT else ""
 
 
@@ -44,7 +44,7 @@ def describe(name: str) -> str:
 
 
 def doctor() -> int:
-    """Print the whole state of glassgrad on this machine; 1 when something that is here does not work."""
+    """Print the state of glassgrad on this machine; returns 1 if a device that opens computes wrongly."""
     _heading("versions")
     _row("glassgrad", installed("glassgrad") or "not installed: run from a source folder")
     _row("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
@@ -71,12 +71,12 @@ def doctor() -> int:
 
 
 def show_memory() -> None:
-    """The machine's memory, and what the opened devices hold."""
+    """Print the machine's memory, and the memory in use on open devices."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             facts = {line.split(":")[0]: int(line.split()[1]) >> 10 for line in file}
         _row("machine", f"{facts['MemAvailable']:,} of {facts['MemTotal']:,} MiB free")
-    except (OSError, KeyError, ValueError):             # another system
+    except (OSError, KeyError, ValueError):             # not Linux
         pass
     _row("limit", f"{settings.MEMORY_MB:,} MiB" if settings.MEMORY_MB else "none; MEMORY_MB=n sets one")
     for name, device in Device.opened.items():
@@ -88,7 +88,7 @@ def show_memory() -> None:
 
 
 def show_cache() -> None:
-    """Where compiled kernels are kept, and how many."""
+    """Print where compiled kernels are cached, and how many."""
     folder = disk_cache.default_folder()
     if not settings.CACHE or not folder:
         _row("cache", "off: CACHE=0" if folder else "off: there is no folder for caches; CACHE_DIR=path names one")

@@ -1,7 +1,7 @@
 """`glassgrad train mnist|fashion|cifar|shakespeare`: a model, trained while you watch. In: arguments. Out: exit status.
 
-Small models on purpose: each learns something within minutes on a laptop, and stands here whole. The larger ones are in
-the repository's examples/.
+Small models on purpose: each learns something within minutes on a laptop, and is complete in this file. Larger ones are
+in the repository's examples/.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEPS = {"mnist": 300, "fashion": 300, "cifar": 400, "shakespeare": 400}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train what is asked for; the exit status."""
+    """Train the chosen model; returns the exit status."""
     parser = parser_of("train", "Train a small model and watch it learn.", EXAMPLES)
     parser.add_argument("data", choices=list(STEPS), help="what to learn")
     add_training_options(parser, None, ", ".join(f"{name} {steps}" for name, steps in STEPS.items()))
@@ -66,7 +66,7 @@ def image_model(channels: int, pixels: int) -> nn.Sequential:
 
 
 def train_on_images(options: argparse.Namespace) -> None:
-    """Learn to name small images, then test on those that were kept back."""
+    """Learn to name small images, then test on held-out ones."""
     load: Callable[[], datasets.Split] = {"mnist": datasets.mnist, "fashion": datasets.fashion_mnist,
                                           "cifar": datasets.cifar}[options.data]
     x_train, y_train, x_test, y_test = load()

@@ -1,4 +1,4 @@
-"""The loop of every training that is started from a terminal. In: a step to call. Out: progress, and a checkpoint.
+"""The training loop of all commands that train. In: a step to call. Out: progress, and a checkpoint.
 
 Progress is a bar in a terminal, and lines elsewhere. With `--checkpoint` a training that was stopped goes on where it
 was: Ctrl-C lets the step end and saves it; a second Ctrl-C stops at once. Does not depend on models.
@@ -23,7 +23,7 @@ from glassgrad.tensor.tensor import Tensor
 
 def add_training_options(parser: argparse.ArgumentParser, steps: int | None,
                          default: str = "") -> argparse.ArgumentParser:
-    """The options that every training has; `default` says what `steps` is, where that depends."""
+    """Add the options that every training has; `default` is the help text for a default of `--steps` that varies."""
     parser.add_argument("--steps", type=at_least_one, default=steps,
                         help=f"training steps in all (default: {default or steps})")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE",

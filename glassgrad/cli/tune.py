@@ -17,7 +17,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked for; the exit status."""
+    """Run one of export, import, show and clear; returns the exit status."""
     parser = parser_of("tune", "See, take along or forget the kernels that BEAM searches found.", EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, says in {"export": "write all that is known on this machine into a file",
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show() -> None:
-    """The known kernels of this machine, fastest gain first."""
+    """Print the tuned kernels of this machine, largest speed-up first."""
     known = sorted(tuning.known(), key=lambda t: (-t.speedup, t.kernel))
     for t in known:
         print(f"{t.kernel:<40} {t.recipe_us:10.1f} us {t.speedup:6.2f}x  {' '.join(t.moves) or 'the recipe'}")

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(script: str, arguments: Sequence[str]) -> int:
-    """A script, run in this process; its exit status."""
+    """Run a script in this process; returns its exit status."""
     check_script(script)
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))

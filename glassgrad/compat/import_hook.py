@@ -48,7 +48,7 @@ class AliasModule(ModuleType):
         for source in sources:
             module_found = import_module(source)
             if hasattr(module_found, name):
-                return getattr(module_found, name)     # not kept: the module's own value may change
+                return getattr(module_found, name)     # not cached: the module may rebind it
         full = f"{self.__name__}.{name}"
         if full in MODULES:
             return import_module(full)

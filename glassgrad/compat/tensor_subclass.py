@@ -1,9 +1,8 @@
-"""Let glassgrad's layers and functions give the tensors of an adapter. In: a Tensor subclass. Out: classes, functions.
+"""Make glassgrad's layers and functions return an adapter's tensors. In: a Tensor subclass. Out: classes, functions.
 
 Scripts of tinygrad and PyTorch expect tensors that behave as theirs do: a subclass of Tensor each
-(`tinygrad/tinygrad_tensor.py`, `torch/torch_tensor.py`). What glassgrad makes itself, such as the weights of a layer or
-the contents of a file, becomes one of that class here, after it was made and before the script sees it. Does not know
-which library it serves.
+(`tinygrad/tinygrad_tensor.py`, `torch/torch_tensor.py`). Tensors that glassgrad makes itself, such as the weights of a
+layer or the contents of a file, get that class here, before the script sees them. Does not depend on either library.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ T = TypeVar("T")
 
 
 class Adapter:
-    """Makes classes and functions of glassgrad give tensors of one class. `module` is where its classes are found by
-    name; `attributes` are those that all its layers get.
+    """Makes classes and functions of glassgrad return tensors of one class. `module` becomes the `__module__` of its
+    classes; `attributes` are added to all its layers.
 
     >>> class Mine(Tensor):
     ...     __slots__ = ()
@@ -33,10 +32,10 @@ class Adapter:
 
     def __init__(self, tensor: type[Tensor], module: str, **attributes: Any):
         self.tensor, self.module, self.attributes = tensor, module, attributes
-        self.classes: dict[type, type] = {}              # glassgrad's class: the adapter's
+        self.classes: dict[type, type] = {}              # glassgrad's class -> the adapter's
 
     def adopt(self, value: T, leave: Any = ()) -> T:
-        """The value, whose tensors are of the adapter's class from now on; those inside `leave` stay what they are."""
+        """Change the class of all tensors in a value to the adapter's, except of those in `leave`; return the value."""
         left = {id(tensor) for tensor in _inside(leave, Tensor)}
         for tensor in _inside(value, Tensor):
             if type(tensor) is Tensor and id(tensor) not in left:
@@ -44,7 +43,7 @@ class Adapter:
         return value
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, whose results have tensors of the adapter's class.
+        """The function, with the tensors of its results in the adapter's class.
 
         >>> class Mine(Tensor):
         ...     __slots__ = ()
@@ -57,24 +56,23 @@ class Adapter:
         return adapted
 
     def named(self, name: str) -> Any:
-        """What glassgrad.nn has by this name: a layer as a subclass that makes the adapter's tensors."""
+        """The object of this name in glassgrad.nn; for a layer, its subclass with the adapter's tensors."""
         found = getattr(nn, name)
         if isinstance(found, type) and issubclass(found, nn.Layer):
             return self.layer_class(found)
         return self.function(found) if name == "Parameter" else found
 
     def layer_class(self, base: type) -> type:
-        """A subclass of a layer, which makes tensors, and layers inside, of the adapter's classes; the same each
-        time."""
+        """The subclass of a layer whose tensors and inner layers are of the adapter's classes; cached."""
         if base not in self.classes:
             body = dict(self.attributes)
-            if hasattr(base, "becomes"):                 # a lazy layer is of another class after its first call
+            if hasattr(base, "becomes"):                 # a lazy layer changes its class at its first call
                 body["becomes"] = self.layer_class(base.becomes)
             self.made_class(base, body)
         return self.classes[base]
 
     def made_class(self, base: type, body: dict[str, Any], *mixins: type) -> type:
-        """A subclass with these attributes, whose instances have tensors of the adapter's class once they are made."""
+        """A subclass with these attributes, whose constructor changes its tensors to the adapter's class."""
         adapter = self
 
         @functools.wraps(base.__init__)                  # type: ignore[misc]
@@ -87,7 +85,7 @@ class Adapter:
         return self.classes.setdefault(base, made)
 
     def _adopt_layers(self, layer: Any, leave: set[int]) -> None:
-        """Layers that a layer made inside itself are of the adapter's classes too."""
+        """Change the class of inner layers that the constructor made, too; `leave` are ids of those passed in."""
         for part in vars(layer).values():
             if isinstance(part, nn.Module) and id(part) not in leave:
                 if getattr(nn, type(part).__name__, None) is type(part):

@@ -1,7 +1,7 @@
 """One check of a device. In: a `Case` and a device's name. Out: a `CheckResult`: passed, refused or failed, and how.
 
-A case computes something on the device and says what is right: NumPy in float64, or the device PYTHON. A device may
-refuse an element type that it has not, by an error that names it; that is no failure, but it is reported.
+A case computes something on the device and gives the expected value, from NumPy in float64 or the device PYTHON. A
+device may refuse an element type that it lacks, by an error that names it; that is reported, but is no failure.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
 PASSED, REFUSED, FAILED, CRASHED, HUNG, NOT_RUN = "passed", "refused", "failed", "crashed", "hung", "not run"
-REFERENCE = "PYTHON"                              # the device that gives what NumPy has no formula for
+REFERENCE = "PYTHON"                              # the reference device, where NumPy has no formula
 REQUIRED = ("float32", "int32", "bool")           # element types that no device may refuse
 TOLERANCE = {"float64": (1e-12, 1e-12), "float32": (2e-5, 2e-6), "float16": (4e-3, 1e-3), "bfloat16": (2e-2, 1e-2),
-             "fp8e4m3": (0.13, 0.02), "fp8e5m2": (0.26, 0.02)}         # relative and absolute; others: equal
+             "fp8e4m3": (0.13, 0.02), "fp8e5m2": (0.26, 0.02)}         # relative and absolute; others: exact
 
 
 class Compared(NamedTuple):
-    """What a device computed, and what is right."""
+    """What a device computed, and the expected value."""
     given: str
     got: Any                    # a Tensor on the device, or an array
     expected: Any               # an array
-    factor: float = 1.0         # of the tolerance: a long sum rounds more often than a single operation
+    factor: float = 1.0         # multiplies the tolerance: long sums round more often
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass
 class CheckResult:
-    """How a case ended; of what did not pass: the input, what was expected, what came."""
+    """The outcome of a case; if it did not pass: the input, the expected value and what was computed."""
     group: str
     case: str
     outcome: str
@@ -62,7 +62,7 @@ def check(group: str, case: Case, device: str) -> CheckResult:
         dtype = compared.got.dtype.name if isinstance(compared.got, Tensor) else got.dtype.name
         expected, seen = difference(np.asarray(compared.expected), got, dtype, compared.factor)
         result = CheckResult(group, case.name, FAILED if seen else PASSED, compared.given, expected, seen)
-    except Exception as error:          # any exception of a device's own code is a finding, and the next case runs
+    except Exception as error:          # any exception in a device's code is a result, and the next case runs
         outcome = REFUSED if refused_type(error) else FAILED
         result = CheckResult(group, case.name, outcome, refused_type(error), "a result", described(error))
     result.seconds = time.perf_counter() - start
@@ -70,7 +70,7 @@ def check(group: str, case: Case, device: str) -> CheckResult:
 
 
 def refused_type(error: Exception) -> str:
-    """The element types that an error refuses by name; empty where it does not.
+    """The element types that an error names as unsupported; "" if it names none.
 
     >>> refused_type(DeviceError("no such type here", given="float64"))
     'float64'
@@ -84,7 +84,7 @@ def refused_type(error: Exception) -> str:
 
 
 def described(error: Exception) -> str:
-    """An exception for a report: its type, what it says, and the line of the device's own code it comes from."""
+    """An exception for a report: its type, its message, and the line of the device's code that raised it."""
     lines = [line for line in str(error).splitlines() if not line.startswith("  at: ")]
     text = "\n".join(lines[:6]) + ("\n..." if len(lines) > 6 else "")
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -92,7 +92,7 @@ def described(error: Exception) -> str:
 
 
 def difference(expected: np.ndarray, got: np.ndarray, dtype: str, factor: float) -> tuple[str, str]:
-    """What was expected and what came, in words; two empty texts where they agree.
+    """The expected and the computed value as text; two empty strings where they agree.
 
     >>> difference(np.array([1.0, 2.0]), np.array([1.0, 3.0]), "float32", 1)
     ('2.0 at [1]', '3.0; 1 of 2 elements differ')
@@ -115,7 +115,7 @@ def difference(expected: np.ndarray, got: np.ndarray, dtype: str, factor: float)
             f"{got[first]}; {int(wrong.sum()):,} of {wrong.size:,} element{'s' * (wrong.size > 1)} differ")
 
 
-# -- what cases are made of ----------------------------------------------------------------------------------
+# -- building cases ------------------------------------------------------------------------------------------
 def seeded(*shape: int, low: float = -2.0, high: float = 2.0, dtype: str = "float32", seed: int = 0) -> np.ndarray:
     """The same random numbers in every run."""
     rng = np.random.default_rng([seed, *shape])
@@ -127,7 +127,7 @@ def seeded(*shape: int, low: float = -2.0, high: float = 2.0, dtype: str = "floa
 
 
 def on(device: str, array: np.ndarray, dtype: DType | None = None) -> Tensor:
-    """An array on a device, in memory there."""
+    """An array as a realized tensor on a device."""
     return Tensor(array, device=device, dtype=dtype).realize()
 
 
@@ -146,7 +146,7 @@ def value(name: str, formula: Callable[..., Tensor], reference: Callable[..., An
 
 
 def same(name: str, formula: Callable[..., Any], *arrays: np.ndarray, factor: float = 1.0) -> Case:
-    """A formula of operators and methods that NumPy has too."""
+    """A case whose formula also works on NumPy arrays, which gives the expected value."""
     return value(name, formula, formula, *arrays, factor=factor)
 
 

@@ -1,4 +1,4 @@
-"""The groups of checks, in the order in which a new device gets them right. In: nothing. Out: `GROUPS`.
+"""The groups of checks, in the order in which to make a new device pass them. In: nothing. Out: `GROUPS`.
 
 A device's grade is how many groups it completes from the first on: grade 3 copies, computes elements and reduces.
 """

@@ -1,4 +1,4 @@
-"""The process that runs the checks of one group. In: device, group, first check, what registers the device. Out: lines.
+"""The process that runs the checks of one group. In: device, group, first check, script of the device. Out: lines.
 
 On standard output: a line that says "ready", then a line of JSON for each check. What the device itself prints goes to
 standard error.
@@ -20,7 +20,7 @@ from glassgrad.conformance.check_groups import chosen
 
 
 def check_script(script: str) -> None:
-    """Raise where there is no such file."""
+    """Raise if there is no such file."""
     if not os.path.isfile(script):
         raise InputError("there is no such script", given=script, expected="the path of a Python file",
                          fix="check the path")
@@ -41,16 +41,16 @@ def load_devices(script: str) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the checks of a group from one of them on."""
+    """Run the checks of a group, starting at a given one."""
     device, group_name, first, script = words
     with os.fdopen(os.dup(1), "w") as results:
-        os.dup2(2, 1)                      # a device that prints, in Python or in C, does not print among the results
+        os.dup2(2, 1)                      # so that what the device prints, in Python or in C, is not among the results
         if script:
             load_devices(script)
         [group] = chosen([group_name])
         cases = list(group.cases())
         start = [case.name for case in cases].index(first)
-        results.write("ready\n")          # the time limit is that of a check, not of what is imported before it
+        results.write("ready\n")          # the time limit is for a check, without the imports before it
         results.flush()
         for case in cases[start:]:
             results.write(json.dumps(asdict(check(group.name, case, device))) + "\n")

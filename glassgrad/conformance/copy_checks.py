@@ -1,4 +1,4 @@
-"""Checks of memory: bytes survive the way to a device and back, which a new device gets right first. Out: cases."""
+"""Checks of memory: bytes survive the round trip to a device, the first thing a new device needs. Out: cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def copies() -> Iterator[Case]:
-    """In and out, of sizes 0, 1 and primes; several values at a time; in order with kernels."""
+    """Copies in and out, of sizes 0, 1 and primes; of several values at a time; ordered with kernels."""
     yield Case("the device opens", _opens)
     for size in (0, 1, 2, 3, 251, 4096, 4099, 1_000_003):
         yield Case(f"{size:,} bytes in and out", partial(_round_trip, size=size))

@@ -1,6 +1,6 @@
 """Checks of element types: one set of cases for each dtype, against the device PYTHON. Out: cases.
 
-A device that has not a type refuses it by name (`DeviceError` or `DTypeError`); the report lists it as missing.
+A device that lacks a type refuses it by name (`DeviceError` or `DTypeError`); the report lists it as missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from glassgrad.conformance.case import REFERENCE, Case, Compared, on, seeded
 from glassgrad.tensor.tensor import Tensor
 
 Formula = Callable[[Tensor, Tensor], Tensor]
-FORMULAS: dict[str, tuple[Formula, float]] = {              # what is computed, and how often it rounds
+FORMULAS: dict[str, tuple[Formula, float]] = {              # formula, and how often it rounds
     "there and back": (lambda x, y: x, 1),
     "arithmetic and comparison": (lambda x, y: (x < y).where(x * y + x, y), 2),
     "sum and maximum": (lambda x, y: x.max(0) + y.sum(1), 4),
@@ -49,7 +49,7 @@ def _compare(device: str, dtype: DType, formula: Formula, factor: float) -> Comp
 
 
 def _limits(device: str, dtype: DType) -> Compared:
-    """Smallest and largest number: doubled, which wraps, compared and shifted."""
+    """Smallest and largest integer: doubled, which wraps around, compared and shifted."""
     array = np.array([dtype.min, dtype.max, 0, 1, 5], dtype.name)
     got, expected = ((x * 2).cat((x >> 1), (x < 5).cast(dtype)) for x in (on(d, array) for d in (device, REFERENCE)))
     return Compared(f"{dtype.name}: {array.tolist()}", got, expected.numpy())

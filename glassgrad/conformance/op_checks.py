@@ -18,7 +18,7 @@ LIMITS = np.array([0, 1, -1, 7, -7, 2**31 - 1, -2**31, 123_456_789, -987_654_321
 
 # -- elementwise ---------------------------------------------------------------------------------------------
 def elementwise() -> Iterator[Case]:
-    """Each element from the elements at its own position."""
+    """Elementwise ops."""
     x, y = seeded(7, 13), seeded(7, 13, seed=1)
     positive = seeded(7, 13, low=0.1, high=9.0)
     yield same("add", lambda a, b: a + b, x, y)
@@ -123,7 +123,7 @@ def contractions() -> Iterator[Case]:
 
 def _convolution(x: np.ndarray, w: np.ndarray, padding: int = 0, stride: int = 1, dilation: int = 1,
                  groups: int = 1) -> np.ndarray:
-    """A convolution by its definition: for each element of the filter one product of matrices."""
+    """A convolution by its definition: one matrix product for each element of the filter."""
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     height, width = (n - dilation * (f - 1) for n, f in zip(x.shape[2:], w.shape[2:]))
     per_group, filters = x.shape[1] // groups, w.shape[0] // groups
@@ -142,7 +142,7 @@ def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 # -- views ---------------------------------------------------------------------------------------------------
 def views() -> Iterator[Case]:
-    """The same elements under other indices: each must be read where it lies, and written where it belongs."""
+    """Views: elements under other indices, read and written at the right addresses."""
     x, y = seeded(4, 6, 5), seeded(4, 6, 5, seed=1)
     yield same("reshape", lambda a: a.reshape(8, 15) + 1, x)
     yield value("permute", lambda a: a.permute(2, 0, 1) * 2, lambda a: a.transpose(2, 0, 1) * 2, x)

@@ -1,7 +1,7 @@
-"""How fast this machine is at best. In: a device. Out: `Peak`: GFLOPS and GB/s, measured with kernels of our own.
+"""The peak speed of a device. In: a device. Out: `Peak`: GFLOPS and GB/s, measured with generated kernels.
 
 A matrix product measures arithmetic, a sum of two large arrays memory. Kernels are compared with these two numbers, so
-a share of peak says what is still to be had here, not on paper.
+a share of peak is relative to what was measured here, not to a data sheet.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from glassgrad.engine.realize import realize
 from glassgrad.tensor.tensor import Tensor
 
 ROUNDS, LEAST_ROUNDS = 5, 3
-ENOUGH_NANOSECONDS = 8_000_000       # larger sizes are tried until a kernel takes as long
+ENOUGH_NANOSECONDS = 8_000_000       # larger sizes are tried until a kernel takes this long
 SIZES = (128, 512, 1024, 4096)       # of square matrices
 ELEMENTS = (1 << 14, 1 << 20, 1 << 24, 1 << 27)
 
 
 class Peak(NamedTuple):
-    """The best that was measured; 0 where nothing could be."""
+    """The best rates measured; 0 where none could be."""
     gflops: float
     gigabytes_per_second: float
 
@@ -42,7 +42,7 @@ def measured_peak(device: str) -> Peak:
             for elements in ELEMENTS:
                 x, y = (_filled((elements,), device) for _ in range(2))
                 best = _best(x + y)
-                gigabytes = best.gigabytes_per_second      # likewise: small ones are in the caches
+                gigabytes = best.gigabytes_per_second      # of the last size: smaller ones fit the caches
                 if best.nanoseconds > ENOUGH_NANOSECONDS:
                     break
     except GlassgradError:                  # no memory for it, or a device that does not run kernels
@@ -55,7 +55,7 @@ def _filled(shape: tuple[int, ...], device: str) -> Tensor:
 
 
 def _best(lazy: Tensor) -> KernelRow:
-    """The fastest of a few runs of a tensor's kernel. A single slow one says little: others may use the machine too."""
+    """The fastest of a few runs of a tensor's kernel: other programs may slow down single runs."""
     found: list[KernelRow] = []
     while len(found) < ROUNDS:
         with profile() as ran:

@@ -21,7 +21,7 @@ SEED = 1234
 
 # -- random numbers ------------------------------------------------------------------------------------------
 def random_numbers() -> Iterator[Case]:
-    """With one seed the same numbers on every device."""
+    """Random numbers: one seed gives the same numbers on every device."""
     for name, draw in {"uniform": lambda d: Tensor.rand(5, 7, device=d),
                        "normal": lambda d: Tensor.randn(101, device=d),
                        "integers": lambda d: Tensor.randint(1000, low=-5, high=50, device=d),
@@ -62,7 +62,7 @@ CALLS = 5          # two traces, then replays
 
 
 def jit() -> Iterator[Case]:
-    """A replay launches the same kernels on other memory."""
+    """The jit: a replay launches the same kernels on other memory."""
     yield Case("other inputs at each call", lambda d: _calls(d, lambda x: (x @ x.T).relu().sum(1),
                                                              lambda x: np.maximum(x @ x.T, 0).sum(1)))
     yield Case("several kernels, each reads the one before",
@@ -131,7 +131,7 @@ def _symbolic(device: str) -> Compared:
 
 # -- training ------------------------------------------------------------------------------------------------
 def training() -> Iterator[Case]:
-    """Gradients, optimizers, a net that learns."""
+    """Training: gradients, optimizers, a network that learns."""
     yield Case("gradients of a layer", lambda d: _gradients(d, 6, 5, 3))
     yield Case("gradients of a larger layer", lambda d: _gradients(d, 33, 70, 17))
     yield Case("a second gradient", _second_gradient)

@@ -1,4 +1,4 @@
-"""What a device can do, as text. In: results of checks. Out: `Report`: a table, JSON, a section of a page, a grade."""
+"""A device's grade and results as text. In: results of checks. Out: `Report`: a table, JSON, a section of a page."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Report:
     commit: str = ""
 
     def finish(self) -> None:
-        """Note when and of what it was made."""
+        """Record the date and the commit."""
         self.date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
         self.commit = _commit()
 
-    # -- what it says ----------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
     @property
     def opens(self) -> bool:
         """Whether the device could be opened, as far as is known."""
@@ -57,7 +57,7 @@ class Report:
 
     @property
     def grade(self) -> int:
-        """How many groups it completes, from the first on."""
+        """The number of groups, from the first on, in which all checks passed or were refused."""
         for number, group in enumerate(GROUPS):
             found = [r.outcome for r in self.results if r.group == group.name]
             if not found or any(outcome in WRONG for outcome in found):
@@ -66,7 +66,7 @@ class Report:
 
     @property
     def failures(self) -> list[CheckResult]:
-        """What did not end as it should."""
+        """The results that are neither passed nor refused."""
         return [result for result in self.results if result.outcome in WRONG]
 
     @property
@@ -90,7 +90,7 @@ class Report:
                 "refused": ended.count(REFUSED)}
 
     def next_step(self, result: CheckResult) -> str:
-        """What the user may do about a check that did not pass."""
+        """What to try for a check that did not pass."""
         source = f" --from {self.script}" if self.script else ""
         again = f"glassgrad conformance {self.device} --only {result.group}{source}"
         look = next(group.look for group in GROUPS if group.name == result.group)
@@ -149,7 +149,7 @@ class Report:
         return {name: text for name, text in rows.items() if text}
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """All results as JSON."""
         return {"device": self.device, "target": self.record.target, "dialect": self.record.dialect, "date": self.date,
                 "commit": self.commit, "grade": self.grade, "of": len(GROUPS), "passed": self.passed,
                 "groups": {name: self.counts(name) for name in self.groups}, "missing": list(self.missing),

@@ -1,8 +1,8 @@
 """Run the checks. In: a device's name, groups, and the script or module that registers it. Out: a `Report`.
 
-Each group runs in a process of its own, which writes a line before and after each check. A process that ends early has
-crashed in the check it began, one that writes nothing for too long hangs in it; the rest of the group then runs in
-another process. So a device can be graded that does not survive its own kernels.
+Each group runs in a separate process, which writes a line after each check. A process that ends early has crashed in
+the check it began, one that writes nothing for too long hangs in it; the rest of the group then runs in another
+process. So a device whose kernels crash can be graded, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glassgrad.runtime.disk_device import on_disk
 
 MOST_HANGS = 2           # in one group; each takes the whole time limit
 LONGEST_START = 60.0     # seconds until a process has imported what it needs
-MOST_PRINTED, MOST_SHOWN = 200, 10      # lines that a device printed: kept, and shown
+MOST_PRINTED, MOST_SHOWN = 200, 10      # lines of a device's output: kept, and shown
 
 
 def conformance(device: str, only: Sequence[str] = (), *, script: str = "", timeout: float = 60.0,
@@ -47,7 +47,7 @@ def conformance(device: str, only: Sequence[str] = (), *, script: str = "", time
         if report.opens:
             runs = _isolated(name, group, script, timeout) if isolated else _here(name, group)
             report.results.extend(runs)
-        else:                                               # without a device each check fails in the same words
+        else:                                               # all checks would fail alike
             report.results.extend(CheckResult(group.name, case.name, NOT_RUN) for case in group.cases())
         show(report.table_row(group.name))
     report.finish()
@@ -59,9 +59,9 @@ def _here(device: str, group: Grade) -> Iterator[CheckResult]:
         yield check(group.name, case, device)
 
 
-# -- in a process of its own ---------------------------------------------------------------------------------
+# -- in a separate process -----------------------------------------------------------------------------------
 def _isolated(device: str, group: Grade, script: str, timeout: float) -> Iterator[CheckResult]:
-    """The results of a group, whatever the device does to the process."""
+    """The results of a group, run in child processes: a new one after each crash or hang."""
     waiting, hangs = [case.name for case in group.cases()], 0
     while waiting and hangs < MOST_HANGS:
         child = _Child(device, group.name, waiting[0], script)
@@ -76,7 +76,7 @@ def _isolated(device: str, group: Grade, script: str, timeout: float) -> Iterato
 
 
 class _Child:
-    """A process that runs the checks of a group from one of them on."""
+    """A process that runs the checks of a group, starting at a given one."""
 
     def __init__(self, device: str, group: str, first: str, script: str):
         self.hung = False
@@ -97,13 +97,13 @@ class _Child:
         self._lines.put(b"")
 
     def _drain(self, pipe: IO[bytes]) -> None:
-        """What the device prints is kept for the report of a crash."""
+        """Keep the last lines that the device prints, for the report of a crash."""
         with pipe:
             for line in pipe:
                 self.printed = [*self.printed[-MOST_PRINTED:], line.decode(errors="replace").rstrip()]
 
     def lines(self, timeout: float) -> Iterator[bytes]:
-        """What the process reports, until it ends or is silent for too long."""
+        """The lines of results, until the process ends or is silent for too long, which sets `hung`."""
         try:
             line = self._lines.get(timeout=max(timeout, LONGEST_START))
             while line and (line := self._lines.get(timeout=timeout)):
@@ -117,7 +117,7 @@ class _Child:
             thread.join(5)
 
     def says(self, timeout: float) -> str:
-        """How it ended, and the last lines that it printed; of a traceback at a signal, the innermost."""
+        """How the process ended, and its last lines of output; or the start of Python's report of a fatal signal."""
         code = self.process.returncode
         if self.hung:
             how = f"nothing came for {timeout:g} s"
@@ -131,6 +131,6 @@ class _Child:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with the same places to import from, and a traceback where a signal ends it."""
+    """This process's environment, with the same import path, and with a traceback on fatal signals."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONFAULTHANDLER": "1"}
 

@@ -3,8 +3,8 @@
 A model is any object whose attributes are layers, tensors, or lists and dictionaries of them. Names and shapes of
 parameters are PyTorch's, so state dictionaries pass both ways.
 
-Layers are in files by theme; most call the function of `functional`, PyTorch's F, that has the formula. What they share
-is in `modules`. `optim` trains models, `state` writes and reads them, and `datasets` has something to learn.
+Layers are in files by theme; most call the function of `functional`, PyTorch's F, that has the formula. Their common
+base is in `modules`. `optim` trains models, `state` writes and reads them, and `datasets` loads training data.
 """
 
 from importlib import import_module
@@ -51,7 +51,7 @@ from glassgrad.nn.modules.module import Module, ModuleDict, ModuleList, Paramete
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Loaded when used: `nn.datasets` imports NumPy and archive readers, `nn.functional` many functions."""
+    """Import a submodule on first use: `nn.datasets` imports NumPy and archive readers, `nn.functional` is large."""
     if name in ("datasets", "functional", "init", "utils"):
         return import_module(f"glassgrad.nn.{name}")
     raise AttributeError(f"glassgrad.nn has no {name!r}")

@@ -1,9 +1,9 @@
-"""How weights start, by PyTorch's names: torch.nn.init. In: a tensor. Out: the same tensor with new values.
+"""Initialize weights: torch.nn.init. In: a tensor. Out: the same tensor with new values.
 
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
 The tensor takes the values and keeps its type, its device and its requires_grad. A weight of shape (out, in, ...)
-has `in` inputs and `out` outputs for every place of its window.
+has `in` inputs and `out` outputs for every position of its window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GAINS |= dict.fromkeys(("linear", "sigmoid", "conv1d", "conv2d", "conv3d", "con
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """By how much a nonlinearity shrinks the spread of what it is given; weights start larger by as much.
+    """The factor for the standard deviation of weights that makes up for how much a nonlinearity shrinks its input's.
 
     >>> calculate_gain("relu"), calculate_gain("linear")
     (1.4142135623730951, 1.0)
@@ -40,12 +40,12 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _numbers(what: str, **given: Any) -> list[Any]:
-    """Several numbers, checked."""
+    """The given arguments, checked to be numbers."""
     return [checks.of_kind("float", what, **{name: value}) for name, value in given.items()]
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
-    """The shape of what must be a tensor."""
+    """The shape of a tensor; refuses anything else."""
     if not isinstance(tensor, Tensor):
         raise InputError("only a tensor can be given values", given=f"a {type(tensor).__name__}", expected="a tensor",
                          fix="hand in the weight itself: nn.init.zeros_(layer.weight)")
@@ -53,7 +53,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 
 def _filled(tensor: Tensor, values: Tensor) -> Tensor:
-    """The tensor with these values."""
+    """Give a tensor these values; returns the tensor."""
     return tensor.assign(values.to(tensor.device).cast(tensor.dtype))
 
 
@@ -93,7 +93,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Numbers spread evenly from a to b.
+    """Uniformly distributed numbers from a to b.
 
     >>> uniform_(Tensor.zeros(2), 5, 5).tolist()
     [5.0, 5.0]
@@ -109,8 +109,8 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
-    """Normally distributed numbers from a to b only: evenly spread shares of the distribution between the
-    ends, through its inverse.
+    """Normally distributed numbers between a and b: uniform numbers between the distribution's values there,
+    through the inverse distribution function.
 
     >>> x = trunc_normal_(Tensor.zeros(1000), std=1.0, a=-0.5, b=0.5)
     >>> x.abs().max().item() <= 0.5
@@ -124,7 +124,7 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
 
 # -- by inputs and outputs -------------------------------------------------------------------------------------------
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Evenly spread, so that neither values nor gradients grow from layer to layer (Glorot and Bengio, 2010).
+    """Uniform, so that neither values nor gradients grow from layer to layer (Glorot and Bengio, 2010).
 
     >>> xavier_uniform_(Tensor.zeros(3, 3)).abs().max().item() <= 1
     True
@@ -135,7 +135,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """The same, normally distributed."""
+    """`xavier_uniform_` with normally distributed numbers."""
     gain = checks.of_kind("float", "xavier_normal_", gain=gain)
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_inputs_and_outputs(tensor))))
 
@@ -150,7 +150,7 @@ def _kaiming_deviation(what: str, tensor: Any, a: float, mode: str, nonlinearity
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
-    """Evenly spread, so that values stay of one size through rectifiers (He et al., 2015).
+    """Uniform, so that values keep their variance through rectifiers (He et al., 2015).
 
     >>> kaiming_uniform_(Tensor.zeros(4, 6), nonlinearity="relu").abs().max().item() <= 1
     True
@@ -160,12 +160,12 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
-    """The same, normally distributed."""
+    """`kaiming_uniform_` with normally distributed numbers."""
     return normal_(tensor, 0.0, _kaiming_deviation("kaiming_normal_", tensor, a, mode, nonlinearity))
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Rows (or columns, where they are fewer) that stand at right angles, each of length `gain` (Saxe et al., 2014).
+    """Orthogonal rows (or columns, where they are fewer), each of norm `gain` (Saxe et al., 2014).
 
     >>> w = orthogonal_(Tensor.zeros(2, 3))
     >>> (w @ w.T).round().abs().tolist()          # a rounded 0 may be -0
@@ -176,14 +176,14 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
     size = min(rows, columns)
     q, r = Tensor.randn(max(rows, columns), size).qr()
-    q = q[:, :size] * r[:size, :size].diagonal().sign()          # so that every rotation is as likely
+    q = q[:, :size] * r[:size, :size].diagonal().sign()          # so that all rotations are equally likely
     return _filled(tensor, ((q if rows >= columns else q.T) * gain).reshape(tensor.shape))
 
 
 # -- mostly zeros ----------------------------------------------------------------------------------------------------
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A convolution's weight that passes its input on, in each group: ones in the middle of the windows of channels
-    that go to themselves.
+    """The weight of a convolution that is the identity in each group: ones in the middle of the windows where input
+    and output channel are the same.
 
     >>> dirac_(Tensor.zeros(2, 2, 3))[:, :, 1].tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -200,7 +200,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
-    """Normally distributed numbers, a share of each column zeros (Martens, 2010).
+    """Normally distributed numbers, with the fraction `sparsity` of each column zeros (Martens, 2010).
 
     >>> (sparse_(Tensor.ones(10, 4), 0.3) == 0).sum(0).tolist()
     [3, 3, 3, 3]
@@ -210,5 +210,5 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     if len(shape) != 2:
         raise ShapeError("sparse_ fills a matrix", given=f"shape {shape}", expected="2 axes",
                          fix="reshape the weight first")
-    place = Tensor.rand(*shape).argsort(0).argsort(0)                  # an order of each column's rows
+    place = Tensor.rand(*shape).argsort(0).argsort(0)                  # a random permutation for each column
     return _filled(tensor, (place < math.ceil(sparsity * shape[0])).where(0.0, Tensor.randn(*shape) * std))

@@ -1,4 +1,4 @@
-"""PyTorch's torch.nn.utils: gradients kept within bounds, parameters as one vector, sequences padded to one length.
+"""PyTorch's torch.nn.utils: clipping gradients, parameters as one vector, sequences padded to one length.
 
 In: parameters, or sequences. Out: the same in another form. Clipping is in `optim.clip`, and has its names here too.
 """
@@ -29,7 +29,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Give parameters the values of a vector, one after another: the opposite of `parameters_to_vector`.
+    """Give parameters the values of a vector, one after another: the inverse of `parameters_to_vector`.
 
     >>> x, y = Tensor([[1.0, 2.0]]), Tensor([3.0])
     >>> vector_to_parameters(Tensor([4.0, 5.0, 6.0]), [x, y]); x.tolist(), y.tolist()
@@ -69,7 +69,7 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Tensor | Sequence[int],
                    batch_first: bool = False) -> list[Tensor]:
-    """The sequences that `pad_sequence` made one length.
+    """The inverse of `pad_sequence`: the sequences without padding.
 
     >>> [each.tolist() for each in unpad_sequence(Tensor([[1, 2, 3], [4, 0, 0]]), [3, 1], batch_first=True)]
     [[1, 2, 3], [4]]

@@ -1,1 +1,1 @@
-"""See through a program: a page of its graphs, kernels, time and memory. In: what ran. Out: HTML, text, pictures."""
+"""The visualizer: a page of a program's graphs, kernels, time and memory. In: what ran. Out: HTML, text, pictures."""

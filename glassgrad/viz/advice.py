@@ -6,24 +6,24 @@ from typing import NamedTuple
 
 from glassgrad.conformance.peak_rates import Peak
 
-SMALL_NANOSECONDS = 15_000      # a kernel as short is mostly launch
+SMALL_NANOSECONDS = 15_000      # shorter kernels are mostly launch overhead
 GOOD = 0.6                      # share of peak above which there is little to gain
 SLOW = 0.25
-VECTOR = 16                     # floats in a vector of 512 bits; shorter ones divide it
+VECTOR = 16                     # floats in a vector of 512 bits, a multiple of shorter vectors
 MEMORY, ARITHMETIC, LAUNCH, COPY = "memory", "arithmetic", "launch", "copy"
 
 
 class Verdict(NamedTuple):
-    """What bounds a kernel, its share of what the machine can do at that, and sentences."""
+    """What bounds a kernel, its share of that peak, why, and what to try."""
     bound: str
-    share: float                # of the measured peak of what bounds it, from 0 to about 1
+    share: float                # of the measured peak, from 0 to about 1
     why: str
     tries: tuple[str, ...]
 
 
 def judge(name: str, operations: int, nbytes: int, nanoseconds: float, peak: Peak, reasons: tuple[str, ...] = (),
           contraction: bool = False, tuned: bool = False, columns: int = 0) -> Verdict:
-    """Compare one run of a kernel with what the machine can do (a roofline). `columns` are those of a result that is a
+    """Compare one run of a kernel with the machine's roofline. `columns` is the row length of a result that is a
     matrix.
 
     >>> judge("k", 10**9, 10**6, 10**8, Peak(100.0, 10.0), contraction=True).bound

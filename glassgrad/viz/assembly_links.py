@@ -1,7 +1,7 @@
-"""Assembly, each line with the row of the loop tree that it does. In: a kernel. Out: text, and a row for each line.
+"""Link assembly to the loop tree. In: a kernel. Out: text, and for each line the row of the loop tree it implements.
 
 The renderer ends each line of LLVM IR with the row it was written for (render/llvm/llvm_ir.py: ROW). Here that becomes
-a debug location, which LLVM carries to the instructions it chooses: the code is the same with them and without.
+a debug location, which LLVM carries to the instructions it selects; it does not change the code.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from glassgrad.runtime.cpu.llvm_compiler import assembly
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.kernel_source import build
 
-MOST_LINES = 1_500              # of assembly that are kept
-_FIRST = 1000                   # number of the first note that is ours: the renderer's own come before
+MOST_LINES = 1_500              # of assembly kept
+_FIRST = 1000                   # number of our first metadata node, above those of the renderer
 _DIRECTIVE = re.compile(r"\s*\.(cfi_|p2align|size|type|section|file|ident|text$|globl|byte|short|long|quad|zero|ascii|"
                         r"set)")
 
 
 def linked_assembly(ast: UOp, device: str, moves: Sequence[str]) -> tuple[str, list[list[int]]]:
-    """What the processor runs, without the lines that are for the linker, and for each line the rows it does. `moves`
-    are those of its loop tree."""
+    """A kernel's assembly without assembler directives, and for each line the rows of the loop tree that it implements.
+    `moves` are those of the loop tree."""
     target: Any = getattr(Device[device], "target", None)
     with Context(DEBUG=0):
         text = assembly(with_locations(build(ast, target, "llvm", moves or None, rows=True).source))
@@ -37,7 +37,7 @@ def linked_assembly(ast: UOp, device: str, moves: Sequence[str]) -> tuple[str, l
         if location:
             row = int(location[1])
         elif re.match(r"\s*\.section\s+\.debug", line):
-            break                                       # tables that nothing runs
+            break                                       # debug tables
         elif re.match(r"\.L(CPI|func|tmp|debug)", line) or _DIRECTIVE.match(line) or not line.strip():
             continue
         else:
@@ -48,7 +48,7 @@ def linked_assembly(ast: UOp, device: str, moves: Sequence[str]) -> tuple[str, l
 
 
 def with_locations(ir: str) -> str:
-    """IR whose lines end with rows, as IR with debug locations.
+    """IR with the row at the end of each line turned into a debug location.
 
     >>> made = with_locations("define void @f() {" + chr(10) + "  %a = add i64 1, 2 ; row 3" + chr(10) + "}")
     >>> made.split(chr(10))[1]

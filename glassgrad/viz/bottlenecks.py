@@ -1,4 +1,4 @@
-"""Say why something takes as long as it does. In: a lazy tensor, a function, or a recording. Out: `Explanation`.
+"""Explain where the time goes. In: a lazy tensor, a function, or a recording. Out: `Explanation`.
 
     print(explain(loss))                a tensor that is not computed yet: it is computed, and stays lazy
     print(explain(step, x, y))          a function, jitted or not: it is called, and what it runs is measured
@@ -23,14 +23,14 @@ from glassgrad.viz.page_data import page_data
 from glassgrad.viz.program_recording import recording
 from glassgrad.viz.recorder import Recorder
 
-WARM_CALLS = 3                  # of a function, before it is measured: a jitted one is captured by then
+WARM_CALLS = 3                  # calls of a function before it is measured: by then a jitted one is captured
 MEASURED_CALLS = 3
 MOST_ROWS = 12
 BOUND = {"memory": "moving data", "arithmetic": "arithmetic", "launch": "starting it", "copy": "a copy between devices"}
 
 
 def explain(what: Tensor | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Which kernels something runs, by cost: the user's line, what bounds each, its share of peak, why, what to try.
+    """The kernels of a tensor or function, by cost: the user's line, what bounds each, its share of peak, what to try.
 
     A tensor is computed, and stays as lazy as it was; a function is called with the arguments, several times.
 
@@ -64,7 +64,7 @@ def explain(what: Tensor | Callable[..., Any], *args: Any, **kwargs: Any) -> Exp
 
 
 def _finish(result: Any) -> None:
-    """Compute what a function returned lazily."""
+    """Realize the lazy tensors that a function returned."""
     if isinstance(result, Tensor):
         result.realize()
     elif isinstance(result, (list, tuple)):
@@ -74,7 +74,7 @@ def _finish(result: Any) -> None:
 
 @contextmanager
 def explained() -> Iterator[Explanation]:
-    """Explain what runs inside.
+    """Record what runs inside the block, for an `Explanation`.
 
     >>> with explained() as found:
     ...     _ = (Tensor([1.0, 2.0]) * 3).realize()
@@ -82,7 +82,7 @@ def explained() -> Iterator[Explanation]:
     1
     """
     recorder, found, outer = Recorder(), Explanation(), recording()
-    if outer is None:                    # where the whole program is recorded, calls are noted already
+    if outer is None:                    # else the whole program is recorded, and calls are noted already
         recorder.watch_calls()
         note_rules(recorder.applied)
     else:
@@ -98,7 +98,7 @@ def explained() -> Iterator[Explanation]:
 
 
 class Explanation:
-    """What ran, by cost. Prints as text; a notebook shows it as a table."""
+    """The kernels that ran, by cost. Prints as text; a notebook shows it as a table."""
 
     def __init__(self, recorder: Recorder | None = None):
         self.recorder = recorder
@@ -122,7 +122,7 @@ class Explanation:
         write_page(page_data(self.recorder or Recorder()), path)
 
     def line(self, number: int) -> tuple[str, str]:
-        """A line's name and its text, by its number in the data."""
+        """The file and number of a line, and its text, by its index in the data."""
         if number < 0:
             return "", ""
         file, at = self.data["lines"][number]

@@ -14,7 +14,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 
 ASSETS = Path(__file__).resolve().parent / "assets"
-# The page may run its own script and style, and load nothing at all, from nowhere.
+# Content security policy: the page may run its own script and style, and load nothing.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -24,7 +24,7 @@ def _asset(name: str) -> str:
 
 
 def to_json(data: Any) -> str:
-    """JSON that can stand inside a <script>: no text in it ends the element or begins another.
+    """JSON that is safe inside a <script> element: no string in it can close the element or open another.
 
     >>> to_json("</script><!--")
     '"\\\\u003c/script\\\\u003e\\\\u003c!--"'

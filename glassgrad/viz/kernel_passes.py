@@ -1,6 +1,6 @@
 """One kernel through every pass, for the page. In: a kernel's graph and device. Out: texts, links, source, assembly.
 
-The passes are run again, as the device runs them, with someone watching (compiler/pipeline.py: `watched`).
+The passes are run again, as the device runs them, with a callback after each (compiler/pipeline.py: `watched`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ INITIAL = "the kernel's graph"
 
 @dataclass(eq=False)
 class KernelTexts:
-    """What is shown of a distinct kernel."""
+    """The texts and links that the page shows for a distinct kernel."""
     passes: list[PassText] = field(default_factory=list)
-    moves: list[tuple[str, str]] = field(default_factory=list)       # each with what its kind of move does
+    moves: list[tuple[str, str]] = field(default_factory=list)       # (move, what this kind of move does)
     assembly: str = ""
     assembly_links: list[list[int]] = field(default_factory=list)    # for each of its lines, lines of the loop tree
     source_links: list[list[int]] = field(default_factory=list)      # for each line of source, lines of the loop tree
@@ -36,7 +36,7 @@ class KernelTexts:
 
 
 def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
-    """Run the passes over a kernel again, and keep what each leaves."""
+    """Run the passes over a kernel again, and keep the text of each result."""
     found = KernelTexts()
     if ast.op is o.COPY:
         return found
@@ -64,7 +64,7 @@ def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
                     each.steps = move_steps(ast, device)
         if assembly and device == "CPU":
             found.assembly, found.assembly_links = linked_assembly(ast, device, [move for move, _ in found.moves])
-    except GlassgradError as problem:        # a device of the user's own may have no source
+    except GlassgradError as problem:        # a custom device may have no source
         found.passes.append(PassText("source", "text", str(problem), "", None, []))
     loops = [p for p in found.passes if p.stage == "kernel" and p.text]
     sources = [p for p in found.passes if p.stage == "text" and p.text and p.name == "render"]
@@ -93,7 +93,7 @@ def what_it_does(move: str) -> str:
     """
     try:
         choice = read(move)
-    except Refused:                          # a device may have moves of its own
+    except Refused:                          # a move that only a custom device knows
         return ""
     return PRODUCTS.get(choice.kind) or " ".join((type(choice).__doc__ or "").split()).split(". ")[0].rstrip(".")
 
@@ -103,7 +103,7 @@ def _at(links: Links, row: int) -> list[Any]:
 
 
 def move_steps(ast: UOp, device: str) -> list[PassText]:
-    """The loop tree after each single move of `optimize`: the first, the first two, and so on."""
+    """The loop tree after each move of `optimize`: after the first, the first two, and so on."""
     opened = Device[device]
     with logged_moves() as log:
         opened.loop_tree(ast)
@@ -131,8 +131,8 @@ _NAMES = re.compile(r"\b(acc\d+|kept\d+|panel\w*|a\d+|data\d+)")
 
 
 def link_source(source: str, loops: str) -> list[list[int]]:
-    """For each line of source, the lines of the loop tree that it does: the loop of that name, or the statements that
-    write the same register or memory, or else that read it.
+    """For each line of source, the lines of the loop tree that it implements: the loop of that name, or the statements
+    that write the same register or memory, or else that read it.
 
     >>> source = "for (i64 k = 0; k < 4; k++) {" + chr(10) + "  acc1_0 += data1[k];"
     >>> link_source(source, "f(a0, a1)" + chr(10) + "  loop k in 4" + chr(10) + "    acc1 += a1[k]")

@@ -1,7 +1,7 @@
-"""Everything that the page shows, as one dictionary for JSON. In: a `Recorder`. Out: `page_data`.
+"""All data that the page shows, as one dictionary for JSON. In: a `Recorder`. Out: `page_data`.
 
 Rows are lists, and lines, calls and kernels are numbers in tables, because a page may hold a hundred thousand nodes.
-The page (ui/src/) reads exactly these names; `FORMAT` is raised when they change.
+The page (viz-ui/src/) reads exactly these names; `FORMAT` is raised when they change.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from glassgrad.viz.recorder import LiveValue, NodeRow, RecordedGraph, Recorder
 
 FORMAT = 1
 MOST_TEXTS = 80                 # kernels that are shown pass by pass: the slowest
-MOST_SECONDS = 10.0             # of the processor's time that is spent on them
+MOST_SECONDS = 10.0             # of CPU time spent on them
 MOST_ASSEMBLIES = 8
 MOST_SOURCE = 400_000           # characters of a source file that are shown
 MOST_PEAK_VALUES = 60
-BEYOND_CACHES = 64 << 20        # bytes of a kernel that no cache holds
+BEYOND_CACHES = 64 << 20        # bytes of a kernel that exceed every cache
 KINDS = ("schedule", "compile", "run", "kernel")
-_STRUCTURE = (o.PARAM, o.CONST, o.STORE, o.SINK)     # of a kernel's graph: made when it is scheduled
+_STRUCTURE = (o.PARAM, o.CONST, o.STORE, o.SINK)     # nodes of a kernel's graph made by the scheduler
 
 
 def page_data(recorder: Recorder, measure: bool = True, texts: bool = True) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Tables:
             return -1
         known = self._places.get(id(place))
         if known is None:
-            known = self._places[id(place)] = (place, self.number(line_of(place)))    # kept, so that its id is its own
+            known = self._places[id(place)] = (place, self.number(line_of(place)))    # held, so that ids are unique
         return known[1]
 
     def number(self, line: Line | None) -> int:
@@ -71,7 +71,7 @@ class Tables:
 
     def file_rows(self) -> list[dict[str, Any]]:
         return [{"path": os.path.join(*path.replace(os.sep, "/").split("/")[-2:]), "name": os.path.basename(path),
-                 "text": source_text(path)} for path in self.files]       # a page is sent to others: no whole paths
+                 "text": source_text(path)} for path in self.files]       # no full paths: a page may be shared
 
 
 def source_text(path: str) -> str | None:
@@ -87,7 +87,7 @@ class _Page:
     def __init__(self, recorder: Recorder, measure: bool):
         self.recorder, self.measure = recorder, measure
         self.tables = Tables()
-        self.items: dict[int, int] = {}              # id(item): number of its kernel
+        self.items: dict[int, int] = {}              # id(item) -> number of its kernel
         self.kernels: list[dict[str, Any]] = []
         self._asts: list[Item] = []
         self._peaks: dict[str, Peak] = {}
@@ -130,7 +130,7 @@ class _Page:
                  r.argument, self.tables.line(r.place), *self._noted(r.place)] for r in rows]
 
     def _passes(self, passes: Sequence[PassText], only: Set[int] | None = None) -> list[dict[str, Any]]:
-        """Texts, and for each of their lines the user's lines; `only` those that a kernel's graph has."""
+        """The texts of passes, with the user's lines of each text line; `only` restricts those to the given ones."""
         def numbers(places: Sequence[Place]) -> list[int]:
             found = {self.tables.line(place) for place in places} - {-1}
             return sorted(found if only is None else found & only)
@@ -223,12 +223,12 @@ class _Page:
                 self._noted(value.place)[0]]
 
     def _noted(self, place: Place | None) -> tuple[int, int]:
-        """A place's call, and 1 where it is part of a gradient; -1 where it was noted before the recording."""
+        """A place's call (-1 if it was not recorded by this recorder), and 1 where it is part of a gradient."""
         noted = calls_of(place)
         return (noted.call, int(noted.backward)) if noted is not None and noted.tree is self.recorder.calls else (-1, 0)
 
     def _peak(self, device: str) -> Peak:
-        """The best that was measured, or seen in a kernel that ran."""
+        """The best rates measured, or reached by a recorded kernel."""
         if not self.measure or not device:
             return Peak(0.0, 0.0)
         if device not in self._peaks:
@@ -247,19 +247,19 @@ class _Page:
 
 
 def _main_node(rows: Sequence[NodeRow], nodes: Sequence[int], roots: Sequence[int]) -> int:
-    """The node that most of a kernel's work is done for: its largest reduction, or else its result."""
+    """The node that stands for a kernel: its largest reduction, or else its first result."""
     size = lambda n: math.prod(s if isinstance(s, int) else 1 for s in rows[rows[n].sources[0]].shape)
     return max((n for n in nodes if rows[n].kind == Kind.REDUCE), key=size, default=roots[0])
 
 
 def _columns(shape: Sequence[str]) -> int:
-    """The length of a matrix's rows; 0 where a result is none, such as an image, or where it is not known."""
+    """The row length of a result that is a matrix; 0 if it is not one, or if the length is symbolic."""
     long = [size for size in shape if size != "1"]
     return int(long[-1]) if len(long) == 2 and long[-1].isdigit() else 0
 
 
 def _trimmed(rows: list[list[int]]) -> list[list[int]]:
-    """Without the empty rows at the end."""
+    """The rows without empty ones at the end."""
     while rows and not rows[-1]:
         rows.pop()
     return rows

@@ -1,6 +1,6 @@
-"""What the compiler's work looks like after a pass, as text. In: a pass's work. Out: text, and the user's line of each.
+"""The state of the compiler after a pass, as text. In: a pass's work. Out: text, and the user's lines of each line.
 
-Any pass on the list of compiler/pipeline.py is shown by the kind of work it does, so one that is added appears.
+How a pass of compiler/pipeline.py is shown depends only on its kind of work, so new passes appear by themselves.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from glassgrad.compiler.lower.printing import rows_of, show
 from glassgrad.compiler.pipeline import GRAPH, GraphWork, KernelWork, Pass
 
 LONGEST = 4_000                 # lines of a text that are kept
-OURS: Place = ((lambda: None).__code__, 0)      # the place of what a pass makes of no line of the user's
-Links = list[list[Place]]       # for each line of a text, the places in the user's program that it comes from
+OURS: Place = ((lambda: None).__code__, 0)      # the place of nodes that a pass made
+Links = list[list[Place]]       # for each line of a text, its places in the user's program
 
 
 @dataclass
 class PassText:
-    """A pass, and what it left: None where that is what the pass before it left."""
+    """A pass and its result as text: None where the pass changed nothing."""
     name: str
     stage: str
     does: str
@@ -30,11 +30,11 @@ class PassText:
     text: str | None
     links: Links
     rules: dict[str, Any] = field(default_factory=dict)        # rule: (times, (why, before, after) of the first)
-    steps: list[PassText] = field(default_factory=list)        # what each of its moves left
+    steps: list[PassText] = field(default_factory=list)        # the text after each of its moves
 
 
 def graph_text(work: GraphWork) -> tuple[str, Links]:
-    """A graph on its way to a schedule: its nodes; then which have memory, and why; then the kernels."""
+    """A graph as far as it is scheduled: its nodes; then which are stored in memory, and why; then the kernels."""
     if work.schedule.items:
         return _schedule_text(work)
     if work.stored:
@@ -52,7 +52,7 @@ def graph_text(work: GraphWork) -> tuple[str, Links]:
 
 
 def nodes_text(sinks: Sequence[UOp]) -> tuple[str, Links]:
-    """A graph's nodes, sources first. Numbers are small names that stay the same while a node stays where it is."""
+    """A graph's nodes, sources first, each named by its op and a count, so that texts of two passes can be compared."""
     order = toposort(list(dict.fromkeys(sinks)))
     names: dict[UOp, str] = {}
     counts: dict[str, int] = {}
@@ -96,7 +96,7 @@ def _cut(rows: list[str], links: Links) -> tuple[str, Links]:
 
 
 def kernel_text(each: Pass, work: KernelWork) -> tuple[str, Links]:
-    """A kernel on its way to text: its graph, its loop tree, then source."""
+    """A kernel as far as it is compiled: its graph, its loop tree, or its source."""
     if work.source:
         return _cut(work.source.strip("\n").split("\n"), [])
     if each.stage == GRAPH or work.loops is None:
@@ -105,8 +105,8 @@ def kernel_text(each: Pass, work: KernelWork) -> tuple[str, Links]:
 
 
 def loop_text(work: KernelWork) -> tuple[str, Links]:
-    """The loop tree as text; each line with the places whose values it computes. A sum that is made anew, as a tile, is
-    of the lines of the kernel's reductions."""
+    """The loop tree as text; each line with the places whose values it computes. An accumulation without any, such as
+    in a tile, gets those of the kernel's reductions."""
     rows = show(work.kernel).split("\n")
     sums = {id(n.place): n.place for n in toposort([] if work.ast is None else [work.ast])
             if n.op in o.REDUCE and n.place is not None and n.place is not OURS}
@@ -119,8 +119,8 @@ def loop_text(work: KernelWork) -> tuple[str, Links]:
 
 
 def row_ops(work: KernelWork) -> list[list[str]]:
-    """For each line of the loop tree, the names of the user's ops that it computes: with the user's line, they say
-    which nodes of the graph."""
+    """For each line of the loop tree, the names of the user's ops that it computes: together with the user's line they
+    identify the nodes of the graph."""
     combined = {op.combine: op.name for op in o.REDUCE}
     found: dict[int, list[str]] = {}
     for statement, row in rows_of(work.kernel).items():
@@ -132,7 +132,7 @@ def row_ops(work: KernelWork) -> list[list[str]]:
 
 
 def _computed(statement: Any) -> list[UOp]:
-    """The nodes of the user's that a statement computes: not the indices it loads and stores by."""
+    """The user's nodes that a statement computes, without those of indices."""
     value = [statement.value] if isinstance(statement, (Assign, Accumulate, Store)) else []
     return [n for n in toposort(value, lambda n: n.src if n.op is not o.LOAD else ())
             if n.place is not None and n.op in o.ELEMENTWISE and n.place is not OURS]

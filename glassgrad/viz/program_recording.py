@@ -26,7 +26,7 @@ _lock = threading.Lock()
 
 
 def begin(target: int | str) -> Recorder:
-    """Record from now on; when the program ends, show it. `target` is what VIZ is."""
+    """Start recording, and show the recording when the program ends. `target` is the value of VIZ."""
     global _recorder, _target
     with _lock:
         if _recorder is None:
@@ -44,7 +44,7 @@ def recording() -> Recorder | None:
 
 
 def end() -> Recorder | None:
-    """Record no longer; what was recorded."""
+    """Stop recording; returns the recording."""
     global _recorder
     with _lock:
         recorder, _recorder = _recorder, None
@@ -77,7 +77,7 @@ def show(recorder: Recorder, target: int | str) -> None:
         from glassgrad.viz.html_file import write_page
         try:
             write_page(data, target)
-        except InputError as problem:              # a long run is not recorded in vain: the page goes elsewhere
+        except InputError as problem:              # write the page elsewhere rather than lose the recording
             print(problem.advice, file=sys.stderr)
             target = os.path.join(tempfile.mkdtemp(prefix="glassgrad-viz-"), "out.html")
             write_page(data, target)

@@ -1,8 +1,8 @@
-"""Note what the engine does. In: the engine's calls (engine/observer.py). Out: `Recorder`: graphs, runs, memory, spans.
+"""Record what the engine does. In: callbacks (engine/observer.py). Out: `Recorder`: graphs, runs, memory, time spans.
 
-What repeats is added up, not listed: a step that runs ten thousand times is one `RunGroup`, whose kernels are timed
-natively. Graphs are noted when they are scheduled, which happens once for each structure. Does not know how any of it
-is shown: page_data.py makes the page's data of it.
+Repeated runs are added up: a step that runs ten thousand times is one `RunGroup`, whose kernels are timed natively.
+Graphs are recorded when they are scheduled, which happens once for each structure. Does not depend on how any of it is
+shown: page_data.py makes the page's data from it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from glassgrad.viz.pass_text import PassText, graph_text, nodes_text
 MOST_GRAPHS, MOST_GRAPH_NODES = 200, 120_000
 MOST_SPANS, DETAILED_RUNS = 12_000, 4
 MOST_SAMPLES = 4_000
-A_NEW_PEAK = 1.02              # by how much a peak must be higher for its buffers to be listed again
+A_NEW_PEAK = 1.02              # the live values are listed again when the peak grows by this factor
 
 
 class NodeRow(NamedTuple):
-    """A node as plain values: nodes over buffers would keep them in memory."""
+    """A node as plain values: holding the node would keep its buffers alive."""
     op: str
     kind: str
     dtype: str
@@ -44,7 +44,7 @@ class NodeRow(NamedTuple):
 
 
 def node_rows(order: Sequence[UOp], places: Mapping[UOp, Place | None] | None = None) -> list[NodeRow]:
-    """Nodes, sources first, as rows; `places` of leaves that were made elsewhere."""
+    """Nodes, sources first, as rows; `places` overrides the places of some, such as inputs."""
     number = {node: i for i, node in enumerate(order)}
     return [NodeRow(n.op.name, n.op.kind, n.dtype.name, n.shape, tuple([number[s] for s in n.src]), _argument(n),
                     n.arg.place if n.op is o.BUFFER else places.get(n, n.place) if places else n.place) for n in order]
@@ -67,14 +67,14 @@ class RecordedKernel:
 
 @dataclass(eq=False)
 class RecordedGraph:
-    """A graph that was scheduled: as it was written, as it was compiled, and what each pass left of it."""
+    """A graph that was scheduled: as it was written, as it was compiled, and as text after each pass."""
     written: list[NodeRow]
     compiled: list[NodeRow]                      # after the passes over graphs
     sinks: list[int]
     kernels: list[RecordedKernel]
     passes: list[PassText]
-    between: list[LiveValue]                     # what lies between kernels when that is most
-    live: list[int]                              # bytes between kernels, while each kernel runs
+    between: list[LiveValue]                     # intermediate values at the kernel where they are largest
+    live: list[int]                              # bytes of intermediate values at each kernel
 
 
 @dataclass(eq=False)
@@ -87,11 +87,11 @@ class RunGroup:
     between: int                                 # bytes of the arena
     runs: int = 0
     nanoseconds: int = 0
-    measured_runs: int = 0                       # runs whose kernels' times were read one by one
+    measured_runs: int = 0                       # runs with a time for each kernel
     measured: list[int] = field(default_factory=list)
 
     def kernel_nanoseconds(self) -> list[float]:
-        """What each kernel took in all runs, by those that were timed."""
+        """The time of each kernel in all runs, extrapolated from those that were timed."""
         watched = [w for w in self.stopwatches if w.timed_runs]
         if watched:
             return [total * watch.runs / max(1, watch.timed_runs) for watch in self.stopwatches
@@ -100,7 +100,7 @@ class RunGroup:
 
 
 class TimeSpan(NamedTuple):
-    """Something that took time; `item` is the kernel, or the first of a run."""
+    """A time span of scheduling, compiling or running; `item` is the kernel, or the first one of a run."""
     kind: str                                    # "schedule", "compile", "run" or "kernel"
     start: int
     duration: int
@@ -114,7 +114,7 @@ class LiveValue(NamedTuple):
     shape: tuple[Any, ...]
     dtype: str
     place: Place | None
-    between: bool = False                        # between two kernels of a schedule: in its arena
+    between: bool = False                        # an intermediate value of a schedule, in its arena
 
 
 @dataclass
@@ -123,13 +123,13 @@ class MemoryNotes:
     samples: list[tuple[int, int]] = field(default_factory=list)
     peak: int = 0
     peak_time: int = 0
-    listed: int = 0                              # the peak at which `values` were listed
+    listed: int = 0                              # bytes in use when `values` were listed
     values: list[LiveValue] = field(default_factory=list)
-    step: int = 1                                # only every so many samples are kept
+    step: int = 1                                # one of `step` samples is kept
     latest: int = -1
 
     def sample(self, now: int, nbytes: int, count: int) -> None:
-        """Another amount is in use from now on, since the run of this number."""
+        """Record the bytes in use since the run numbered `count`."""
         self.latest = nbytes
         if count % self.step:
             return
@@ -140,7 +140,7 @@ class MemoryNotes:
 
 
 class Recorder(Observer):
-    """Notes what happens from `start` to `stop`."""
+    """Records what the engine does until `stop`."""
     every_run = False
 
     def __init__(self) -> None:
@@ -153,18 +153,18 @@ class Recorder(Observer):
         self.spans: list[TimeSpan] = []
         self.memory = MemoryNotes()
         self.scheduling = self.compiling = self.running = self.run_count = 0
-        self._group_of: dict[int, RunGroup] = {}              # by the id of a list of items, which the group keeps
+        self._group_of: dict[int, RunGroup] = {}              # by id(items); the group holds the list
         self._work = threading.local()
         self._noted_before: Any = None
-        self._graph_of: dict[int, RecordedGraph] = {}         # by the id of an item, which the graph keeps
+        self._graph_of: dict[int, RecordedGraph] = {}         # by id(item); the graph holds the item
 
     # -- on and off ------------------------------------------------------------------------------------------
     def watch_calls(self) -> None:
-        """From now on nodes hold the layers and calls they are made in."""
+        """Make new nodes record the layers and calls they are made in."""
         self._noted_before = note_calls(self.calls.note)
 
     def stop(self) -> None:
-        """Nothing is noted from now on."""
+        """Stop recording calls, and note the time."""
         note_calls(self._noted_before)
         self.ended = perf_counter_ns()
 
@@ -176,7 +176,7 @@ class Recorder(Observer):
         rules[rule.name] = (times + 1, first or (rule.why, repr(node), repr(result)))
 
     def passed(self, each: Pass, work: Any) -> None:
-        """Keep what a pass left, where it differs from what the one before left."""
+        """Keep the text of a pass's result, if it differs from that of the pass before."""
         if not isinstance(work, GraphWork):
             return
         mine = self._work.__dict__
@@ -231,7 +231,7 @@ class Recorder(Observer):
 
     # -- running ---------------------------------------------------------------------------------------------
     def ran(self, what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
-        """Add a run to those of the same schedule; the first ones are also kept kernel by kernel."""
+        """Add a run to the group of its schedule; the first ones are also recorded kernel by kernel."""
         start, end = times
         group = self._group_of.get(id(what.items)) or self._group(what)
         group.runs += 1
@@ -288,7 +288,7 @@ class Recorder(Observer):
 
 
 def _with_initial(passes: list[PassText], sinks: Sequence[UOp]) -> list[PassText]:
-    """The passes, with the graph as it was before them in front."""
+    """The passes, preceded by the graph as it was before them."""
     text, links = nodes_text(sinks)
     if passes and passes[0].text == text:
         passes[0].text = None
@@ -296,7 +296,7 @@ def _with_initial(passes: list[PassText], sinks: Sequence[UOp]) -> list[PassText
 
 
 def _between(ready: Any, nodes: Sequence[UOp]) -> tuple[list[LiveValue], list[int]]:
-    """The values between kernels of a schedule where they are most, and how many bytes they are at each kernel."""
+    """The intermediate values of a schedule at the kernel where they are largest, and their bytes at each kernel."""
     slots, items = ready.planned.slots, ready.items
     first: dict[int, int] = {}
     last: dict[int, int] = {}

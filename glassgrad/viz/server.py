@@ -1,7 +1,7 @@
 """The page on 127.0.0.1. In: the page's data. Out: a server that answers one address, until Ctrl-C.
 
-Only this machine can reach it, and only who has the token in the address gets an answer. It reads requests and nothing
-else: no file, no other path, no method but GET and HEAD.
+Only this machine can reach it, and only requests with the token of the address are answered. It serves this page alone:
+no file, no other path, no method but GET and HEAD.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = urlsplit(self.path)
         token = parse_qs(asked.query).get("token", [""])[0]
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if host not in (HOST, "localhost"):            # another name that leads here: a page of others asks
+        if host not in (HOST, "localhost"):            # another host name that resolves here: DNS rebinding
             return self._send(403, b"ask by 127.0.0.1\n", "text/plain", body)
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             return self._send(403, b"the address needs the token that was printed with it\n", "text/plain", body)

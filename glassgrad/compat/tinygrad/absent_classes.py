@@ -1,7 +1,7 @@
-"""Parts of tinygrad that have no counterpart here. In: nothing. Out: names, so that scripts that ask can be answered.
+"""Parts of tinygrad that have no counterpart here. In: nothing. Out: classes without instances, for `isinstance`.
 
-Scripts ask whether a device's renderer is PTX's, or a type an image's. Nothing here is an instance of these classes, so
-the answer is no; making one says why not.
+Scripts test whether a device's renderer is a PTXRenderer, or a dtype an ImageDType. Nothing here is an instance of
+these classes, so the answer is no; constructing one raises an error that says why.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 
 
-class _Elsewhere:
+class _Absent:
     """A class of tinygrad's that nothing here is an instance of."""
     reason = "it belongs to the inside of tinygrad"
 
@@ -22,7 +22,7 @@ class _Elsewhere:
 
 
 def _class(name: str, reason: str) -> Any:
-    return type(name, (_Elsewhere,), {"reason": reason, "__doc__": f"tinygrad's {name}: {reason}."})
+    return type(name, (_Absent,), {"reason": reason, "__doc__": f"tinygrad's {name}: {reason}."})
 
 
 PTXRenderer = _class("PTXRenderer", "no device here is programmed in PTX")

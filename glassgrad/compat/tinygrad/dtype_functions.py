@@ -19,7 +19,7 @@ from glassgrad.tensor.memory.python_values import TORCH_TYPES
 
 DTYPES_DICT: dict[str, DType] = {d.name: d for d in ALL}
 INVERSE_DTYPES_DICT: dict[str, str] = {d.name: d.name for d in ALL}
-# a number as each type holds it
+# rounds or wraps a number to each type
 truncate: dict[DType, Callable[[Any], Any]] = {d: functools.partial(convert, dtype=d) for d in ALL}
 
 
@@ -46,7 +46,7 @@ def float_to_bf16(x: float) -> float: return truncate_bf16(x)
 
 
 def fp8_to_float(x: int, dtype: DType) -> float:
-    """The number that eight bits mean.
+    """The value of an 8-bit float, given by its bits.
 
     >>> fp8_to_float(0x7E, dtypes.fp8e4m3), fp8_to_float(0x7C, dtypes.fp8e5m2)
     (448.0, inf)
@@ -55,8 +55,8 @@ def fp8_to_float(x: int, dtype: DType) -> float:
 
 
 def float_to_fp8(x: float, dtype: DType) -> int:
-    """The eight bits nearest to a number, ties to even. Numbers too large become the greatest finite one, infinity and
-    NaN the codes just above it.
+    """The bits of the nearest 8-bit float, ties to even. Finite numbers saturate; infinity and NaN get the codes above
+    the greatest finite one.
 
     >>> float_to_fp8(448.0, dtypes.fp8e4m3), float_to_fp8(-1e9, dtypes.fp8e5m2)
     (126, 251)
@@ -72,7 +72,7 @@ def float_to_fp8(x: float, dtype: DType) -> int:
 
 
 def from_storage_scalar(x: Any, dtype: DType) -> Any:
-    """The number that bits in memory mean: those of narrow floats, which Python has no name for; others as they are.
+    """The value of a stored scalar: bfloat16 and fp8 are stored as bits, other types as themselves.
 
     >>> from_storage_scalar(0x3F80, dtypes.bfloat16), from_storage_scalar(5, dtypes.int32)
     (1.0, 5)
@@ -81,7 +81,7 @@ def from_storage_scalar(x: Any, dtype: DType) -> Any:
 
 
 def to_storage_scalar(x: Any, dtype: DType) -> Any:
-    """The other way.
+    """The inverse of `from_storage_scalar`.
 
     >>> hex(to_storage_scalar(1.0, dtypes.bfloat16))
     '0x3f80'
@@ -123,14 +123,14 @@ def can_lossless_cast(dt0: DType, dt1: DType) -> bool:
 
 
 def can_safe_cast(dt0: DType, dt1: DType) -> bool:
-    """The older name: whether the two types meet in the second."""
+    """The older name: whether promoting the two types gives the second."""
     return promote(dt0, dt1) is dt1
 
 
 def _to_torch_dtype(kind: DType) -> Any:
-    """The PyTorch type of a type's memory: as tinygrad has it, the floats of 8 bits are bytes there."""
+    """The PyTorch dtype with this memory layout; as in tinygrad, 8-bit floats are uint8."""
     name = "uint8" if kind in dtypes.fp8s else kind.name
-    return getattr(sys.modules.get("torch"), name, None)     # who asks has loaded it
+    return getattr(sys.modules.get("torch"), name, None)     # the caller has imported it
 
 
 def _from_torch_dtype(kind: Any) -> DType:

@@ -222,7 +222,7 @@ def argfix(*values: Any) -> tuple[Any, ...]:
 
 
 def fully_flatten(value: Any) -> list[Any]:
-    """Nested lists as one.
+    """Nested lists as one flat list.
 
     >>> fully_flatten([1, [2, [3]]])
     [1, 2, 3]
@@ -259,13 +259,13 @@ def unwrap(value: T | None) -> T:
 
 
 def get_single_element(values: Sequence[T]) -> T:
-    """The one element there is."""
+    """The only element of a sequence."""
     assert len(values) == 1, f"there are {len(values)}"
     return values[0]
 
 
 def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements from one place to the next along each axis, row by row."""
+    """The row-major strides of a shape, in elements."""
     return tuple(math.prod(shape[i + 1:]) if n != 1 else 0 for i, n in enumerate(shape))
 
 

@@ -1,6 +1,6 @@
-"""tinygrad's UOp and LazyBuffer, as scripts use the classes: isinstance, numbers and variables, kernels of their own.
+"""tinygrad's UOp and LazyBuffer, as scripts use the classes: isinstance, constants, variables, custom kernels.
 
-In: what a script writes to the class. Out: nodes of glassgrad's graph, or an error that says what to write instead.
+In: calls of class methods. Out: nodes of glassgrad's graph, or an error that says what to write instead.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class AxisType(enum.Enum):
 
 
 class AddrSpace(enum.Enum):
-    """Where a kernel's own memory lies; here always in registers or on the stack."""
+    """The memory space of a kernel's local values; here always registers or the stack."""
     GLOBAL, LOCAL, REG = range(3)
 
 
 class NodeClass(type):
-    """The class of a name whose instances are nodes of glassgrad's graph."""
+    """A metaclass: glassgrad's nodes are instances of its classes."""
 
     def __instancecheck__(cls, thing: object) -> bool:
-        return isinstance(thing, (Node, Length))         # there, variables and lengths are nodes, too
+        return isinstance(thing, (Node, Length))         # in tinygrad variables and lengths are nodes, too
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return Node(*args, **kwargs)
 
 
 class TinygradUOp(metaclass=NodeClass):
-    """A node of the graph; its class methods make numbers, variables and parts of kernels.
+    """A node of the graph; its class methods make constants, variables and parts of kernels.
 
     >>> isinstance(Tensor([1]).uop, UOp), UOp.const(dtypes.float32, 2).arg
     (True, 2.0)

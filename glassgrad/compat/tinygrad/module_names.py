@@ -1,7 +1,7 @@
-"""Which name of tinygrad's leads where. In: nothing. Out: `MODULES`, a table, and `INSTEAD`, what to use for the rest.
+"""Where each name of tinygrad's is found. In: nothing. Out: `MODULES`, a table, and `INSTEAD`, what replaces the rest.
 
-For each module of tinygrad's: the modules that answer for it, and names that need an answer of their own as
-"module:name". Releases from 2023 on named things differently, so several modules may hold the same thing.
+For each module of tinygrad's: the modules here that are searched for its names, and single names as "module:name".
+Releases from 2023 on named things differently, so several modules may hold the same thing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ HERE = "glassgrad.compat.tinygrad"
 
 
 def _of(module: str, *names: str) -> Names:
-    """These names, which that module has."""
+    """Map each of these names to that module."""
     return {name: f"{module}:{name}" for name in names}
 
 
@@ -89,7 +89,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     **{f"tinygrad.nn.{name}": ((f"{HERE}.nn.{name}",), {}) for name in ("optim", "state", "datasets")},
 }
 
-# modules without a counterpart, by the beginning of their names: what to use in their place
+# prefixes of module names without a counterpart: what to use instead
 INSTEAD: dict[str, str] = {
     "tinygrad.codegen": "kernels are loop trees here: x.schedule()[0] shows one, glassgrad.compiler.optimize has the "
                         "moves, glassgrad.compiler.render the renderers",

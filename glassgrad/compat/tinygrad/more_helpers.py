@@ -1,4 +1,4 @@
-"""More of tinygrad.helpers: numbers, words and memory. In, out: plain values. Does not know tensors."""
+"""More of tinygrad.helpers: integers, text and memory. In, out: plain values. Does not depend on tensors."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def data64(data: Any) -> tuple[Any, Any]:
 
 
 def data64_le(data: Any) -> tuple[Any, Any]:
-    """The same, the low one first."""
+    """A 64-bit number as two of 32 bits, the low one first."""
     return data & 0xFFFFFFFF, data >> 32
 
 
 def i2u(bits: int, value: int) -> int:
-    """A signed number's bits, read as a number without sign.
+    """The bits of a signed integer, read as unsigned.
 
     >>> i2u(8, -1), i2u(8, 5)
     (255, 5)
@@ -65,7 +65,7 @@ def floormod(x: Any, y: Any) -> Any:
 
 # -- words ---------------------------------------------------------------------------------------------------
 def time_to_str(t: float, w: int = 8) -> str:
-    """Seconds, said in milliseconds or microseconds.
+    """Seconds as text, in milliseconds or microseconds.
 
     >>> time_to_str(0.012), time_to_str(3e-5)
     ('   12.00ms', '   30.00us')
@@ -74,7 +74,7 @@ def time_to_str(t: float, w: int = 8) -> str:
 
 
 def size_to_str(size: float) -> str:
-    """Bytes, said in the largest unit that leaves a number from 1.
+    """Bytes as text, in the largest unit of which there is at least 1.
 
     >>> size_to_str(10), size_to_str(2000)
     ('10 B', '1.95 KB')
@@ -86,7 +86,7 @@ def size_to_str(size: float) -> str:
 
 
 def pluralize(word: str, number: int) -> str:
-    """A number of things.
+    """A count and a noun, in the plural unless the count is 1.
 
     >>> pluralize("cat", 1), pluralize("cat", 2)
     ('1 cat', '2 cats')
@@ -95,7 +95,7 @@ def pluralize(word: str, number: int) -> str:
 
 
 def colorize_float(x: float) -> str:
-    """A ratio of times, green where it is a gain and red where it is a loss.
+    """A ratio of times as colored text: green for a speed-up, red for a slowdown.
 
     >>> colorize_float(1.0)[5:-4]
     '  1.00x'
@@ -104,12 +104,12 @@ def colorize_float(x: float) -> str:
 
 
 def stderr_log(msg: str) -> None:
-    """Words for who watches, at once and without a new line."""
+    """Write to standard error and flush, without a newline."""
     print(msg, end="", file=sys.stderr, flush=True)
 
 
 def profile_marker(name: str, color: str = "gray") -> None:
-    """A mark in tinygrad's profile, which is not kept here."""
+    """A mark in tinygrad's profile; no effect here."""
 
 
 # -- memory --------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
 
 
 def mv_address(mv: memoryview) -> int:
-    """Where memory lies.
+    """The address of memory.
 
     >>> kept = bytearray(b"abc")
     >>> bytes(to_mv(mv_address(memoryview(kept)), 3))
@@ -134,7 +134,7 @@ def mv_address(mv: memoryview) -> int:
 
 
 def flat_mv(mv: memoryview) -> memoryview:
-    """Memory as bytes in a row."""
+    """Memory as a flat view of bytes."""
     return mv.cast("B") if mv.nbytes else mv
 
 
@@ -145,7 +145,7 @@ def perf_counter_us() -> float:
 
 
 def is_numpy_ndarray(x: Any) -> bool:
-    """Whether this is an array of NumPy's; asks without loading NumPy.
+    """Whether this is a NumPy array, found out without importing NumPy.
 
     >>> is_numpy_ndarray([1])
     False
@@ -155,13 +155,13 @@ def is_numpy_ndarray(x: Any) -> bool:
 
 
 def panic(problem: BaseException | None = None) -> NoReturn:
-    """Raise, where a statement cannot stand."""
+    """Raise, as an expression."""
     raise problem if problem is not None else RuntimeError("panic")
 
 
 @contextlib.contextmanager
 def disable_gc() -> Iterator[None]:
-    """No collection of cycles inside."""
+    """A block without garbage collection."""
     was = gc.isenabled()
     gc.disable()
     try:

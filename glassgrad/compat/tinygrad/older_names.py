@@ -1,4 +1,4 @@
-"""Things of tinygrad's that glassgrad has under another form: ops in groups, schedules by list. Out: plain names."""
+"""Names of tinygrad's that glassgrad has in another form: groups of ops, schedules as lists. Out: those names."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def create_schedule(nodes: Sequence[UOp]) -> Planned:
 
 
 def run_schedule(schedule: Planned, var_vals: Any = None, do_update_stats: bool = True) -> None:
-    """Run a schedule: what it was made for is computed. (`GlobalCounters` count everything here, and variables hold
-    their values themselves.)
+    """Run a schedule: compute the nodes that it was made for. (Other arguments have no effect: `GlobalCounters` count
+    every run, and variables hold their values.)
 
     >>> x = Tensor([1, 2]) + 1
     >>> run_schedule(x.schedule()); len(x.schedule())
@@ -92,7 +92,7 @@ def lower_schedule_item(item: Step) -> ExecItem:
 
 
 def lower_schedule(schedule: Sequence[Step]) -> Iterator[tuple[Step, ExecItem]]:
-    """Each kernel of a schedule, and the same ready to `run`."""
+    """Pairs of a schedule's kernel and the same, ready to `run`."""
     for item in schedule:
         yield item, lower_schedule_item(item)
 
@@ -114,13 +114,13 @@ class ExecItem:
 
 
 def run_linear(linear: Planned, var_vals: Any = None, update_stats: bool = True) -> None:
-    """The same, by its newer name."""
+    """The newer name of `run_schedule`."""
     linear.run()
 
 
 # -- symbolic lengths ----------------------------------------------------------------------------------------
 def sym_infer(size: Any, var_vals: dict[Any, int]) -> int:
-    """A length as a number, by these values of its variables (given by variable, or by name).
+    """The value of a symbolic length for given values of its variables (keys: variables, or their names).
 
     >>> from glassgrad import Variable
     >>> n = Variable("n", 1, 10)
@@ -132,12 +132,12 @@ def sym_infer(size: Any, var_vals: dict[Any, int]) -> int:
 
 
 def resolve(condition: Any, default: bool = True) -> bool:
-    """Whether a comparison of lengths holds for all their values; `default` where that is open."""
+    """Whether a comparison of lengths holds for all their values; `default` where it depends on them."""
     return bool(condition) if isinstance(condition, (bool, int)) else default
 
 
 def _broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The shape that several shapes meet at.
+    """The shape that several shapes broadcast to.
 
     >>> _broadcast_shape((3, 1), (4,), (1, 1))
     (3, 4)
@@ -157,7 +157,7 @@ def smin(*sizes: Any) -> Any:
 
 # -- element types -------------------------------------------------------------------------------------------
 def least_upper_dtype(*kinds: DType) -> DType:
-    """The type that numbers of all these types meet in.
+    """The type that these types promote to.
 
     >>> least_upper_dtype(dtypes.int32, dtypes.float16)
     dtypes.float16
@@ -171,7 +171,7 @@ def least_upper_float(kind: DType) -> DType:
 
 
 def _to_np_dtype(kind: DType) -> Any:
-    """What numpy() gives: float32 for the floats that NumPy does not have.
+    """The NumPy type that numpy() returns: float32 for the floats that NumPy does not have.
 
     >>> _to_np_dtype(dtypes.bfloat16).__name__, _to_np_dtype(dtypes.float16).__name__
     ('float32', 'float16')
@@ -192,7 +192,7 @@ def _from_np_dtype(kind: Any) -> DType:
 
 
 def is_dtype_supported(kind: DType, device: str | None = None) -> bool:
-    """Whether a device computes with a type: every device here does with all of them."""
+    """Whether a device computes with a type: always true here."""
     return isinstance(kind, DType)
 
 

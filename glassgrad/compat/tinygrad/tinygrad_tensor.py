@@ -1,6 +1,6 @@
 """tinygrad's Tensor: glassgrad's, with the calls that mean something else there. In, out: tensors of this class.
 
-docs/from_tinygrad.md has a row for each, and says why glassgrad takes it otherwise.
+docs/from_tinygrad.md has a row for each, and says why glassgrad differs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TinygradTensor(Tensor):
             _COMPUTED[key] = weakref.ref(made, lambda _: _COMPUTED.pop(key, None))
         return made
 
-    # -- numbers that do not fit their type wrap around -----------------------------------------------------------
+    # -- integers that do not fit their type wrap around ----------------------------------------------------------
     def _number(self, value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
         try:
             return super()._number(value, dtype, op)
@@ -62,7 +62,7 @@ class TinygradTensor(Tensor):
         return super().full(shape, fill_value, dtype, device, requires_grad, buffer)
 
     def neg(self) -> Self:
-        """The negative of each value; of truth values the opposite.
+        """The negative of each value; for bool, the logical not.
 
         >>> TinygradTensor([True, False]).neg().tolist()
         [False, True]
@@ -82,7 +82,7 @@ class TinygradTensor(Tensor):
 
     # -- gradients ----------------------------------------------------------------------------------------------
     def clone(self, device: str | None = None, **spelling: Any) -> Self:
-        """A copy with memory of its own, and a copy of the gradient.
+        """A copy in separate memory, with a copy of the gradient.
 
         >>> TinygradTensor([1.0]).clone().tolist()
         [1.0]
@@ -93,7 +93,7 @@ class TinygradTensor(Tensor):
         return made
 
     def backward(self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> Self:
-        """Fill `grad` of every leaf, and of every live tensor on the way from a leaf to this value.
+        """Set `grad` of every leaf, and of every live intermediate tensor between a leaf and this value.
 
         >>> x = TinygradTensor([1.0, 2.0])
         >>> y = x * 3
@@ -102,18 +102,18 @@ class TinygradTensor(Tensor):
         ([1.0, 1.0], [3.0, 3.0])
         """
         super().backward(gradient, retain_graph, create_graph)
-        on_the_way = _computed_on_the_way(self.uop.toposort())
+        on_the_way = _live_intermediates(self.uop.toposort())
         found: list[Any] = self.gradient(*on_the_way, gradient=gradient) if on_the_way else []
         for tensor, part in zip(on_the_way, found):
             tensor.grad = part if tensor.grad is None else tensor.grad + part
         return self
 
 
-_COMPUTED: dict[int, weakref.ref[TinygradTensor]] = {}      # float tensors that were computed, while they are alive
+_COMPUTED: dict[int, weakref.ref[TinygradTensor]] = {}      # live float tensors that are not leaves
 
 
-def _computed_on_the_way(nodes: Iterable[UOp]) -> list[TinygradTensor]:
-    """The live tensors that were computed from leaves that take a gradient, among these nodes, in no fixed order."""
+def _live_intermediates(nodes: Iterable[UOp]) -> list[TinygradTensor]:
+    """The live intermediate tensors, of these nodes, that depend on leaves with gradients; in no fixed order."""
     order = list(nodes)
     leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
     between, held = {node for node, _ in leaves}, {id(leaf) for _, leaf in leaves}
@@ -126,7 +126,7 @@ def _computed_on_the_way(nodes: Iterable[UOp]) -> list[TinygradTensor]:
 
 
 def _wrapped(data: Any, dtype: DType) -> Any:
-    """Nested lists whose integers fit into a type."""
+    """Nested lists with integers wrapped around to a type."""
     if isinstance(data, (list, tuple)):
         return [_wrapped(value, dtype) for value in data]
     return wrapped(data, dtype) if type(data) is int and not dtype.min <= data <= dtype.max else data

@@ -1,4 +1,4 @@
-"""tinygrad's small web server, which scripts build theirs on. In: requests. Out: answers. Knows no tensors."""
+"""tinygrad's small web server, a base for those of scripts. In: requests. Out: responses. Independent of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TCPServerWithReuse(socketserver.TCPServer):
-    """A server that may take its port again at once after it ended; it says where it listens."""
+    """A server whose port can be reused at once after it ended; prints its address."""
     allow_reuse_address = True
 
     def __init__(self, server_address: tuple[str, int], RequestHandlerClass: Any):
@@ -20,7 +20,7 @@ class TCPServerWithReuse(socketserver.TCPServer):
 
 
 class HTTPRequestHandler(BaseHTTPRequestHandler):
-    """Answers as a whole, or as a stream of events."""
+    """Sends a response as a whole, or as a stream of events."""
 
     def _begin(self, status: int, **headers: str) -> None:
         self.send_response(status)
@@ -29,12 +29,12 @@ class HTTPRequestHandler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_data(self, data: bytes, content_type: str = "application/json", status_code: int = 200) -> int:
-        """One answer; how many bytes were sent."""
+        """Send one response; returns how many bytes were sent."""
         self._begin(status_code, Content_Type=content_type, Content_Length=str(len(data)))
         return self.wfile.write(data)
 
     def stream_json(self, source: Iterable[Any]) -> None:
-        """An event for each value, and a last one that says it is done; ends quietly when the client is gone."""
+        """Send an event for each value, then a final one; ends silently when the client has disconnected."""
         try:
             self._begin(200, Content_Type="text/event-stream", Cache_Control="no-cache")
             for text in itertools.chain(map(json.dumps, source), ["[DONE]"]):

@@ -1,9 +1,9 @@
-"""What tinygrad's nodes can do and ours cannot: be written to. In: nodes. Out: methods of nodes, while installed.
+"""tinygrad's writes to nodes, `store` and `after`. In: nodes. Out: methods of nodes, while the adapter is installed.
 
     cache = Tensor(cache.uop.after(cache[:, 3].uop.store(row.uop)))
 
-says there: write the row, then read the cache. Nodes here are values, which never change, so it means what
-`cache[:, 3].assign(row)` means: the tensors that hold the node take the new value, and `after` gives it.
+writes the row, then reads the cache. Nodes here are immutable, so it means what `cache[:, 3].assign(row)` means: the
+tensors that hold the node take the new value, and `after` returns it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class Write(NamedTuple):
-    """A value for a node, or for the part of one that a view shows; `after` does it."""
+    """A value to assign to a node, or to the elements of a view; carried out by `after`."""
     target: UOp
     value: UOp
 
 
 def store(self: UOp, value: Any) -> Write:
-    """A write, to be done by `after`."""
+    """A write, carried out by `after`."""
     return Write(self, self._wrap(value))
 
 
@@ -37,10 +37,10 @@ def after(self: UOp, *writes: Write) -> UOp:
     >>> y.tolist(), x.tolist()
     ([1, 20, 30, 4], [1, 20, 30, 4])
     """
-    here = Tensor(self)                  # it holds the node, so what is written there arrives here too
+    here = Tensor(self)                  # holds the node, so the writes reach it too
     for target, value in writes:
         node = target
-        while not holders((node,)) and node.src:         # of a view, the tensors that it is a view of
+        while not holders((node,)) and node.src:         # for a view: its base's tensors
             node = node.src[0]
         for owner in holders((node,)):
             owner._view(target).assign(Tensor._of_node(value))
@@ -48,7 +48,7 @@ def after(self: UOp, *writes: Write) -> UOp:
 
 
 def item(self: UOp, index: Any) -> UOp:
-    """node[index], as of a tensor."""
+    """node[index], with a tensor's indexing."""
     return Tensor._of_node(self)[index].uop
 
 
@@ -56,12 +56,12 @@ METHODS: dict[str, Callable[..., Any]] = {"store": store, "after": after, "__get
 
 
 def add_methods() -> None:
-    """Give them to every node."""
+    """Add these methods to all nodes."""
     for name, method in METHODS.items():
         setattr(UOp, name, method)
 
 
 def remove_methods() -> None:
-    """Take them away again."""
+    """Remove these methods from all nodes."""
     for name in METHODS:
         delattr(UOp, name)

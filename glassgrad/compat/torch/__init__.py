@@ -4,7 +4,7 @@
     import glassgrad.torch.nn as nn, glassgrad.nn.functional as F
     python -m glassgrad.compat --torch script.py          # or leave the script as it is
 
-A function that is a method of the tensor is that method with the tensor first. Functions that PyTorch calls otherwise
+A function that is also a method of the tensor is that method with the tensor first. Functions whose arguments differ
 are in the files of this folder, by theme: creation, joining and predicates, gradients, distributions, batches of data.
 """
 
@@ -29,9 +29,9 @@ from glassgrad.tensor.tensor import Tensor as _PlainTensor
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 Size = tuple
 strided = "strided"                      # the one layout there is
-__version__ = "2.13.0+glassgrad"         # whose names these are; programs compare it
+__version__ = "2.13.0+glassgrad"         # the PyTorch version that has these names; programs compare it
 
-# modules of PyTorch's, and where they are here
+# PyTorch's modules -> ours
 _MODULES = {"nn": "glassgrad.compat.torch.nn", "optim": "glassgrad.nn.optim",
             "amp": "glassgrad.nn.optim.mixed_precision", "backends": "glassgrad.compat.torch.devices",
             "random": "glassgrad.compat.torch.creation",
@@ -44,8 +44,8 @@ _LEGACY = {f"{name}Tensor": kind for name, kind in _STORAGES.items() if kind is 
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method of the tensor as a function; a number or a list in the tensor's place becomes one, but a list of tensors
-    stays one: `torch.hstack([x, y])`."""
+    """A method of the tensor as a function; a number or list as first argument becomes a tensor, but not a list of
+    tensors: `torch.hstack([x, y])`."""
     def function(*arguments: Any, **options: Any) -> Any:
         first, *rest = arguments or (options.pop("input"),)
         out = options.pop("out", None)
@@ -59,7 +59,7 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _legacy(name: str) -> Callable[..., Any]:
-    """torch.LongTensor(...): values of one type, or a tensor of that shape."""
+    """The constructor torch.LongTensor(...): a tensor of the given values or, for integers, of that shape."""
     def make(*given: Any) -> Any:
         if given and all(isinstance(size, int) for size in given):
             return Tensor.zeros(*given, dtype=_LEGACY[name], requires_grad=False)

@@ -1,4 +1,4 @@
-"""torch.autograd: gradients asked for by name. In: values and what they were computed from. Out: gradients."""
+"""torch.autograd: gradients with respect to given inputs. In: outputs and inputs. Out: gradients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _several(value: Any) -> list[Any]:
 def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
          create_graph: bool = False, allow_unused: bool | None = None, is_grads_batched: bool = False,
          materialize_grads: bool = False, only_inputs: bool = True) -> tuple[Any, ...]:
-    """The gradient of outputs for each input; of several outputs, their sum. Gradients are expressions themselves, so
-    there is no graph to create or retain; without `create_graph` they are cut off, as PyTorch's are.
+    """The gradient of the sum of outputs with respect to each input. Gradients are expressions themselves, so there is
+    no graph to create or retain; without `create_graph` they are detached, as PyTorch's are.
 
     >>> x = Tensor([1.0, 2.0])
     >>> [g.tolist() for g in grad((x ** 3).sum(), x)]
@@ -51,12 +51,12 @@ def backward(tensors: Any, grad_tensors: Any = None, **options: Any) -> None:
 
 
 def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
-    """The tensor itself; what PyTorch before 0.4 wrapped tensors in."""
+    """The tensor itself; PyTorch before 0.4 wrapped tensors in this."""
     return data.requires_grad_(True) if requires_grad else data
 
 
 class set_detect_anomaly:
-    """Nothing to switch on: errors name the user's line without it."""
+    """Has no effect: errors name the user's line without it."""
 
     def __init__(self, mode: bool = True, check_nan: bool = True): ...
     def __enter__(self) -> None: ...

@@ -11,7 +11,7 @@ __all__ = ["hessian", "hvp", "jacobian", "vjp"]
 
 
 def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, **options: Any) -> Any:
-    """How each result changes with each argument: shape of the result, then of the argument.
+    """The derivative of each result by each argument: shape of the result, then of the argument.
 
     >>> jacobian(lambda x: x ** 2, Tensor([1.0, 3.0])).tolist()
     [[2.0, 0.0], [0.0, 6.0]]
@@ -26,8 +26,8 @@ def jacobian(func: Callable[..., Any], inputs: Any, create_graph: bool = False, 
 
 
 def hessian(func: Callable[..., Any], inputs: Any, **options: Any) -> Any:
-    """The second derivatives of a single value; of several arguments a tuple of tuples, as PyTorch has it: row i are
-    the derivatives by argument i, derived by each argument.
+    """The second derivatives of a scalar function; for several arguments a tuple of tuples, as in PyTorch: [i][j] is
+    the derivative by argument i, then by argument j.
 
     >>> hessian(lambda x: (x ** 3).sum(), Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]
@@ -45,14 +45,14 @@ def hessian(func: Callable[..., Any], inputs: Any, **options: Any) -> Any:
 
 
 def vjp(func: Callable[..., Any], inputs: Tensor, v: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
-    """The value, and the gradient that `v` of it sends back."""
+    """The value, and the vector-Jacobian product with `v`."""
     own = inputs.detach().requires_grad_(True)
     value = func(own)
     return value, value.gradient(own, gradient=v, materialize_grads=True)[0]
 
 
 def hvp(func: Callable[..., Any], inputs: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """The value, and the second derivatives times `v`."""
+    """The value, and the product of the Hessian with `v`."""
     own = inputs.detach().requires_grad_(True)
     value = func(own)
     first = value.gradient(own, materialize_grads=True)[0]

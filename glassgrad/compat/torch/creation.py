@@ -1,6 +1,6 @@
-"""What makes tensors in PyTorch: its names, its parameters, its order, its types. In: numbers. Out: tensors.
+"""PyTorch's functions that create tensors, with its parameters, order and types. In: numbers. Out: tensors.
 
-Integers are int64 here, as PyTorch makes them, and nothing wants gradients before it is told to.
+Integers become int64, as in PyTorch, and requires_grad is False unless set.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["arange", "as_tensor", "asarray", "bernoulli", "default_generator", "
            "randn_like", "randperm", "range", "scalar_tensor", "seed", "set_default_dtype", "tensor", "tril_indices",
            "triu_indices", "zeros", "zeros_like", "Generator"]
 
-_IGNORED = ("layout", "pin_memory", "memory_format", "out", "names")      # how PyTorch stores things; nothing here
+_IGNORED = ("layout", "pin_memory", "memory_format", "out", "names")      # PyTorch's storage; no effect here
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of PyTorch's that the tensor's own methods take."""
+    """Those of PyTorch's keywords that the tensor's own methods take."""
     if options.get("generator") is not None:
         options["generator"].take()
     kept = {k: v for k, v in options.items() if k not in (*_IGNORED, "generator")}
@@ -111,7 +111,7 @@ def full_like(input: Tensor, fill_value: Any, **options: Any) -> Tensor:
 
 
 def arange(start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
-    """Numbers from start up to, and without, end.
+    """Numbers from start to end, excluding end.
 
     >>> arange(3).dtype, arange(0, 1, 0.5).tolist()
     (dtypes.int64, [0.0, 0.5])
@@ -125,12 +125,12 @@ def arange(start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor
 
 
 def range(start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor:
-    """Numbers from start up to, and with, end."""
+    """Numbers from start to end, including end."""
     return arange(float(start), end + step * 0.5, step, **options)
 
 
 def linspace(start: Any, end: Any, steps: int, **options: Any) -> Tensor:
-    """So many numbers from start to end, both with."""
+    """`steps` evenly spaced numbers from start to end, both included."""
     return TorchTensor.linspace(start, end, steps, **_options(options))
 
 
@@ -145,7 +145,7 @@ def eye(n: int, m: int | None = None, **options: Any) -> Tensor:
 
 
 def tril_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
-    """Where the lower triangle lies: row numbers, then columns.
+    """The indices of the lower triangle: rows, then columns.
 
     >>> tril_indices(2, 2).tolist()
     [[0, 1, 1], [0, 0, 1]]
@@ -154,20 +154,20 @@ def tril_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
 
 
 def triu_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
-    """Where the upper triangle lies: row numbers, then columns."""
+    """The indices of the upper triangle: rows, then columns."""
     return tensor(TorchTensor.triu_indices(row, col, offset), **{"dtype": dtypes.int64, **options})
 
 
 # -- random ------------------------------------------------------------------------------------------------------------
 class Generator:
-    """PyTorch's own stream of random numbers. Here there is one stream: a generator's seed starts it anew at the first
-    use, and it goes on from there."""
+    """PyTorch's separate stream of random numbers. Here there is one stream: the first use of a generator after seeding
+    reseeds it."""
 
     def __init__(self, device: Any = None):
         self._seed: int | None = None
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start anew at the next use."""
+        """Reseed the stream at the next use."""
         self._seed = seed
         return self
 
@@ -176,7 +176,7 @@ class Generator:
         return self._seed or 0
 
     def take(self) -> None:
-        """Start the stream, once for each seed."""
+        """Reseed the stream, once for each seed."""
         if self._seed is not None:
             Tensor.manual_seed(self._seed)
             self._seed = None
@@ -186,7 +186,7 @@ default_generator = Generator()
 
 
 def manual_seed(seed: int) -> Generator:
-    """Start the random numbers anew."""
+    """Seed the random numbers."""
     Tensor.manual_seed(seed)
     return default_generator
 
@@ -206,7 +206,7 @@ def randn_like(input: Tensor, **options: Any) -> Tensor: return TorchTensor.rand
 
 
 def randint(low: int, high: Any = None, size: Any = None, **options: Any) -> Tensor:
-    """Integers from low (0, where one number is given) up to, and without, high.
+    """Random integers from low (0, where only one limit is given) to high, excluding high.
 
     >>> randint(5, (3,)).shape, randint(2, 5, (3,)).dtype
     ((3,), dtypes.int64)
@@ -228,12 +228,12 @@ def randint_like(input: Tensor, low: int, high: int | None = None, **options: An
 
 
 def randperm(n: int, **options: Any) -> Tensor:
-    """The numbers below n in random order."""
+    """A random permutation of the integers below n."""
     return TorchTensor.randperm(n, **{"dtype": dtypes.int64, **_options(options)})
 
 
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, **options: Any) -> Tensor:
-    """Normally distributed numbers, of one mean and deviation and some shape, or one for each of these.
+    """Normally distributed numbers: of one mean and deviation and a given size, or one for each mean and deviation.
 
     >>> normal(0.0, 1.0, (2, 3)).shape, normal(tensor([0.0, 9.0]), 0.1).shape
     ((2, 3), (2,))
@@ -267,5 +267,5 @@ def get_default_dtype() -> DType: return dtypes.default_float
 
 
 def set_default_dtype(d: DType) -> None:
-    """The type of floats that say no other."""
+    """Set the type of floats created without a dtype."""
     dtypes.default_float = d

@@ -17,13 +17,13 @@ def is_available() -> bool:
 
 
 def empty_cache() -> None:
-    """Give memory that is kept for later back to the driver."""
+    """Return pooled memory to the driver."""
     if is_available():
         Device["CUDA"].empty_cache()
 
 
 def synchronize(device: Any = None) -> None:
-    """Everything that was started has run. (Reading a value waits for it in any case.)"""
+    """Wait until all kernels have run. (Reading a value waits for it in any case.)"""
     if is_available():
         Device["CUDA"].synchronize()
 

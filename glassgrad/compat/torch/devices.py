@@ -1,5 +1,4 @@
-"""torch.device, torch.backends and settings of the machine. In: names of devices. Out: devices that are here, and no
-others."""
+"""torch.device, torch.backends and settings of the machine. In: names of devices. Out: devices of this machine."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ def set_printoptions(**options: Any) -> None:
 
 # -- torch.backends: libraries that PyTorch can use ----------------------------------------------------------------
 class AbsentLibrary:
-    """A library that is not here: `is_available()` is False, and its settings have no effect."""
+    """A library that is not used: `is_available()` is False, and its settings have no effect."""
     enabled = benchmark = deterministic = allow_tf32 = False
 
     def __init__(self, name: str):

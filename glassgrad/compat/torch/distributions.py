@@ -1,4 +1,4 @@
-"""torch.distributions: chances as objects. In: parameters. Out: samples, and how likely values are.
+"""torch.distributions: probability distributions. In: parameters. Out: samples, log-probabilities, entropies.
 
 `rsample` passes gradients to the parameters, `sample` does not. Formulas are the textbooks'.
 """
@@ -19,30 +19,30 @@ __all__ = ["Bernoulli", "Categorical", "Distribution", "Exponential", "Independe
            "LogNormal", "MultivariateNormal", "Normal", "Uniform", "kl_divergence"]
 
 
-def _together(*values: Any) -> list[Tensor]:
-    """Parameters as float tensors of one shape."""
+def _broadcast(*values: Any) -> list[Tensor]:
+    """Parameters as float tensors, broadcast to one shape."""
     return list(Tensor.broadcast_tensors(*[as_tensor(v if isinstance(v, Tensor) else float(v)) for v in values]))
 
 
 class Distribution:
-    """What all have: a shape of independent chances (`batch_shape`), and of one value (`event_shape`)."""
+    """The base class: `batch_shape` is the shape of independent distributions, `event_shape` that of one value."""
     batch_shape: tuple[int, ...] = ()
     event_shape: tuple[int, ...] = ()
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """A value through which gradients reach the parameters."""
+        """A sample through which gradients reach the parameters."""
         raise InputError(f"{type(self).__name__} cannot pass gradients through a sample", given="rsample()",
                          expected="a distribution of floats", fix="use sample() and log_prob")
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """A value."""
+        """A sample, without gradients."""
         return self.rsample(sample_shape).detach()
 
     def _extended(self, sample_shape: Any) -> tuple[int, ...]:
         return (*tuple(sample_shape), *self.batch_shape, *self.event_shape)
 
     def log_prob(self, value: Any) -> Tensor:
-        """The logarithm of how likely a value is."""
+        """The logarithm of a value's probability or density."""
         raise InputError(f"{type(self).__name__} has no log_prob", given="log_prob()", expected="a density",
                          fix="write it in your subclass")
 
@@ -56,15 +56,15 @@ class Distribution:
 
 
 class _LocationAndScale(Distribution):
-    """One curve, moved and widened."""
+    """A location-scale family: `loc` shifts one curve, `scale` stretches it."""
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None):
-        self.loc, self.scale = _together(loc, scale)
+        self.loc, self.scale = _broadcast(loc, scale)
         self.batch_shape = self.loc.shape
 
 
 class Normal(_LocationAndScale):
-    """The bell curve.
+    """The normal distribution.
 
     >>> round(Normal(0.0, 1.0).log_prob(Tensor(0.0)).item(), 4)
     -0.9189
@@ -102,7 +102,7 @@ class LogNormal(Normal):
 
 
 class Laplace(_LocationAndScale):
-    """Two exponentials back to back."""
+    """The Laplace distribution: two exponentials back to back."""
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         u = TorchTensor.rand(*self._extended(sample_shape)) - 0.5
@@ -113,10 +113,10 @@ class Laplace(_LocationAndScale):
 
 
 class Uniform(Distribution):
-    """Anything from low to high."""
+    """The uniform distribution from low to high."""
 
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None):
-        self.low, self.high = _together(low, high)
+        self.low, self.high = _broadcast(low, high)
         self.batch_shape = self.low.shape
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -130,10 +130,10 @@ class Uniform(Distribution):
 
 
 class Exponential(Distribution):
-    """Waiting times."""
+    """The exponential distribution: waiting times."""
 
     def __init__(self, rate: Any, validate_args: bool | None = None):
-        [self.rate] = _together(rate)
+        [self.rate] = _broadcast(rate)
         self.batch_shape = self.rate.shape
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -144,7 +144,7 @@ class Exponential(Distribution):
 
 
 class Bernoulli(Distribution):
-    """Yes or no.
+    """The Bernoulli distribution: 1 with probability `probs`, else 0.
 
     >>> round(Bernoulli(0.25).log_prob(Tensor(1.0)).exp().item(), 4)
     0.25
@@ -153,10 +153,10 @@ class Bernoulli(Distribution):
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None):
         _one_of(probs, logits)
         if logits is not None:
-            [self.logits] = _together(logits)
+            [self.logits] = _broadcast(logits)
             self.probs = self.logits.sigmoid()
         else:
-            [self.probs] = _together(probs)
+            [self.probs] = _broadcast(probs)
             self.logits = self.probs.log() - (-self.probs).log1p()
         self.batch_shape = self.probs.shape
 
@@ -181,7 +181,7 @@ def _one_of(probs: Any, logits: Any) -> None:
 
 
 class Categorical(Distribution):
-    """One of several, by number.
+    """The categorical distribution: one of several classes, by its index.
 
     >>> round(Categorical(logits=Tensor([0.0, 0.0])).entropy().item(), 4)
     0.6931
@@ -213,7 +213,7 @@ class Categorical(Distribution):
 
 
 class MultivariateNormal(Distribution):
-    """A bell curve of several numbers that vary together."""
+    """The normal distribution of vectors, with a covariance matrix."""
 
     def __init__(self, loc: Tensor, covariance_matrix: Tensor | None = None, precision_matrix: Tensor | None = None,
                  scale_tril: Tensor | None = None, validate_args: bool | None = None):
@@ -248,7 +248,7 @@ class MultivariateNormal(Distribution):
 
 
 class Independent(Distribution):
-    """The last axes of another's batch as one value: their log-chances are summed."""
+    """Another distribution whose last batch axes are one value: their log-probabilities are summed."""
 
     def __init__(self, base_distribution: Distribution, reinterpreted_batch_ndims: int,
                  validate_args: bool | None = None):
@@ -264,7 +264,7 @@ class Independent(Distribution):
     def _summed(self, x: Tensor) -> Tensor: return x.sum(tuple(range(-self.axes, 0))) if self.axes else x
 
 
-# -- how far apart -----------------------------------------------------------------------------------------------------
+# -- divergences -------------------------------------------------------------------------------------------------------
 def _normals(p: Any, q: Any) -> Tensor:
     ratio = (p.scale / q.scale) ** 2
     return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ** 2 - 1 - ratio.log())
@@ -280,7 +280,7 @@ _APART: dict[tuple[type, type], Callable[[Any, Any], Tensor]] = {
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
-    """How much is lost by taking q for p.
+    """The Kullback-Leibler divergence KL(p || q).
 
     >>> round(kl_divergence(Normal(1.0, 1.0), Normal(0.0, 1.0)).item(), 4)
     0.5

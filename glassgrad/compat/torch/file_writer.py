@@ -23,13 +23,13 @@ from glassgrad.tensor.memory.python_values import TORCH_TYPES
 from glassgrad.tensor.realize_and_read import bytes_of
 from glassgrad.tensor.tensor import Tensor
 
-# classes of storages by element type; other types lie in bytes without a type, and the tensor says which it is
+# storage classes by element type; other types are untyped bytes, and the tensor's record holds the type
 _STORAGES = {dtype: name for name, dtype in STORAGES.items() if dtype is not None}
 _TYPE_NAMES = {dtype: name for name, dtype in TORCH_TYPES.items()}
 
 
 def torch_file(value: Any) -> bytes:
-    """The file of a value.
+    """The bytes of a file that holds a value.
 
     >>> from glassgrad import nn
     >>> content = torch_file({"weight": Tensor([1.0, 2.0]), "epoch": 3})
@@ -90,7 +90,7 @@ class PickleWriter:
             self.parts.append(pickle.BININT + struct.pack("<i", value))
         else:
             data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-            short = len(data) < 256                      # the only long integers that weights_only=True reads
+            short = len(data) < 256                      # weights_only=True reads no longer ones
             self.parts.append((pickle.LONG1 + bytes([len(data)]) if short else
                                pickle.LONG4 + struct.pack("<i", len(data))) + data)
 
@@ -117,7 +117,7 @@ class PickleWriter:
             self.parts.append(pickle.APPENDS if grows else pickle.TUPLE)
 
     def _tensor(self, tensor: Tensor) -> None:
-        """A call that rebuilds the tensor from its storage, whose elements lie row by row."""
+        """Write a call that rebuilds the tensor from its row-major storage."""
         kind, shape = tensor.dtype, tuple(tensor.shape)
         named = kind in _STORAGES
         self._name("torch._utils", "_rebuild_tensor_v2" if named else "_rebuild_tensor_v3")

@@ -1,6 +1,6 @@
-"""What PyTorch calls otherwise than its tensor does: joining, choosing, extremes with places, questions, files.
+"""PyTorch's functions that differ from the tensor's methods: joining, where, max with indices, predicates, files.
 
-In: tensors. Out: tensors, pairs of them, or Python's own truth values.
+In: tensors. Out: tensors, pairs of them, or Python's bools.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["allclose", "broadcast_shapes", "cat", "compile", "concat", "concaten
 
 # -- joining -----------------------------------------------------------------------------------------------------------
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: Tensor | None = None) -> Tensor:
-    """One tensor after another along an axis.
+    """Concatenate tensors along an axis.
 
     >>> cat([Tensor([1]), Tensor([2])]).tolist()
     [1, 2]
     """
-    several = [t for t in tensors if t.shape != (0,)] or list(tensors)     # PyTorch: an empty row joins anything
+    several = [t for t in tensors if t.shape != (0,)] or list(tensors)     # PyTorch drops tensors of shape (0,)
     joined = Tensor.cat(*several, dim=dim if axis is None else axis)
     return joined if out is None else out.assign(joined)
 
@@ -42,7 +42,7 @@ concat = concatenate = cat
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
-    """Tensors of one shape beside each other along a new axis."""
+    """Stack tensors of one shape along a new axis."""
     joined = Tensor.stack(*tensors, dim=dim)
     return joined if out is None else out.assign(joined)
 
@@ -53,7 +53,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
-    """The shape that these have together.
+    """The shape that these broadcast to.
 
     >>> broadcast_shapes((2, 1), (3,))
     (2, 3)
@@ -63,7 +63,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
-    """One value where the condition holds, the other elsewhere; alone, the places where it holds.
+    """`input` where the condition holds, else `other`; given a condition alone, the indices where it holds.
 
     >>> where(Tensor([True, False]), 1.0, Tensor([5.0, 6.0])).tolist(), where(Tensor([False, True]))[0].tolist()
     ([1.0, 6.0], [1])
@@ -74,7 +74,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The largest value; along an axis, with its place; beside another tensor, the larger of each pair.
+    """The largest value; along an axis also its index; given another tensor, the larger of each pair.
 
     >>> x = Tensor([[1, 5], [7, 2]])
     >>> max(x).item(), [t.tolist() for t in max(x, 1)], max(x, Tensor(4)).tolist()
@@ -86,14 +86,14 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The smallest value; along an axis, with its place; beside another tensor, the smaller of each pair."""
+    """The smallest value; along an axis also its index; given another tensor, the smaller of each pair."""
     if isinstance(dim, Tensor) or other is not None:
         return input.minimum(dim if other is None else other)
     return input.min(keepdim=keepdim, dim=dim)
 
 
-def _spread(method: Callable[..., Any]) -> Callable[..., Any]:
-    """std and var as PyTorch has them: beside the axis stands `unbiased`, not keepdim."""
+def _std_or_var(method: Callable[..., Any]) -> Callable[..., Any]:
+    """std or var with PyTorch's order of parameters: `unbiased`, not keepdim, follows the axis."""
     def function(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
                  correction: float | None = None) -> Any:
         if isinstance(dim, bool):                                             # torch.var(x, False)
@@ -105,7 +105,7 @@ def _spread(method: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-std, var, std_mean, var_mean = (_spread(f) for f in (Tensor.std, Tensor.var, Tensor.std_mean, Tensor.var_mean))
+std, var, std_mean, var_mean = (_std_or_var(f) for f in (Tensor.std, Tensor.var, Tensor.std_mean, Tensor.var_mean))
 
 
 def svd(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,11 +120,11 @@ def svd(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def qr(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor]:
-    """Q and R, reduced unless all is asked for."""
+    """Q and R; reduced unless `some` is False."""
     return input.qr("reduced" if some else "complete")
 
 
-# -- questions ---------------------------------------------------------------------------------------------------------
+# -- predicates --------------------------------------------------------------------------------------------------------
 def is_tensor(obj: Any) -> bool: return isinstance(obj, Tensor)
 def promote_types(type1: DType, type2: DType) -> DType: return promote(type1, type2)
 def result_type(tensor1: Any, tensor2: Any) -> DType: return (as_tensor(tensor1) + as_tensor(tensor2)).dtype
@@ -136,7 +136,7 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
 
 
 class finfo:
-    """What a float type can hold.
+    """The limits of a float type.
 
     >>> finfo(dtypes.float32).max, finfo(dtypes.float16).eps
     (3.4028234663852886e+38, 0.0009765625)
@@ -152,7 +152,7 @@ class finfo:
 
 
 class iinfo:
-    """What a whole-number type can hold.
+    """The limits of an integer type.
 
     >>> iinfo(dtypes.int8).max
     127
@@ -175,14 +175,14 @@ class inference_mode(no_grad):
 
 
 class set_grad_enabled(inference_mode):
-    """`no_grad` as a question: set_grad_enabled(phase == "train"). A block, as PyTorch's scripts use it."""
+    """`no_grad` if the argument is False: `with set_grad_enabled(phase == "train")`. A call alone has no effect."""
 
     def __init__(self, mode: bool):
         super().__init__(not mode)
 
 
 class enable_grad(inference_mode):
-    """Nothing to switch on: outside of a `no_grad` block gradients are always there."""
+    """Has no effect: outside of a `no_grad` block gradients are always on."""
 
     def __init__(self) -> None:
         super().__init__(False)

@@ -39,7 +39,7 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Ten
 
 
 def matrix_rank(A: Tensor, tol: float | None = None) -> Tensor:
-    """How many singular values are not (nearly) zero."""
+    """The number of singular values above a tolerance."""
     return A.matrix_rank(atol=tol, rtol=None if tol is None else 0.0)
 
 

@@ -19,7 +19,7 @@ MODULES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "torch.autograd.functional": ((f"{HERE}.autograd_functional",), {}),
 }
 
-# modules without a counterpart, by the beginning of their names: what to use in their place
+# prefixes of module names without a counterpart: what to use instead
 INSTEAD: dict[str, str] = {
     "torch.distributed": "a tensor is on one device here; run one process for each",
     "torch.jit": "kernels are always compiled; glassgrad.TinyJit replays a function",

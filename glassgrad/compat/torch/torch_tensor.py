@@ -22,7 +22,7 @@ class TorchTensor(Tensor):
     def _sum_dtype(self, dtype: DType) -> DType: return dtype if dtype.kind == "f" else dtypes.int64
 
     def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
-        """The largest value; along an axis the values and their indices; beside another tensor the larger of each pair.
+        """The largest value; along an axis the values and their indices; given another tensor the larger of each pair.
 
         >>> TorchTensor([[1, 5], [7, 2]]).max(0).indices.tolist()
         [1, 0]
@@ -32,7 +32,7 @@ class TorchTensor(Tensor):
         return super().max(axis, keepdim, dim=dim, **spelling)
 
     def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
-        """The smallest value; along an axis the values and their indices; beside another tensor the smaller of each
+        """The smallest value; along an axis the values and their indices; given another tensor the smaller of each
         pair.
 
         >>> TorchTensor([[1, 5], [7, 2]]).min(0).values.tolist()

@@ -1,6 +1,6 @@
-"""Fetch a file from its mirrors. In: addresses, a target, a SHA-256. Out: the file, whole and right, or DownloadError.
+"""Download a file from its mirrors. In: addresses, a target, a SHA-256. Out: the verified file, or DownloadError.
 
-Bytes arrive in `<target>.part`, so an interrupted download goes on where it stopped; the target appears only when its
+Bytes are written to `<target>.part`, so that an interrupted download can resume; the target appears only when its
 checksum is right. Does not depend on data sets.
 """
 
@@ -18,17 +18,17 @@ from pathlib import Path
 
 from glassgrad.base.errors import GlassgradError
 
-TIMEOUT = 15.0          # seconds without a byte before a mirror is given up
-ATTEMPTS = 3            # per mirror; each goes on where the last one stopped
+TIMEOUT = 15.0          # seconds without data before a mirror is given up
+ATTEMPTS = 3            # per mirror; each resumes the last one
 CHUNK = 1 << 18
 
 
 class DownloadError(GlassgradError, OSError):
-    """A file that no mirror would give, whole and unchanged."""
+    """No mirror had the file with the right checksum."""
 
 
 def notice(text: str) -> None:
-    """Say something to the person waiting, without mixing it into the program's output."""
+    """Print to standard error."""
     print(f"glassgrad: {text}", file=sys.stderr, flush=True)
 
 
@@ -57,8 +57,8 @@ def download(addresses: Sequence[str], target: Path, checksum: str) -> Path:
                 except (OSError, http.client.HTTPException) as problem:
                     failures.append(f"{address}: {_in_words(problem)}")
                     if isinstance(problem, urllib.error.URLError):
-                        break                                   # it never began: on to the next mirror
-                    continue                                    # it broke off: go on from there
+                        break                                   # no byte came: try the next mirror
+                    continue                                    # it broke off: resume
                 found = sha256(part)
                 if found == checksum:
                     os.replace(part, target)
@@ -67,7 +67,7 @@ def download(addresses: Sequence[str], target: Path, checksum: str) -> Path:
                 part.unlink()
                 failures.append(f"{address}: {size:,} bytes with SHA-256 {found[:12]}..., not {checksum[:12]}...")
                 notice(f"{target.name} from {address} has the wrong checksum; removed")
-                if not resumed:                                 # a whole fresh copy is wrong: so is this mirror
+                if not resumed:                                 # a complete new copy is wrong: give this mirror up
                     break
     raise DownloadError(f"{target.name} could not be downloaded", given="\n".join(failures),
                         expected=f"a file with SHA-256 {checksum}",
@@ -84,7 +84,7 @@ def _in_words(problem: Exception) -> str:
 
 def _transfer(address: str, part: Path) -> None:
     """Append to `part` what is missing of the file at `address`."""
-    from tqdm import tqdm  # late, because it is of use only to a person who waits for a download
+    from tqdm import tqdm  # imported late: only downloads need it
 
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"User-Agent": "glassgrad"})
@@ -93,11 +93,11 @@ def _transfer(address: str, part: Path) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as problem:
-        if problem.code == 416 and have:                        # nothing after what we have: the checksum will tell
+        if problem.code == 416 and have:                        # nothing is missing: the checksum decides
             return
         raise
     with response:
-        if have and response.status != 206:                     # this server cannot resume: from the beginning
+        if have and response.status != 206:                     # this server cannot resume: start over
             have = 0
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
@@ -114,7 +114,7 @@ def _transfer(address: str, part: Path) -> None:
 
 @contextmanager
 def _only_one_process(lock: Path) -> Iterator[None]:
-    """Let processes that want the same file wait for one another, where the system has file locks (not Windows)."""
+    """A block that one process at a time enters, by a file lock; no lock on Windows."""
     try:
         import fcntl
     except ImportError:

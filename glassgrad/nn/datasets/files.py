@@ -4,10 +4,10 @@ A data set is looked for, in this order, in
 
     $GLASSGRAD_DATA                 your own folder, with mnist/, fashion-mnist/, cifar-10-batches-bin/ in it
     the user's cache folder         where downloads go: ~/.cache/glassgrad/data on Linux
-    ../shared/data                  beside a checkout of glassgrad
+    ../shared/data                  next to a checkout of glassgrad
 
-and is otherwise downloaded. Every file is checked against a known SHA-256. A wrong file of our own cache is named,
-removed and fetched again; a wrong file in a folder of yours is named and left alone, and the search goes on.
+and is otherwise downloaded. Every file is checked against a known SHA-256. A wrong file in our cache is reported,
+removed and downloaded again; one in a folder of yours is reported and left alone, and the search goes on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]      # x_train, y
 
 
 class DataMissingError(GlassgradError, FileNotFoundError):
-    """A data set that is neither on this machine nor to be had from the network."""
+    """A data set that is not on this machine and cannot be downloaded."""
 
 
 class DataFile(NamedTuple):
-    """One file: `sha256` is that of the published file, `content` that of what is inside (the same data, packed by
-    another gzip or not at all, are as good). Where `sha256` is empty, none is known: size and format must do."""
+    """One file: `sha256` is that of the published file, `content` that of its unpacked content (so data compressed by
+    another gzip, or not at all, are accepted). Where `sha256` is empty, only size and format are checked."""
     name: str
     size: int
     sha256: str
@@ -43,13 +43,13 @@ class DataFile(NamedTuple):
 
 
 class DataSet(NamedTuple):
-    """Files that belong together, the folder they are kept in, and where the world keeps them."""
+    """The files of a data set, the name of its folder, and its mirrors."""
     title: str
     folder: str
     files: tuple[DataFile, ...]
     mirrors: tuple[str, ...]
-    archive: DataFile | None = None     # when the mirrors have one archive instead of the files
-    may_lack: tuple[str, ...] = ()      # a folder of the user's is of use without these
+    archive: DataFile | None = None     # if the mirrors have one archive instead of the files
+    may_lack: tuple[str, ...] = ()      # files that a folder of the user's need not have
 
 
 MNIST = DataSet("MNIST", "mnist", (
@@ -123,7 +123,7 @@ def digits_arrays() -> Arrays:
     """
     with np.load(Path(__file__).parent / "digits.npz") as file:
         images, labels = file["images"][:, np.newaxis], file["labels"]
-    test = np.arange(len(labels)) % 6 == 0          # every sixth, so that every writer is in both parts
+    test = np.arange(len(labels)) % 6 == 0          # every sixth, so that both parts have every writer
     return images[~test], labels[~test], images[test], labels[test]
 
 
@@ -131,13 +131,13 @@ def digits_arrays() -> Arrays:
 
 
 class DataFolder(NamedTuple):
-    """A folder to look into; `ours` says that we may remove a broken file from it."""
+    """A folder to search; `ours`: it is our cache, from which damaged files may be removed."""
     path: Path
     ours: bool = False
 
 
 def cache_folder() -> Path:
-    """The folder for downloads: the system's place for caches that belong to the user."""
+    """The folder for downloads, in the user's cache folder of the system."""
     home = Path.home()
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "glassgrad" / "data"
@@ -159,7 +159,7 @@ def data_folders() -> Iterator[DataFolder]:
 
 
 def whereabouts(dataset: DataSet) -> str:
-    """In words, where this data set would be read from. Looks at names only: files are checked when they are read."""
+    """Text that says where this data set would be read from. Looks at names only; reading checks the files."""
     names = {file.name for file in dataset.files}
     for place in data_folders():
         folder = place.path / dataset.folder
@@ -175,7 +175,7 @@ def whereabouts(dataset: DataSet) -> str:
 
 
 def load(dataset: DataSet, allow_download: bool = True) -> dict[str, bytes]:
-    """The unpacked content of each of the data set's files, by name, from the first place that has them."""
+    """The unpacked content of each of the data set's files, by name, from the first folder or mirror that has them."""
     looked = []
     for place in data_folders():
         folder = place.path / dataset.folder
@@ -208,7 +208,7 @@ def load(dataset: DataSet, allow_download: bool = True) -> dict[str, bytes]:
 
 
 def _read_folder(dataset: DataSet, folder: Path, ours: bool) -> dict[str, bytes]:
-    """What is whole and right among the data set's files in this folder. What is not is named."""
+    """The contents of the data set's intact files in this folder, by name; the others are reported."""
     contents = {}
     for file in dataset.files:
         packed, plain = folder / file.name, folder / file.name.removesuffix(".gz")
@@ -227,7 +227,7 @@ def _read_folder(dataset: DataSet, folder: Path, ours: bool) -> dict[str, bytes]
 
 
 def read_checked(path: Path, file: DataFile) -> bytes:
-    """The unpacked content of a file that must be this one; FormatError when it is another, or not whole."""
+    """The unpacked content of a file; FormatError unless its checksums are those of `file`."""
     data = path.read_bytes()
     if len(data) == file.size and file.sha256 in ("", hashlib.sha256(data).hexdigest()):
         return unpack(data, str(path))
@@ -246,7 +246,7 @@ def read_checked(path: Path, file: DataFile) -> bytes:
 
 
 def _fetch(dataset: DataSet, folder: Path) -> None:
-    """Download what this folder of our cache lacks."""
+    """Download the files that our cache lacks."""
     missing = [file for file in dataset.files if not (folder / file.name).exists()]
     if dataset.archive is None:
         for file in missing:
@@ -256,9 +256,9 @@ def _fetch(dataset: DataSet, folder: Path) -> None:
     archive = download([mirror + name for mirror in dataset.mirrors], folder.parent / name, dataset.archive.sha256)
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as tar:
-        for file in missing:                                # by exact name: nothing else is unpacked
+        for file in missing:                                # unpacked by exact name, nothing else
             member = tar.extractfile(f"{dataset.folder}/{file.name}")
-            assert member is not None                       # the checksum vouched for what is inside
+            assert member is not None                       # the archive's checksum was right
             part = folder / (file.name + ".part")
             part.write_bytes(member.read())
             os.replace(part, folder / file.name)

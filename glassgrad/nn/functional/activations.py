@@ -1,4 +1,4 @@
-"""torch.nn.functional's activations. In, out: tensors of one shape. `inplace=True` gives the result to the input too.
+"""torch.nn.functional's activations. In, out: tensors of one shape. `inplace=True` assigns the result to the input too.
 
 The formulas are in the tensor's methods of the same names.
 """
@@ -77,13 +77,13 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta x)) / beta. (Above the threshold PyTorch gives x itself, which that is, rounded.)"""
+    """log(1 + exp(beta x)) / beta. (Above the threshold PyTorch returns x, to which this rounds.)"""
     return input.softplus(beta, threshold)
 
 
 # -- along an axis -------------------------------------------------------------------------------------------
 def _axis(input: Tensor, dim: int | None) -> int:
-    """PyTorch's choice where none is given: the first axis of 1 or 3 (or none), else the second."""
+    """`dim`, or PyTorch's default: axis 0 of a tensor with 0, 1 or 3 axes, else axis 1."""
     return dim if dim is not None else 0 if input.ndim in (0, 1, 3) else 1
 
 
@@ -117,7 +117,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: fl
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Each value 0 with probability p, the others over 1 - p. Here `training` decides, not `Tensor.train()`.
+    """Set each value to 0 with probability p, divide the others by 1 - p. Depends on `training`, not `Tensor.train()`.
 
     >>> dropout(Tensor([1.0, 2.0]), 0.5, training=False).tolist()
     [1.0, 2.0]
@@ -127,8 +127,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def _dropped(input: Tensor, p: float, drawn: Sequence[int], training: bool, low: float) -> Tensor:
-    """Each value `low` with probability p, one draw for each index of the first axes; then all are scaled so that the
-    mean stays, or, where low is not 0, shifted and scaled so that mean 0 and variance 1 stay."""
+    """Set values to `low` with probability p, by draws of shape `drawn`, that of the first axes; then scale so that the
+    mean stays or, if low is not 0, shift and scale so that mean 0 and variance 1 stay."""
     if not training or p == 0:
         return input
     if p == 1:
@@ -142,8 +142,8 @@ def _dropped(input: Tensor, p: float, drawn: Sequence[int], training: bool, low:
 
 def _dropout_channels(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
                       rank: int) -> Tensor:
-    """Whole channels dropped: one draw for all axes of space. As in PyTorch, three axes are (batch, channels, length)
-    for every rank; else the batch may be left out."""
+    """Drop whole channels: one draw for all space axes. As in PyTorch, three axes are (batch, channels, length) for
+    every rank; else the batch may be left out."""
     alone = input.ndim == rank + 1 and input.ndim != 3
     return _given(input, _dropped(input, p, input.shape[:1 if alone else 2], training, 0.0), inplace)
 
@@ -164,13 +164,13 @@ def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False,
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
           inplace: bool = False) -> Tensor:
-    """A leaky relu whose slope is drawn for each value in training, and the middle of its limits otherwise."""
+    """A leaky relu whose slope is drawn for each value in training, and otherwise the mean of its limits."""
     drawn = Tensor.uniform(*input.shape, low=lower, high=upper, device=input.device)
     below = input * (drawn if training else (lower + upper) / 2)
     return _given(input, (input >= 0).where(input, below), inplace)
 
 
-# -- in place, by names of their own -------------------------------------------------------------------------
+# -- in place: relu_ and others ------------------------------------------------------------------------------
 relu_, selu_, elu_, celu_, leaky_relu_, hardtanh_, threshold_, rrelu_ = map(
     in_place, (relu, selu, elu, celu, leaky_relu, hardtanh, threshold, rrelu))
 

@@ -1,4 +1,4 @@
-"""torch.nn.functional's embeddings: rows of a table, by number. In: integers and a table. Out: rows, sums of rows."""
+"""torch.nn.functional's embeddings: rows of a table, by index. In: integers and a table. Out: rows, sums of rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from glassgrad.tensor.tensor import Tensor
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
               norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
-    """Rows of a table. The row `padding_idx` gets no gradient. With `max_norm` the rows that are looked up, if they are
-    longer, are first made that long in the table itself. `scale_grad_by_freq` divides the gradient of a row by how
-    often it was looked up. (`sparse` is a layout of gradients; here they are dense.)
+    """Rows of a table. The row `padding_idx` gets no gradient. `max_norm` first rescales rows that are looked up and
+    longer, in the table itself. `scale_grad_by_freq` divides the gradient of a row by how often it was looked up.
+    (`sparse` is a layout of gradients; here they are dense.)
 
     >>> embedding(Tensor([1, 0]), Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
     [[3.0, 4.0], [1.0, 2.0]]
@@ -25,20 +25,20 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max
     ([[6.0, 8.0]], [[30.0, 40.0], [6.0, 8.0]])
     """
     if max_norm is not None:
-        _shorten(weight, input, max_norm, norm_type)
+        _limit_norms(weight, input, max_norm, norm_type)
     found = weight.index_select(0, input)
     if padding_idx is not None:
         found = (input == padding_idx % weight.shape[0]).unsqueeze(-1).where(found.detach(), found)
-    return _shared_out(found, _how_often(input, weight).cast(weight.dtype)) if scale_grad_by_freq else found
+    return _divide_gradient(found, _occurrences(input, weight).cast(weight.dtype)) if scale_grad_by_freq else found
 
 
 def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
                   norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
                   per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
                   padding_idx: int | None = None) -> Tensor:
-    """The sum, mean or maximum of rows of a table, one for each bag. A bag is a row of the input, or, where `offsets`
-    say at which indices of a vector bags begin, the numbers up to the next; with `include_last_offset` the last of them
-    is where the last bag ends. `padding_idx` is in no bag; an empty bag gives zeros.
+    """The sum, mean or maximum of rows of a table, one for each bag. A bag is a row of a 2-d input, or a segment of a
+    1-d input that begins at one of `offsets`; with `include_last_offset` the last offset is the end of the last bag.
+    `padding_idx` is in no bag; an empty bag gives zeros.
 
     >>> table = Tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     >>> embedding_bag(Tensor([0, 1, 2]), table, Tensor([0, 2]), mode="sum").tolist()
@@ -71,9 +71,9 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
     return (members > 0).where(found, 0.0) if mode == "max" else found
 
 
-def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
-    """Rows that are looked up get a length of at most `max_norm`. The table stays the leaf it was: what was looked up
-    before has its gradient too."""
+def _limit_norms(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
+    """Rescale rows that are looked up to a norm of at most `max_norm`. The table stays the same leaf, so that earlier
+    lookups pass it their gradients."""
     if max_norm < 0:
         raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
                          fix="leave max_norm out: rows are of any length then")
@@ -88,15 +88,15 @@ def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -
     pending.remember(weight)
 
 
-def _how_often(index: Tensor, weight: Tensor) -> Tensor:
-    """For each number, how many equal ones there are, as a last axis of 1."""
+def _occurrences(index: Tensor, weight: Tensor) -> Tensor:
+    """How often each index occurs, with a last axis of size 1."""
     flat = index.flatten()
     counts = Tensor.zeros(weight.shape[0], device=weight.device).scatter_add(0, flat, 1)
     return counts[index].unsqueeze(-1)
 
 
 @custom_gradient(lambda g, y, rows, times: (g / times, None))
-def _shared_out(rows: Tensor, times: Tensor) -> Tensor:
+def _divide_gradient(rows: Tensor, times: Tensor) -> Tensor:
     return rows
 
 __all__ = public_functions(globals())

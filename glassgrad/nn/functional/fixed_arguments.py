@@ -1,4 +1,4 @@
-"""The functions of a module, and functions under names of their own, with some arguments fixed. In: a function, or a
+"""Make functions with some arguments fixed, such as avg_pool1d to 3d; list a module's functions. In: a function, or a
 module's names. Out: functions, names."""
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def public_functions(module: dict[str, Any]) -> list[str]:
-    """Names of the functions that a module has of its own, for its `__all__`: those without an underscore."""
+    """Names of the public functions that a module defines itself, for its `__all__`."""
     return [name for name, value in module.items()
             if not name.startswith("_") and inspect.isfunction(value) and value.__module__ == module["__name__"]]
 
 
 def with_fixed(function: Callable[..., Any], name: str, says: str, **fixed: Any) -> Callable[..., Any]:
-    """The function with these arguments, which are no parameters of it any more.
+    """The function with these arguments fixed, and removed from its signature.
 
     >>> with_fixed(sorted, "by_length", "In order of their length.", key=len)(["abc", "d", "ef"])
     ['d', 'ef', 'abc']
@@ -34,13 +34,13 @@ def with_fixed(function: Callable[..., Any], name: str, says: str, **fixed: Any)
 
 
 def in_place(function: Any) -> Callable[..., Tensor]:
-    """A function with the same parameters but `inplace`, which it sets."""
+    """The function with inplace=True fixed."""
     name = function.__name__
     return with_fixed(function, f"{name}_", f"`{name}`, and the result is the input's new value.", inplace=True)
 
 
 def for_each_rank(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """A function of `rank` axes of space as three, for one axis, two and three: "pool" as pool1d, pool2d and pool3d."""
+    """A function of `rank` space axes as three functions with the rank fixed: "pool" as pool1d, pool2d and pool3d."""
     first, rest = re.split("(?=[;:.])", str(function.__doc__).partition(">>>")[0].strip(), maxsplit=1)
     for rank, axes in ((1, "one axis"), (2, "two axes"), (3, "three axes")):
         yield with_fixed(function, f"{name}{rank}d", f"{first}, along {axes} of space{rest}", rank=rank)

@@ -48,7 +48,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 # -- convolutions --------------------------------------------------------------------------------------------
 def _batched(input: Tensor, rank: int, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """A function of a batch, of an input that may be one example without the axis for it."""
+    """Apply a function of a batch to an input that may lack the batch axis."""
     return function(input.unsqueeze(0)).squeeze(0) if input.ndim == rank - 1 else function(input)
 
 
@@ -65,14 +65,15 @@ def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1,
 
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
                      output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
-    """The gradient of a convolution as a layer; the weight is (in, out / groups, ...)."""
+    """The transpose of a convolution; the weight is (in, out / groups, ...)."""
     return _batched(input, weight.ndim, lambda x: x.conv_transpose2d(
         weight, bias, groups, stride, dilation, padding, output_padding))
 
 
-# the weight says how many axes of space there are
-conv1d, conv3d = (with_fixed(conv2d, f"conv{rank}d", f"The same along {axes}.") for rank, axes in _OTHER_RANKS)
-conv_transpose1d, conv_transpose3d = (with_fixed(conv_transpose2d, f"conv_transpose{rank}d", f"The same along {axes}.")
+# the number of space axes is that of the weight
+conv1d, conv3d = (with_fixed(conv2d, f"conv{rank}d", f"`conv2d` along {axes}.") for rank, axes in _OTHER_RANKS)
+conv_transpose1d, conv_transpose3d = (with_fixed(conv_transpose2d, f"conv_transpose{rank}d",
+                                                 f"`conv_transpose2d` along {axes}.")
                                       for rank, axes in _OTHER_RANKS)
 
 
@@ -92,13 +93,13 @@ def layer_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, bia
 
 
 def rms_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, eps: float | None = None) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over the last axes; `eps=None` is the type's own step at 1."""
+    """x / sqrt(mean(x^2) + eps) over the last axes; `eps=None` takes the machine epsilon of x's type."""
     small = 2.0 ** -input.dtype.mantissa if eps is None else eps
     return _scaled(input.rms_norm(_last(input, normalized_shape), small), weight, None)
 
 
 def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
-    """The axes that a normalized_shape means, which must have its sizes."""
+    """The last axes, checked to have the sizes of normalized_shape."""
     sizes = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     if not sizes or tuple(input.shape[-len(sizes):]) != sizes:
         raise ShapeError("the last axes have other sizes", given=f"an input of shape {input.shape}",
@@ -149,12 +150,12 @@ def instance_norm(input: Tensor, running_mean: Maybe = None, running_var: Maybe 
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
-    """x over the sum of squares of channels nearby."""
+    """x divided by a power of the mean square of neighbouring channels."""
     return input.local_response_norm(size, alpha, beta, k)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """x over its length along an axis."""
+    """x divided by its p-norm along an axis."""
     return input.normalize(p, dim, eps)
 
 
@@ -166,7 +167,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 # -- shapes --------------------------------------------------------------------------------------------------
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """Values around: pairs for the last axis first.
+    """Add elements around the input: `pad` has a pair for each axis, the last axis first.
 
     >>> pad(Tensor([[1, 2]]), (1, 0)).tolist()
     [[0, 1, 2]]
@@ -177,8 +178,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Tensor:
-    """Space resized."""
-    if recompute_scale_factor and scale_factor is not None:       # places are counted by the size, not the factor
+    """Resize the space axes."""
+    if recompute_scale_factor and scale_factor is not None:       # positions follow from the size, not the factor
         factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
         size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], factors)), None
     return input.interpolate(size, mode, bool(align_corners), scale_factor, antialias)
@@ -222,7 +223,7 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
 
 def fold(input: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
          stride: Sizes = 1) -> Tensor:
-    """Columns back into windows, added up where they overlap."""
+    """Put columns back at their windows, summed where they overlap: the transpose of `unfold`."""
     return input.fold(output_size, kernel_size, dilation, padding, stride)
 
 
@@ -232,13 +233,13 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor: return input.channel_
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """Where each place of an output comes from under affine maps; for grid_sample."""
+    """The input coordinates of each output element under affine maps, for grid_sample."""
     return Tensor.affine_grid(theta, size, bool(align_corners))
 
 
 def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
                 align_corners: bool | None = None) -> Tensor:
-    """The input at places from -1 to 1."""
+    """The input, interpolated at coordinates from -1 to 1."""
     return input.grid_sample(grid, mode, padding_mode, bool(align_corners))
 
 

@@ -94,7 +94,7 @@ class SELU(FunctionLayer, function=F.selu):
 
 
 class GELU(FunctionLayer, function=F.gelu):
-    """x times the normal distribution's share below x; `approximate="tanh"` takes the tanh formula.
+    """x times the normal distribution function of x; `approximate="tanh"` takes the tanh formula.
 
     >>> GELU()(Tensor([0.0])).tolist()
     [0.0]
@@ -193,7 +193,7 @@ class Hardshrink(FunctionLayer, function=F.hardshrink):
 
 
 class Softshrink(FunctionLayer, function=F.softshrink):
-    """x nearer to 0 by lambd, and 0 from -lambd to lambd.
+    """x moved towards 0 by lambd; 0 from -lambd to lambd.
 
     >>> Softshrink()(Tensor([-0.25, 2.0])).tolist()
     [0.0, 1.5]
@@ -225,7 +225,7 @@ class GLU(FunctionLayer, function=F.glu):
 
 
 class Softmax(FunctionLayer, function=F.softmax, settings=("dim",)):
-    """e^x over its sum along `dim`.
+    """e^x divided by its sum along `dim`.
 
     >>> Softmax(-1)(Tensor([[1.0, 1.0]])).tolist()
     [[0.5, 0.5]]

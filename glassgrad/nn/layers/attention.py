@@ -1,4 +1,4 @@
-"""Attention with several heads. In: queries, keys, values (time, batch, size). Out: the same, mixed by similarity."""
+"""Attention with several heads. In: queries, keys, values (time, batch, size). Out: values averaged by similarity."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MultiheadAttention(Layer):
         deviation = 1 / math.sqrt(embed_dim)                          # Glorot's: sqrt(2 / (inputs + outputs))
         self.bias_k = Tensor.normal(1, 1, embed_dim, std=deviation, requires_grad=True) if add_bias_kv else None
         self.bias_v = Tensor.normal(1, 1, embed_dim, std=deviation, requires_grad=True) if add_bias_kv else None
-        self.out_proj = Linear(embed_dim, embed_dim, bias)            # last: parameters stand in PyTorch's order
+        self.out_proj = Linear(embed_dim, embed_dim, bias)            # last, for PyTorch's order of parameters
         if bias:
             self.out_proj.bias = zeros(embed_dim)
 
@@ -66,7 +66,7 @@ class MultiheadAttention(Layer):
             v = v.cat(self.bias_v.expand(v.shape[0], 1, -1), dim=1)
         if self.add_zero_attn:
             k, v = k.pad((0, 0, 0, 1)), v.pad((0, 0, 0, 1))
-        if mask is not None and mask.shape[-1] < k.shape[1]:                      # what was added may be seen by all
+        if mask is not None and mask.shape[-1] < k.shape[1]:                      # appended keys are visible to all
             mask = mask.pad((0, k.shape[1] - mask.shape[-1]))
         q, k, v = (self._heads(x) for x in (q, k, v))                             # (batch, heads, time, size / heads)
         if need_weights:
@@ -117,18 +117,18 @@ class MultiheadAttention(Layer):
                              f"({queries}, {keys}) or ({batch * self.num_heads}, {queries}, {keys})",
                              "check the mask")
             lead = (1, 1) if attn_mask.ndim == 2 else (batch, self.num_heads)
-            total = _added(attn_mask, q).reshape(*lead, queries, keys)
+            total = _additive(attn_mask, q).reshape(*lead, queries, keys)
         if key_padding_mask is not None:
             padded = key_padding_mask.unsqueeze(0) if key_padding_mask.ndim == 1 else key_padding_mask
             if padded.shape != (batch, keys):
                 self._refuse(f"a key_padding_mask of shape {key_padding_mask.shape}", f"({batch}, {keys})",
                              "check the mask")
-            padding = _added(padded, q).reshape(batch, 1, 1, keys)
+            padding = _additive(padded, q).reshape(batch, 1, 1, keys)
             total = padding if total is None else total + padding
         return total
 
 
-def _added(mask: Tensor, beside: Tensor) -> Tensor:
+def _additive(mask: Tensor, beside: Tensor) -> Tensor:
     """A bool mask as 0 and -infinity; a float mask as it is."""
     if mask.dtype is dtypes.bool:
         return mask.where(Tensor.full((), -math.inf, device=beside.device, dtype=beside.dtype), 0.0)

@@ -21,7 +21,7 @@ Sizes = int | tuple[int, ...]
 
 
 class _ChannelWindows:
-    """What a convolution and a transposed one share: channels, windows, parameters."""
+    """The base of convolutions and transposed convolutions: channels, windows, parameters."""
     rank: int
     _refuse: Any
 
@@ -41,8 +41,8 @@ class _ChannelWindows:
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
 
     def _set_parameters(self, rows: int, columns: int, bias: bool) -> None:
-        """A weight of (rows, columns, ...kernel), and perhaps a bias. PyTorch counts the columns of a transposed
-        convolution as its inputs too."""
+        """Make a weight of (rows, columns, ...kernel), and perhaps a bias. As in PyTorch, the fan-in is that of the
+        columns, even for a transposed convolution."""
         fan_in = columns * math.prod(self.kernel_size)
         self.weight = fan_in_uniform((rows, columns, *self.kernel_size), fan_in)
         self.bias = fan_in_uniform((self.out_channels,), fan_in) if bias else None
@@ -140,7 +140,7 @@ class _TransposedConvolution(_ChannelWindows, Layer):
                                   self.dilation)
 
     def _extra(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
-        """The output_padding that gives a wanted size."""
+        """The output_padding that gives a requested output size."""
         wanted = tuple(output_size)[-self.rank:]
         least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in
                  zip(x.shape[-self.rank:], self.stride, self.padding, self.dilation, self.kernel_size)]

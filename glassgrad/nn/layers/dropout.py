@@ -1,4 +1,4 @@
-"""Dropout: in training some values are 0, and the others are larger by as much. In, out: tensors.
+"""Dropout: in training random values become 0, and the others are scaled so that the mean stays. In, out: tensors.
 
 `Tensor.train()` switches it on. Each call draws new numbers.
 """
@@ -15,10 +15,10 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class _Dropout(Layer):
-    """A function of `nn.functional` that drops with probability p, in training."""
+    """The base: calls a function of `nn.functional` that drops values with probability p, in training."""
     shows = ("p",)
-    drop: Callable[..., Tensor]                     # a static method
-    least_axes, instead = 0, ""                     # what an input needs, and the layer for inputs with fewer axes
+    drop: Callable[..., Tensor]                     # a function of nn.functional
+    least_axes, instead = 0, ""                     # minimum rank of an input, and the layer to use below that
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         checks.share("Dropout", "dropout needs a probability", "write Dropout(0.5), for example", p=p)
@@ -31,7 +31,7 @@ class _Dropout(Layer):
 
 
 class Dropout(_Dropout, drop=staticmethod(F.dropout)):
-    """In training: each value 0 with probability p, the others over 1 - p; else the input.
+    """In training, each value becomes 0 with probability p and the others are divided by 1 - p; else the input.
 
     >>> Dropout(0.5)(Tensor([1.0, 2.0])).tolist()
     [1.0, 2.0]
@@ -65,7 +65,7 @@ class Dropout3d(_Dropout, drop=staticmethod(F.dropout3d), least_axes=3, instead=
 
 
 class AlphaDropout(_Dropout, drop=staticmethod(F.alpha_dropout)):
-    """Dropout for `SELU`: in training, dropped values take SELU's lowest value, and all are moved and scaled so that
+    """Dropout for `SELU`: in training, dropped values get SELU's lowest value, and all are shifted and scaled so that
     mean 0 and variance 1 stay (Klambauer et al., 2017).
 
     >>> AlphaDropout(0.5)(Tensor([1.0, 2.0])).tolist()

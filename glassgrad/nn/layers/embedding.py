@@ -1,4 +1,4 @@
-"""Vectors looked up by number. In: integers of any shape. Out: one more axis, or bags of them."""
+"""Embeddings: vectors looked up by index. In: integers of any shape. Out: a vector for each, or for each bag."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class Embedding(Layer):
-    """Row i of `weight` for each number i. The row `padding_idx` starts as zeros and gets no gradient. With `max_norm`
-    a row that is looked up and longer is made that long (in the norm `norm_type`) in `weight` itself, and
-    `scale_grad_by_freq` divides a row's gradient by how often it was looked up. `sparse`, a layout of gradients, is
-    taken and means nothing.
+    """Row i of `weight` for each index i. The row `padding_idx` starts as zeros and gets no gradient. With `max_norm`,
+    rows that are looked up and longer (in the norm `norm_type`) are rescaled in `weight` itself.
+    `scale_grad_by_freq` divides a row's gradient by how often it was looked up. `sparse`, a layout of gradients, has
+    no effect.
 
     >>> layer = Embedding(10, 4)
     >>> layer(Tensor([[1, 2, 3]])).shape, layer.weight.shape
@@ -41,8 +41,8 @@ class Embedding(Layer):
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, *settings: Any, **named: Any) -> Any:
-        """A table that is there already; trained further if not `freeze`. The settings are those of the class, after
-        the sizes.
+        """A layer with the given table, trained further if not `freeze`. The other settings are those of the
+        constructor.
 
         >>> Embedding.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]))(Tensor([1])).tolist()
         [[3.0, 4.0]]
@@ -66,8 +66,8 @@ class Embedding(Layer):
 
 
 class EmbeddingBag(Embedding):
-    """The sum, mean or maximum (`mode`) of rows of `weight`: one for each row of numbers, or, for a vector of them, for
-    each part that begins at one of `offsets`. `padding_idx` is in no bag.
+    """The sum, mean or maximum (`mode`) of rows of `weight`: one for each row of a 2-d input, or for each segment of a
+    1-d input that begins at one of `offsets`. `padding_idx` is in no bag.
 
     >>> layer = EmbeddingBag(10, 4, mode="sum")
     >>> layer(Tensor([[1, 2, 3]])).shape, layer(Tensor([1, 2, 3]), Tensor([0, 1])).shape

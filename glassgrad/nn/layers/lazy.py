@@ -1,6 +1,6 @@
-"""Layers that learn from their first input how many channels or features come in. In, out: those of the other layers.
+"""Layers that take their number of input channels or features from the first input. In, out: as the other layers.
 
-`LazyLinear(4)` is `Linear(n, 4)` from its first call on, where n is what the input's axis has: its class is that then.
+`LazyLinear(4)` becomes a `Linear(n, 4)`, class included, at its first call, where n is the size of the input's axis.
 It has no weights before, so call the model once before its parameters are collected for an optimizer or a file.
 """
 
@@ -17,20 +17,20 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class _Lazy(Layer):
-    """A layer to be: `becomes` is called with the size of an axis of the first input, then with the settings here."""
-    becomes: Any                                    # a class of layers
+    """A layer that turns into `becomes(size, *settings)` at its first call, with the size of an axis of the input."""
+    becomes: Any                                    # the final layer class
     axis = 1
 
     def __init__(self, *settings: Any, **named: Any):
         self._settings, self._options, self._place = settings, named, (None, None)
 
     def to(self, device: Any = None, dtype: Any = None) -> Any:
-        """Remembered for the tensors to come."""
+        """Remember device and dtype for the tensors made later."""
         self._place = device, dtype
         return self
 
     def _size(self, x: Tensor) -> int:
-        """How many channels or features come in; channels precede the axes of space, where their number is fixed."""
+        """The number of input channels or features; channels are the axis before the space axes, if `rank` is set."""
         if not self.rank:
             return x.shape[self.axis]
         self._check_space(x)

@@ -1,7 +1,7 @@
 """Normalization, as layers: by the statistics of a batch, or of each example by itself. In, out: tensors.
 
-Batch norm, in training, uses the batch's own mean and variance and averages them into the running ones, which are used
-otherwise; `Tensor.train()` switches. The others are over an example's last axes, its channels or groups of them.
+Batch norm, in training, uses the batch's mean and variance and averages them into the running ones, which are used
+otherwise; `Tensor.train()` switches. The others normalize over an example's last axes, its channels or groups of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glassgrad.tensor.tensor import Tensor
 # -- by the statistics of a batch ----------------------------------------------------------------------------
 class BatchNorm(Layer):
     """(x - mean) / sqrt(variance + eps) weight + bias for each channel (axis 1). `momentum` is the share of the
-    newest batch in the running statistics; None averages all batches alike. The arguments may also come in
+    newest batch in the running statistics; None averages all batches equally. The arguments may also come in
     tinygrad's order: size, eps, affine, track_running_stats, momentum.
 
     >>> layer = BatchNorm(3)
@@ -46,7 +46,7 @@ class BatchNorm(Layer):
             running_statistics(num_features if track_running_stats else None)
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and variance (over n) to normalize with: the batch's in training, else the running ones."""
+        """The mean and (biased) variance to normalize with: the batch's in training, else the running ones."""
         if not settings.TRAINING and self.running_mean is not None and self.running_var is not None:
             return self.running_mean, self.running_var
         axes = tuple(i for i in range(x.ndim) if i != 1)
@@ -58,7 +58,7 @@ class BatchNorm(Layer):
         mean, variance = self.calc_stats(wide)
         if settings.TRAINING and self.track_running_stats:
             self._track(mean.detach(), variance.detach(), x.numel() // self.num_features)
-        has_own = type(self).calc_stats is not BatchNorm.calc_stats            # statistics of a subclass
+        has_own = type(self).calc_stats is not BatchNorm.calc_stats            # overridden by a subclass
         if has_own or not settings.TRAINING and self.track_running_stats:
             return wide.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt()).cast(x.dtype)
         axes = tuple(i for i in range(x.ndim) if i != 1)
@@ -80,7 +80,7 @@ class BatchNorm(Layer):
                          "use a larger batch, or leave training with Tensor.test()")
 
     def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        """Average the batch's statistics into the running ones; the variance there is over n - 1."""
+        """Average the batch's statistics into the running ones, where the variance is unbiased (over n - 1)."""
         self.num_batches_tracked.assign(self.num_batches_tracked + 1)
         share: Any = self.momentum
         if share is None:
@@ -114,7 +114,7 @@ class BatchNorm3d(BatchNorm):
     """
 
 
-# -- by an example's own -------------------------------------------------------------------------------------
+# -- by the statistics of each example -----------------------------------------------------------------------
 class LayerNorm(Layer):
     """(x - mean) / sqrt(variance + eps) weight + bias over the last axes, whose sizes are `normalized_shape`.
 
@@ -149,7 +149,7 @@ class LayerNorm2d(LayerNorm):
 
 
 class RMSNorm(Layer):
-    """x / sqrt(mean(x^2) + eps) weight over the last axes. `eps=None` takes the smallest step at 1 of x's type, as
+    """x / sqrt(mean(x^2) + eps) weight over the last axes. `eps=None` takes the machine epsilon of x's type, as
     PyTorch does.
 
     >>> RMSNorm(2, eps=0.0)(Tensor([[3.0, -3.0]])).tolist()

@@ -1,8 +1,8 @@
-"""Padding as layers: more elements at both ends of the axes of space. In, out: (batch, channels, ...space), perhaps
+"""Padding as layers: elements added at both ends of the space axes. In, out: (batch, channels, ...space), perhaps
 without batch.
 
 `padding` is one number for all sides, or (left, right, top, bottom, front, back), from the last axis backward, as
-`Tensor.pad` takes it; negative numbers cut off.
+`Tensor.pad` takes it; negative numbers crop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _sizes(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class _Pad(Layer):
-    """Padding over the last `rank` axes, with a value or with values of the input."""
+    """The base: padding over the last `rank` axes, with a constant or with values of the input."""
     shows: tuple[str, ...] = ("padding",)
     mode, value = "constant", 0.0
 
@@ -42,7 +42,7 @@ class _Pad(Layer):
 
 
 class _GivenValue:
-    """Padding whose value is a setting."""
+    """The base of padding with a constant that is a setting."""
     shows: tuple[str, ...] = ("padding", "value")
 
     def __init__(self, padding: int | Sequence[int], value: float):
@@ -50,7 +50,7 @@ class _GivenValue:
 
 
 class ConstantPad1d(_GivenValue, _Pad, rank=1):
-    """A value around one axis.
+    """A constant around one axis.
 
     >>> ConstantPad1d(1, 7.0)(Tensor([[[1.0, 2.0, 3.0]]])).tolist()
     [[[7.0, 1.0, 2.0, 3.0, 7.0]]]
@@ -58,7 +58,7 @@ class ConstantPad1d(_GivenValue, _Pad, rank=1):
 
 
 class ConstantPad2d(_GivenValue, _Pad, rank=2):
-    """A value around two axes.
+    """A constant around two axes.
 
     >>> ConstantPad2d(1, 7.0)(Tensor.ones(1, 2, 3, 4)).shape
     (1, 2, 5, 6)
@@ -66,7 +66,7 @@ class ConstantPad2d(_GivenValue, _Pad, rank=2):
 
 
 class ConstantPad3d(_GivenValue, _Pad, rank=3):
-    """A value around three axes.
+    """A constant around three axes.
 
     >>> ConstantPad3d(1, 7.0)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 2, 5, 6, 7)
@@ -146,7 +146,7 @@ class ReplicationPad3d(_Pad, rank=3, mode="replicate"):
 
 
 class CircularPad1d(_Pad, rank=1, mode="circular"):
-    """The values of the other side around one axis.
+    """The values of the opposite edge around one axis.
 
     >>> CircularPad1d(1)(Tensor([[[1.0, 2.0, 3.0]]])).tolist()
     [[[3.0, 1.0, 2.0, 3.0, 1.0]]]
@@ -154,7 +154,7 @@ class CircularPad1d(_Pad, rank=1, mode="circular"):
 
 
 class CircularPad2d(_Pad, rank=2, mode="circular"):
-    """The values of the other side around two axes.
+    """The values of the opposite edge around two axes.
 
     >>> CircularPad2d(1)(Tensor.ones(1, 2, 3, 4)).shape
     (1, 2, 5, 6)
@@ -162,7 +162,7 @@ class CircularPad2d(_Pad, rank=2, mode="circular"):
 
 
 class CircularPad3d(_Pad, rank=3, mode="circular"):
-    """The values of the other side around three axes.
+    """The values of the opposite edge around three axes.
 
     >>> CircularPad3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 2, 5, 6, 7)

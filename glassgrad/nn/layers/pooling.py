@@ -13,14 +13,14 @@ from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
 _SHOWN = "kernel_size", "stride", "padding"
-# windows of as many axes as `kernel_size` has numbers; the constructor has the last two in another order
+# the rank of windows is the length of `kernel_size`; the constructor has the last two settings in another order
 _MAX: Any = {"function": max_pool2d, "shows": _SHOWN,
              "settings": (*_SHOWN, "dilation", "return_indices", "ceil_mode")}
 
 
 class MaxPool2d(FunctionLayer, rank=2, **_MAX):
-    """The largest value of each window; without `stride` the windows stand side by side. With `return_indices` also
-    where each was found, counted over space: what `MaxUnpool2d` needs.
+    """The largest value of each window; without `stride` the windows do not overlap. `return_indices` also returns the
+    flat index of each in space, for `MaxUnpool2d`.
 
     >>> MaxPool2d(2)(Tensor.arange(16).reshape(1, 1, 4, 4)).tolist()
     [[[[5, 7], [13, 15]]]]
@@ -44,7 +44,7 @@ class MaxPool3d(FunctionLayer, rank=3, **_MAX):
 
 
 class _MaxUnpool(Layer):
-    """Values back where a pool found them."""
+    """The base: puts values back at the indices of a max pool."""
     shows = _SHOWN
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0):
@@ -83,8 +83,8 @@ class MaxUnpool3d(_MaxUnpool, rank=3):
 
 
 class AvgPool2d(FunctionLayer, rank=2, function=avg_pool2d, shows=_SHOWN):
-    """The mean of each window; without `stride` the windows stand side by side. `divisor_override` is divided by in the
-    place of the number of elements.
+    """The mean of each window; without `stride` the windows do not overlap. `divisor_override` replaces the number of
+    elements as divisor.
 
     >>> AvgPool2d(2)(Tensor.arange(16).reshape(1, 1, 4, 4)).tolist()
     [[[[2.5, 4.5], [10.5, 12.5]]]]
@@ -132,8 +132,8 @@ class AdaptiveAvgPool3d(FunctionLayer, function=adaptive_avg_pool3d, rank=3):
 
 
 class AdaptiveMaxPool2d(FunctionLayer, function=adaptive_max_pool2d, rank=2, shows=("output_size",)):
-    """The largest value of `output_size` nearly equal parts, along each space axis. With `return_indices` also
-    where each was found, counted over space.
+    """The largest value of `output_size` nearly equal parts, along each space axis. `return_indices` also returns the
+    flat index of each in space.
 
     >>> AdaptiveMaxPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape
     (2, 3, 1, 1)
@@ -198,7 +198,7 @@ class UpsamplingNearest2d(FunctionLayer, function=upsample_nearest):
 
 
 class UpsamplingBilinear2d(FunctionLayer, function=upsample_bilinear):
-    """`Upsample` along straight lines, the corners staying where they are.
+    """`Upsample` by bilinear interpolation with aligned corners.
 
     >>> UpsamplingBilinear2d(size=(3, 3))(Tensor([[[[0.0, 2.0], [2.0, 4.0]]]]))[0, 0, 1].tolist()
     [1.0, 2.0, 3.0]

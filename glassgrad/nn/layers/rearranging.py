@@ -1,4 +1,4 @@
-"""Elements in another order or shape, as layers: flattening, pixels from channels, windows. In, out: tensors."""
+"""Reshaping as layers: flattening, channels to pixels, windows. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class Flatten(Layer):
-    """Several neighbouring axes as one; all but the batch unless told otherwise.
+    """Merge neighbouring axes into one; by default all but the batch.
 
     >>> Flatten()(Tensor.ones(2, 3, 4)).shape
     (2, 12)
@@ -24,7 +24,7 @@ class Flatten(Layer):
 
 
 class Unflatten(Layer):
-    """One axis as several.
+    """Split one axis into several.
 
     >>> Unflatten(1, (3, 4))(Tensor.ones(2, 12)).shape
     (2, 3, 4)
@@ -54,7 +54,7 @@ class PixelUnshuffle(FunctionLayer, function=F.pixel_unshuffle):
 
 
 class ChannelShuffle(FunctionLayer, function=F.channel_shuffle):
-    """Channels dealt out: the first of each group, then the second of each, and so on.
+    """Channels reordered: the first of each group, then the second of each, and so on.
 
     >>> ChannelShuffle(2)(Tensor([[[0], [1], [2], [3]]])).flatten().tolist()
     [0, 2, 1, 3]
@@ -70,7 +70,7 @@ class Unfold(FunctionLayer, function=F.unfold, windows=2):
 
 
 class Fold(FunctionLayer, function=F.fold, windows=2):
-    """Columns back to their windows, added where these overlap: what `Unfold` took apart.
+    """Columns put back at their windows and summed where these overlap: the transpose of `Unfold`.
 
     >>> Fold((2, 3), 2)(Unfold(2)(Tensor.ones(1, 1, 2, 3))).tolist()
     [[[[1.0, 2.0, 1.0], [1.0, 2.0, 1.0]]]]

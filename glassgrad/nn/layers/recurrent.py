@@ -1,9 +1,9 @@
 """Recurrent networks: the cells RNN, LSTM and GRU, which take one step, and the layers, which take all. In: an input
 and a state, or a sequence (time, batch, size). Out: the next state, or every output and the last state.
 
-Gates stand one below the other in a weight, in PyTorch's order. The inputs of all steps are multiplied at once; the
-steps themselves follow one another. Several layers, both directions and dropout between layers are as in PyTorch, and
-so are the names of the parameters (`weight_ih_l0_reverse`). The batch may be left out.
+Gates are stacked along a weight's rows, in PyTorch's order. The inputs of all steps are multiplied at once; the steps
+themselves are sequential. Several layers, both directions and dropout between layers are as in PyTorch, and so are the
+names of the parameters (`weight_ih_l0_reverse`). The batch may be left out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from glassgrad.nn.modules.new_parameters import uniform_within
 from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
-MOST_LAYERS = 10_000        # more are a mistake, and would be made for hours
+MOST_LAYERS = 10_000        # more are surely a mistake, and would take hours to make
 
 
 # -- the formulas --------------------------------------------------------------------------------------------------
 def nonlinearity_of(name: str) -> Callable[[Tensor], Tensor]:
-    """The function that PyTorch calls so.
+    """The nonlinearity of this name.
 
     >>> nonlinearity_of("relu")(Tensor([-1.0])).tolist()
     [0.0]
@@ -34,7 +34,7 @@ def nonlinearity_of(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def rnn_step(seen: Tensor, recalled: Tensor, nonlinearity: str) -> Tensor:
-    """f(W_ih x + b_ih + W_hh h + b_hh), of which `seen` and `recalled` are the two halves.
+    """f(seen + recalled), where seen = W_ih x + b_ih and recalled = W_hh h + b_hh.
 
     >>> rnn_step(Tensor([[1.0]]), Tensor([[-3.0]]), "relu").tolist()
     [[0.0]]
@@ -55,7 +55,7 @@ def lstm_step(seen: Tensor, recalled: Tensor, c: Tensor) -> tuple[Tensor, Tensor
 
 
 def gru_step(seen: Tensor, recalled: Tensor, h: Tensor) -> Tensor:
-    """h' = (1 - z) tanh(n_x + r n_h) + z h, with the gates r and z of both halves together.
+    """h' = (1 - z) tanh(n_x + r n_h) + z h, with the gates r and z from seen + recalled.
 
     >>> gru_step(Tensor([[0.0] * 3]), Tensor([[0.0] * 3]), Tensor([[2.0]])).tolist()
     [[1.0]]
@@ -68,7 +68,7 @@ def gru_step(seen: Tensor, recalled: Tensor, h: Tensor) -> Tensor:
 
 # -- cells ---------------------------------------------------------------------------------------------------------
 class _Cell(Layer):
-    """Two linear maps, of the input and of the state, with `gates` outputs per hidden unit."""
+    """The base of cells: linear maps of the input and of the state, with `gates` outputs per hidden unit."""
     shows: tuple[str, ...] = ("input_size", "hidden_size")
     gates = 1
 
@@ -149,7 +149,7 @@ class GRUCell(_Cell):
 
 # -- layers --------------------------------------------------------------------------------------------------------
 class _Recurrent(Layer):
-    """Layers and directions; a subclass says what one step does."""
+    """The base of recurrent layers: stacks layers and directions; a subclass gives one step."""
     shows: tuple[str, ...] = ("input_size", "hidden_size", "num_layers", "bidirectional")
     gates, states = 1, 1
 
@@ -185,8 +185,8 @@ class _Recurrent(Layer):
         out, (last,) = self._run(x, None if h is None else (h,))
         return out, last
 
-    def _walk(self, x: Tensor, name: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """One layer in one direction over (time, batch, size)."""
+    def _run_direction(self, x: Tensor, name: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run one layer in one direction over (time, batch, size)."""
         w_ih, w_hh = getattr(self, "weight_ih" + name), getattr(self, "weight_hh" + name)
         b_ih, b_hh = getattr(self, "bias_ih" + name, None), getattr(self, "bias_hh" + name, None)
         project = getattr(self, "weight_hr" + name, None)
@@ -201,7 +201,7 @@ class _Recurrent(Layer):
         return Tensor.stack(*outputs), state
 
     def _run(self, x: Tensor, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """All layers: the output, its axes as they came in, and the last state of every layer and direction."""
+        """Run all layers: the output, with the axes of the input, and the last state of every layer and direction."""
         axis = 0 if not self.batch_first or x.ndim == 2 else 1
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size or x.shape[axis] == 0:
             order = "batch, time" if self.batch_first else "time, batch"
@@ -213,7 +213,7 @@ class _Recurrent(Layer):
         for layer in range(self.num_layers):
             outputs = []
             for direction in self.directions:
-                out, state = self._walk(seq, f"_l{layer}{direction}", tuple(s[len(last)] for s in states))
+                out, state = self._run_direction(seq, f"_l{layer}{direction}", tuple(s[len(last)] for s in states))
                 outputs.append(out)
                 last.append(state)
             seq = outputs[0] if len(outputs) == 1 else outputs[0].cat(outputs[1], dim=-1)

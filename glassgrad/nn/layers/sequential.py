@@ -15,7 +15,7 @@ from glassgrad.nn.modules.layer import Layer
 
 
 class Sequential(Layer):
-    """Calls its layers one after another; give layers, or one list, or one dictionary with names of your own.
+    """Calls its layers one after another; takes layers, one list, or one dictionary of named layers.
 
     >>> from glassgrad.nn.layers.linear import Linear
     >>> model = Sequential(Linear(3, 4), Tensor.relu, Linear(4, 2))
@@ -55,7 +55,7 @@ class Sequential(Layer):
         return len(self._layers())
 
     def _layers(self) -> dict[str, Any]:
-        """The layers by name: all attributes but the one that says whether to train."""
+        """The layers by name: all attributes but `training`."""
         return {name: layer for name, layer in vars(self).items() if name != "training"}
 
     def __getitem__(self, at: int | slice) -> Any:

@@ -21,14 +21,14 @@ from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.state.state_dict import get_state_dict
 from glassgrad.tensor.tensor import Tensor
 
-MOST_LAYERS = 10_000        # more are a mistake, and would be made for hours
+MOST_LAYERS = 10_000        # more are surely a mistake, and would take hours to make
 
 Activation = str | Callable[[Tensor], Tensor]
 Mask = Tensor | None
 
 
 class _Block(Layer):
-    """What both kinds of layers share: attention to oneself, and two linear maps with an activation between them."""
+    """The base of encoder and decoder layers: self-attention, and two linear maps with an activation between them."""
     shows = ("d_model", "nhead")
     norms = 2
 
@@ -56,7 +56,7 @@ class _Block(Layer):
     def _mapped(self, x: Tensor) -> Tensor:
         return self.dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
-    def _through(self, x: Tensor, parts: list[Callable[[Tensor], Tensor]]) -> Tensor:
+    def _residual(self, x: Tensor, parts: list[Callable[[Tensor], Tensor]]) -> Tensor:
         """x = norm(x + part(x)) for each part, or x + part(norm(x)) with `norm_first`."""
         for n, part in enumerate(parts, 1):
             norm = getattr(self, f"norm{n}")
@@ -65,7 +65,7 @@ class _Block(Layer):
 
 
 class TransformerEncoderLayer(_Block):
-    """Attention to itself, then two linear maps; each added to its input and normalized.
+    """Self-attention, then two linear maps; each added to its input and normalized.
 
     >>> TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16)(Tensor.ones(5, 3, 8)).shape
     (5, 3, 8)
@@ -73,12 +73,12 @@ class TransformerEncoderLayer(_Block):
 
     def forward(self, src: Tensor, src_mask: Mask = None, src_key_padding_mask: Mask = None,
                 is_causal: bool = False) -> Tensor:
-        return self._through(src, [lambda x: self._to_itself(x, src_mask, src_key_padding_mask, is_causal),
-                                   self._mapped])
+        return self._residual(src, [lambda x: self._to_itself(x, src_mask, src_key_padding_mask, is_causal),
+                                    self._mapped])
 
 
 class TransformerDecoderLayer(_Block):
-    """Attention to itself, attention to what the encoder made (`memory`), then two linear maps.
+    """Self-attention, attention to the encoder's output (`memory`), then two linear maps.
 
     >>> layer = TransformerDecoderLayer(d_model=8, nhead=2, dim_feedforward=16)
     >>> layer(Tensor.ones(4, 3, 8), Tensor.ones(5, 3, 8)).shape
@@ -92,12 +92,12 @@ class TransformerDecoderLayer(_Block):
         def to_memory(x: Tensor) -> Tensor:
             return self.dropout(self.multihead_attn(x, memory, memory, memory_key_padding_mask, False, memory_mask,
                                                     is_causal=memory_is_causal)[0])
-        return self._through(tgt, [lambda x: self._to_itself(x, tgt_mask, tgt_key_padding_mask, tgt_is_causal),
-                                   to_memory, self._mapped])
+        return self._residual(tgt, [lambda x: self._to_itself(x, tgt_mask, tgt_key_padding_mask, tgt_is_causal),
+                                    to_memory, self._mapped])
 
 
 class _Stack(Layer):
-    """Copies of a layer one after another, with a norm behind the last if there is one."""
+    """Copies of a layer one after another, with an optional norm after the last."""
     shows = ("num_layers",)
 
     def __init__(self, layer: Any, num_layers: int, norm: Any = None):
@@ -119,7 +119,7 @@ class TransformerEncoder(_Stack):
     """
     def __init__(self, encoder_layer: Any, num_layers: int, norm: Any = None, enable_nested_tensor: bool = True,
                  mask_check: bool = True):
-        super().__init__(encoder_layer, num_layers, norm)       # PyTorch's last two choose a faster way, not a result
+        super().__init__(encoder_layer, num_layers, norm)       # PyTorch's last two only choose a faster path
 
     def forward(self, src: Tensor, mask: Mask = None, src_key_padding_mask: Mask = None,
                 is_causal: bool | None = None) -> Tensor:
@@ -147,7 +147,7 @@ class TransformerDecoder(_Stack):
 
 
 class Transformer(Layer):
-    """An encoder of the source and a decoder that looks at it.
+    """An encoder of the source, and a decoder that attends to its output.
 
     >>> model = Transformer(8, 2, num_encoder_layers=1, num_decoder_layers=1, dim_feedforward=16)
     >>> model(Tensor.ones(5, 3, 8), Tensor.ones(4, 3, 8)).shape
@@ -181,7 +181,7 @@ class Transformer(Layer):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int) -> Tensor:
-        """What a causal decoder adds to its scores: -infinity above the diagonal.
+        """The mask that a causal decoder adds to its scores: -infinity above the diagonal.
 
         >>> Transformer.generate_square_subsequent_mask(2).tolist()
         [[0.0, -inf], [0.0, 0.0]]

@@ -1,8 +1,8 @@
 """Losses and distances as layers: loss = CrossEntropyLoss()(predictions, targets). In: predictions and targets, or
 pairs of tensors. Out: one number, or one per example with reduction="none".
 
-Each calls the function of `nn.functional` that has the formula; its settings are that function's. A softmax
-over many classes, rare ones by way of clusters, is a loss with parameters of its own.
+Each calls the function of `nn.functional` that has the formula; its settings are that function's. The adaptive
+softmax over many classes, rare ones in clusters, is a loss with parameters.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class MSELoss(FunctionLayer, function=F.mse_loss, settings=("reduction",)):
 
 
 class L1Loss(FunctionLayer, function=F.l1_loss, settings=("reduction",)):
-    """The size of the difference.
+    """The absolute difference.
 
     >>> L1Loss()(Tensor([1.0, 5.0]), Tensor([1.0, 3.0])).item()
     1.0
@@ -200,7 +200,7 @@ class TripletMarginLoss(FunctionLayer, function=F.triplet_margin_loss, shows=("m
 
 
 class TripletMarginWithDistanceLoss(FunctionLayer, function=F.triplet_margin_with_distance_loss):
-    """`TripletMarginLoss` with a distance of your own.
+    """`TripletMarginLoss` with a custom distance function.
 
     >>> nearer = TripletMarginWithDistanceLoss(distance_function=lambda a, b: (a - b).abs().sum(-1))
     >>> nearer(Tensor([[0.0]]), Tensor([[2.0]]), Tensor([[2.5]])).item()
@@ -215,9 +215,9 @@ class Adapted(NamedTuple):
 
 
 class AdaptiveLogSoftmaxWithLoss(Layer):
-    """Classes below cutoffs[0] and one entry for each cluster of the others share a first softmax; in each cluster
-    another one is over its classes, seen through in_features / div_value^i features (Grave et al., 2016). Classes are
-    in order of how often they come. Every cluster is computed for every example: sizes do not depend on values here.
+    """A first softmax is over the classes below cutoffs[0] and one entry per cluster of the others; each cluster i has
+    another over its classes, from in_features / div_value^i features (Grave et al., 2016). Classes are in order of
+    frequency. Every cluster is computed for every example: shapes do not depend on values here.
 
     >>> layer = AdaptiveLogSoftmaxWithLoss(8, 20, cutoffs=[4, 10])
     >>> x = Tensor.randn(3, 8)

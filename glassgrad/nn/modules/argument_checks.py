@@ -2,8 +2,8 @@
 Out: nothing, or an InputError that names the argument: given / expected / fix.
 
 Layers, optimizers and schedules call `check_call` when they are made, and a layer looks for the wrong argument with
-`wrong_argument` when its `forward` fails: the constructors and `forward` themselves stay as they are written, and the
-many classes need not repeat what their annotations say. Does not depend on any layer.
+`wrong_argument` when its `forward` fails: constructors and `forward` need no checks that repeat their annotations.
+Does not depend on any layer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from glassgrad.tensor.tensor_base import TensorBase
 
 
 def _reads_as(kind: str) -> tuple[Callable[[Any], bool], str]:
-    """A kind of arguments that methods of tensors know."""
+    """A test for a kind of argument of `tensor.checks`, and its description."""
     words, read = KINDS[kind]
     return lambda value: read(value) is not None, words
 
 
-# what an annotation admits, and how to say so
+# annotation: (test of a value, description for messages)
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{kind: _reads_as(kind) for kind in ("int", "bool", "str", "Callable")},
     "Tensor": _reads_as("Self"),
@@ -44,7 +44,7 @@ _ALIASES = {"Sizes": "int | Sequence[int]", "Parameters": "Iterable[Tensor] | Te
             "Maybe": "Tensor | None", "Old": "bool | None"}
 
 
-# keywords of tinygrad's layers: its adapter takes them, here they are named in the error
+# tinygrad's keywords: its adapter accepts them; here the error names ours
 SYNONYMS = {"sz": "num_features", "vocab_size": "num_embeddings", "embed_size": "embedding_dim"}
 
 
@@ -61,8 +61,8 @@ def signature_of(function: Any) -> inspect.Signature:
 
 def check_call(cls: Any, signature: inspect.Signature, module: str, args: tuple[Any, ...],
                kwargs: dict[str, Any]) -> None:
-    """Refuse arguments of a constructor that do not fit its signature or its annotations; classes of users' own are
-    left alone."""
+    """Refuse arguments of a constructor that do not fit its signature or its annotations; constructors outside
+    glassgrad are not checked."""
     if not cls.__init__.__module__.startswith("glassgrad."):
         return
     mistake = wrong_argument(signature, cls.__name__, module, args, kwargs)
@@ -95,7 +95,7 @@ def wrong_argument(signature: inspect.Signature, name: str, module: str, args: t
 # -- annotations, read as they are written -------------------------------------------------------------------
 @functools.cache
 def _alternatives(annotation: str) -> list[tuple[str, str]]:
-    """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]; of several types in brackets the first."""
+    """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]; only the first of several types in brackets."""
     tree: Any = ast.parse(_ALIASES.get(annotation, annotation), mode="eval").body
     if isinstance(tree, ast.BinOp):
         return [*_alternatives(ast.unparse(tree.left)), *_alternatives(ast.unparse(tree.right))]
@@ -117,7 +117,7 @@ def _matches(value: Any, annotation: str) -> bool:
 
 
 def _words(annotation: str) -> str:
-    """What an annotation admits, in words.
+    """What an annotation admits, as text for messages.
 
     >>> _words("int | Sequence[int] | None")
     'an integer or a list of integers or None'

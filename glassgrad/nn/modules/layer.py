@@ -1,6 +1,6 @@
-"""What every layer here shares: it can be called, shows its settings, and names itself when an input does not fit.
+"""The base of all layers here: calling, repr with settings, and errors that name the layer.
 
-In: a class with `forward` and a list of settings to show. Out: the same class as a layer. A layer of your own needs
+In: a class with `forward` and a list of settings to show. Out: the same class as a layer. A custom layer needs
 none of this: any object whose attributes are tensors, layers, lists or dictionaries of them is a model.
 """
 
@@ -17,12 +17,12 @@ from glassgrad.nn.modules.module import Module
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
-_OF_WINDOWS = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0}      # settings, and their least values
+_WINDOW_MINIMA = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0}      # settings and their minima
 
 
 class LayerType(type):
-    """The class of layer classes: what happens when a layer is made. Its arguments are checked, its constructor runs,
-    and its tensors move where PyTorch's keywords `device` and `dtype` say."""
+    """The metaclass of layers: it checks the arguments of the constructor, calls it, and moves the tensors to the
+    `device` and `dtype` of PyTorch's keywords."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -53,25 +53,25 @@ class Layer(Module, metaclass=LayerType):
     """
     shows: tuple[str, ...] = ()                     # attributes to show, in the order of the constructor
     training = None
-    all_are_parameters = True                       # but for buffer_names
-    rank = 0                                        # how many axes of space an input has; 0: any number
-    synonyms: Mapping[str, str] = {}                # keywords of another library, and ours; an adapter gives them
+    all_are_parameters = True                       # except buffer_names
+    rank = 0                                        # number of space axes of an input; 0: any
+    synonyms: Mapping[str, str] = {}                # keywords of another library -> ours; set by an adapter
 
     def __init_subclass__(cls, **constants: Any) -> None:
-        """`class Conv1d(_Convolution, rank=1)`: what a subclass is, as class attributes."""
+        """`class Conv1d(_Convolution, rank=1)`: make the keywords class attributes."""
         for name, value in constants.items():
             setattr(cls, name, value)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         try:
-            return self._as_told(inputs, options)
+            return self._call_in_mode(inputs, options)
         except ShapeError as problem:
-            if getattr(problem, "layer", None) is not None:      # a layer inside this one has said what is wrong
+            if getattr(problem, "layer", None) is not None:      # an inner layer has named itself already
                 raise
             raise _named(self, problem.what, problem.given, problem.expected, problem.fix, problem.where) from None
         except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as problem:
             if isinstance(problem, GlassgradError) or not type(self).forward.__module__.startswith("glassgrad."):
-                raise                                           # the failures of users' own stay what they are
+                raise                                           # not our layer: leave its error alone
             called = signature_of(getattr(self, "function", self.forward))
             mistake = wrong_argument(called, type(self).__name__, "nn", inputs, options)
             if mistake is None:
@@ -87,13 +87,13 @@ class Layer(Module, metaclass=LayerType):
             self._refuse(x, f"(batch, channels, ...space) with {self.rank} space axes", "reshape the input")
 
     def _refuse(self, given: Any, expected: str, fix: str) -> NoReturn:
-        """Say that an input does not fit this layer."""
+        """Raise an error that says that an input does not fit this layer."""
         words = given if isinstance(given, str) else f"an input of shape {given.shape}"
         raise _named(self, "", words, expected, fix, "")
 
 
 def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: str) -> ShapeError:
-    """A complaint with the layer, its settings, the user's name for it and its parameters."""
+    """An error that names the layer, its settings, its path in the user's model and its parameters."""
     path = path_of(layer)
     held = ", ".join(f"{path + '.' if path else ''}{name} {tensor.shape}" for name, tensor in vars(layer).items()
                      if isinstance(tensor, Tensor))
@@ -109,8 +109,8 @@ def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: 
 class FunctionLayer(Layer):
     """A layer that calls a function of `nn.functional`: `class ELU(FunctionLayer, function=F.elu)`. The function's
     tensors are the layer's inputs, its other parameters the layer's settings, or those of them that `settings` names.
-    PyTorch's `inplace` is taken and means nothing; its older words for `reduction` are not. Where inputs have axes of
-    space, the settings of windows have one number for each of them.
+    `inplace` is accepted without effect; PyTorch's older parameters for `reduction` are not settings. Where inputs
+    have space axes, settings of windows get one number for each of them.
 
     >>> def scale(input: Tensor, by: float = 2.0) -> Tensor: return input * by
     >>> class Scale(FunctionLayer, function=scale):
@@ -120,9 +120,9 @@ class FunctionLayer(Layer):
     """
     function: Callable[..., Any]
     settings = inspect.Signature()
-    passed: tuple[str, ...] = ()                    # names of the settings that the function gets
-    kernel_size: Any                                # without a `stride` windows stand side by side
-    windows = 0                                     # along how many axes they go, where inputs need no such rank
+    passed: tuple[str, ...] = ()                    # names of the settings passed to the function
+    kernel_size: Any                                # also the default of `stride`
+    windows = 0                                     # rank of the windows, if `rank` is not it
 
     def __init_subclass__(cls, function: Callable[..., Any] | None = None, settings: Sequence[str] | None = None,
                           **constants: Any) -> None:
@@ -139,8 +139,8 @@ class FunctionLayer(Layer):
         bound = self.settings.bind(*settings, **named)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            if (axes := self.windows or self.rank) and name in _OF_WINDOWS and value is not None:
-                value = each(value, axes, name, _OF_WINDOWS[name])
+            if (axes := self.windows or self.rank) and name in _WINDOW_MINIMA and value is not None:
+                value = each(value, axes, name, _WINDOW_MINIMA[name])
             setattr(self, name, self.kernel_size if name == "stride" and value is None else value)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -150,10 +150,10 @@ class FunctionLayer(Layer):
 
 
 def _is_setting(p: inspect.Parameter) -> bool:
-    """Whether a function's parameter is a setting of its layer: neither an input nor an older word."""
+    """Whether a function's parameter is a setting of its layer: neither an input nor an older form of `reduction`."""
     return str(p.annotation) != "Tensor" and p.name not in ("size_average", "reduce")
 
 
 def _is_shown(p: inspect.Parameter) -> bool:
-    """Whether a setting is a plain value."""
+    """Whether a setting is shown by repr: not a tensor or function."""
     return not any(kind in str(p.annotation) for kind in ("Tensor", "Callable"))

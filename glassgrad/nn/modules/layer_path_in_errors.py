@@ -1,7 +1,7 @@
-"""What a user calls a layer. In: a layer, while its call is running. Out: a name such as `model.blocks.3.fc`.
+"""Find a layer's path in the user's model. In: a layer, during its call. Out: a name such as `model.blocks.3.fc`.
 
-Layers are plain objects without a reference to the model that holds them. When one raises an error, the variables of
-the running functions lead to it. This is looked up only for an error's text, so it costs nothing otherwise.
+Layers are plain objects without a reference to the model that holds them. When one raises an error, the local
+variables of the running functions are searched for it. Only errors need this, so it costs nothing otherwise.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from glassgrad.base.source_lines import PACKAGE, library_folders
 from glassgrad.nn.modules.object_tree import OPAQUE, parts_of
 
-_MOST_OBJECTS = 5000     # looked at per running function
+_MOST_OBJECTS = 5000     # visited per running function
 
 
 def path_of(layer: object) -> str | None:
-    """The longest name that leads to a layer from a variable of a running function of the user's, or None.
+    """The longest path to a layer from a local variable of a running user function, or None.
 
     >>> class Model:
     ...     def __init__(self): self.blocks = [object(), object()]
@@ -39,7 +39,7 @@ def path_of(layer: object) -> str | None:
 
 
 def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Running functions from the inside outward, ours left out, up to the first that belongs to a library."""
+    """The user's running frames, innermost first, without ours, up to the first of a library."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(PACKAGE):
@@ -50,7 +50,7 @@ def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _search(start: str, value: object, layer: object) -> str | None:
-    """The shortest way from a variable to the layer through attributes, lists and dictionaries."""
+    """The shortest path from a variable to the layer through attributes, lists and dictionaries."""
     waiting: deque[tuple[str, Any]] = deque([(start, value)])
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_OBJECTS:

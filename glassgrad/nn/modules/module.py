@@ -55,12 +55,12 @@ class Module:
     >>> Scale()(Tensor([3.0])).tolist(), list(Scale().state_dict())
     ([6.0], ['weight'])
     """
-    training: bool | None = True     # PyTorch's models begin in training; None: as `Tensor.training` says
+    training: bool | None = True     # as in PyTorch; None: use `Tensor.training`
     buffer_names: tuple[str, ...] = ()      # attributes that are never trained
     parameter_names: tuple[str, ...] = ()   # attributes that required gradients when they were set, frozen or not
-    temporary_names: tuple[str, ...] = ()   # buffers that no file holds
-    passing_names: tuple[str, ...] = ()     # attributes that a call left behind, such as attention to be looked at
-    all_are_parameters = False              # also those that never required gradients, which may be constants
+    temporary_names: tuple[str, ...] = ()   # buffers that state_dict leaves out
+    passing_names: tuple[str, ...] = ()     # attributes set during a call, such as attention weights to inspect
+    all_are_parameters = False              # whether tensors that never required gradients are parameters
     forward: Any
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -69,10 +69,10 @@ class Module:
         object.__setattr__(self, name, value)
 
     def _note(self, name: str, value: Tensor, before: Any) -> None:
-        """What the tensor of this name is from now on."""
+        """Record whether the tensor attribute is a parameter, a buffer or temporary."""
         if value.requires_grad:
             kind = "parameter_names"
-        elif isinstance(before, Tensor):                # a buffer that is given another value stays one
+        elif isinstance(before, Tensor):                # a buffer that is replaced stays one
             kind = "buffer_names" if before.requires_grad is False and name not in self.parameter_names else ""
         else:
             kind = "passing_names" if any(module is self for module in _calls.open) else ""
@@ -83,10 +83,10 @@ class Module:
         if not hasattr(type(self), "forward"):
             raise InputError(f"{type(self).__name__} has nothing to call", given="a Module without a forward",
                              expected="a method that computes the result", fix="write def forward(self, x): ...")
-        return self._as_told(inputs, options)
+        return self._call_in_mode(inputs, options)
 
-    def _as_told(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call `forward`; dropout and batchnorm inside do as the model was told, if it was told."""
+    def _call_in_mode(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call `forward` in the mode set by `train()` or `eval()`, if one was set."""
         _calls.open.append(self)
         try:
             mode = self.training
@@ -103,7 +103,7 @@ class Module:
         return get_state_dict(self, prefix)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Loaded:
-        """Take the values of a state dictionary; says what was missing or not expected."""
+        """Load the values of a state dictionary; returns the missing and unexpected names."""
         return load_state_dict(self, dict(state_dict), strict)
 
     def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
@@ -140,7 +140,7 @@ class Module:
         return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
 
     def children(self) -> Iterator[Any]:
-        """The same without names."""
+        """The models and layers that are attributes of this one, without names."""
         return (child for _, child in self.named_children())
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -150,7 +150,7 @@ class Module:
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Any]:
-        """The same without names."""
+        """This model, and all models and layers inside, without names."""
         return (module for _, module in self.named_modules())
 
     def apply(self, function: Callable[[Any], Any]) -> Any:
@@ -174,7 +174,7 @@ class Module:
         """An attribute that is a model or layer."""
         setattr(self, name, module)
 
-    # -- what it does ----------------------------------------------------------------------------------------
+    # -- modes and conversions -------------------------------------------------------------------------------
     def train(self, mode: bool = True) -> Any:
         """From now on calls of this model train (or not), whatever `Tensor.training` says."""
         for module in self.modules():
@@ -186,7 +186,7 @@ class Module:
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Whether its float tensors are trained; buffers never are."""
+        """Set whether its float tensors are trained; buffers never are."""
         for place in walk(self, "", lambda value: isinstance(value, Tensor)):
             if place.value.dtype in dtypes.floats and not _is_buffer(place):
                 place.value.requires_grad_(requires_grad)
@@ -198,7 +198,7 @@ class Module:
             tensor.grad = None if set_to_none or tensor.grad is None else tensor.grad.zeros_like()
 
     def to(self, device: Any = None, dtype: DType | str | None = None) -> Any:
-        """Its tensors on another device, or its float tensors in another type."""
+        """Move its tensors to another device, or convert its float tensors to another type."""
         if isinstance(device, DType):
             device, dtype = None, device
         for tensor in [*self.parameters(), *self.buffers()]:
@@ -231,9 +231,9 @@ def _is_parameter(place: ObjectPart) -> bool:
     return known or place.value.requires_grad is not False
 
 
-# -- several -------------------------------------------------------------------------------------------------
+# -- containers ----------------------------------------------------------------------------------------------
 class ModuleList(Module):
-    """Models in a row, named 0, 1, ...
+    """A list of models, named 0, 1, ...
 
     >>> from glassgrad.nn.layers.linear import Linear
     >>> list(ModuleList([Linear(1, 2), Linear(2, 1)]).state_dict())
@@ -265,7 +265,7 @@ class ModuleList(Module):
 
 
 class ParameterList(ModuleList):
-    """Tensors in a row, named 0, 1, ..., all trained."""
+    """A list of tensors, named 0, 1, ..., all trained."""
     all_are_parameters = True
 
     def append(self, module: Any) -> Any:
@@ -273,7 +273,7 @@ class ParameterList(ModuleList):
 
 
 class ModuleDict(Module):
-    """Models by names.
+    """A dictionary of models.
 
     >>> from glassgrad.nn.layers.linear import Linear
     >>> list(ModuleDict({"up": Linear(1, 2)}).state_dict())
@@ -295,7 +295,7 @@ class ModuleDict(Module):
 
 
 class ParameterDict(ModuleDict):
-    """Tensors by names, all trained."""
+    """A dictionary of tensors, all trained."""
     all_are_parameters = True
 
     def __setitem__(self, name: str, module: Any) -> None:

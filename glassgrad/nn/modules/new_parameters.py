@@ -1,4 +1,4 @@
-"""Parameters and buffers as a new layer has them, with PyTorch's numbers. In: shapes. Out: tensors."""
+"""Parameters and buffers of a new layer, initialized as PyTorch does. In: shapes. Out: tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def uniform_within(bound: float, *shape: int) -> Tensor:
-    """A parameter of numbers spread evenly over (-bound, bound).
+    """A parameter of uniform random numbers in (-bound, bound).
 
     >>> uniform_within(0.5, 2, 3).abs().max().item() <= 0.5
     True
@@ -47,7 +47,7 @@ def ones(*shape: int) -> Tensor:
 
 
 def scale_and_shift(affine: bool, bias: bool, *shape: int) -> tuple[Tensor | None, Tensor | None]:
-    """The weight, ones, and the bias, zeros, of a layer that normalizes: both, the weight alone, or neither.
+    """The weight (ones) and bias (zeros) of a normalization layer: both, the weight alone, or neither.
 
     >>> scale_and_shift(False, True, 3)
     (None, None)
@@ -56,8 +56,8 @@ def scale_and_shift(affine: bool, bias: bool, *shape: int) -> tuple[Tensor | Non
 
 
 def running_statistics(size: int | None) -> tuple[Any, Any, Any]:
-    """The mean of each channel, its variance, and how many batches they are of, before the first batch; without a size
-    None for each. (In memory from the start, so that the first step of a training has the structure of all others.)
+    """Initial running mean, running variance and number of batches; without a size None for each. (Realized from the
+    start, so that the graph of the first training step is that of all others.)
 
     >>> [(state.tolist(), state.requires_grad) for state in running_statistics(2)]
     [([0.0, 0.0], False), ([1.0, 1.0], False), (0, False)]

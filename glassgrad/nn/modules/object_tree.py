@@ -1,8 +1,8 @@
 """Iterate over the parts of a model. In: any object. Out: the values inside, by dotted names such as `layers.0.weight`.
 
-Looked into are attributes (in `__dict__` and `__slots__`), lists, tuples, named tuples and mappings, but not what wraps
-a function, such as a jit. What is met again by another way is named again, as tied weights are in PyTorch; what is met
-again inside itself is not, so cycles end.
+Descends into attributes (in `__dict__` and `__slots__`), lists, tuples, named tuples and mappings, but not into
+function wrappers, such as a jit. An object reached by two paths gets both names, as tied weights do in PyTorch; one
+reached again inside itself is skipped, so cycles end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from glassgrad.compiler.graph import DType, UOp
 from glassgrad.tensor.tensor_base import TensorBase
 
-# never looked into: they hold no part of a model, or very much that is none
+# never descended into: they hold no part of a model, or too much else
 OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,
            BuiltinFunctionType, MethodType, TensorBase, UOp, DType)
 
@@ -29,12 +29,12 @@ class ObjectPart(NamedTuple):
 
 
 def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[ObjectPart]:
-    """Every value inside that is wanted, in the order of attributes and items.
+    """All values inside `root` for which `wanted` holds, in the order of attributes and items.
 
     >>> [(p.name, p.value) for p in walk({"a": [1, 2], "b": (3,)}, "", lambda value: isinstance(value, int))]
     [('a.0', 1), ('a.1', 2), ('b.0', 3)]
     """
-    inside: set[int] = set()                                # ids of the objects that lead to where we are
+    inside: set[int] = set()                                # ids of the enclosing objects
     waiting: list[ObjectPart | int] = [ObjectPart(prefix, root, None, None)]
     while waiting:
         place = waiting.pop()
@@ -42,7 +42,7 @@ def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[Obje
             inside.discard(place)
         elif wanted(place.value):
             yield place._replace(name=place.name.strip("."))
-        elif not isinstance(place.value, OPAQUE) and id(place.value) not in inside and not _wraps(place.value):
+        elif not isinstance(place.value, OPAQUE) and id(place.value) not in inside and not _wraps_function(place.value):
             holder, before = place.value, place.name
             inside.add(id(holder))
             waiting.append(id(holder))
@@ -50,13 +50,13 @@ def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[Obje
             waiting.extend(reversed(parts))
 
 
-def _wraps(thing: Any) -> bool:
-    """Whether it is a function in disguise (a jit, a cache): what that remembers is no part of a model."""
+def _wraps_function(thing: Any) -> bool:
+    """Whether an object wraps a function (a jit, a cache): its attributes are no part of a model."""
     return "__wrapped__" in getattr(thing, "__dict__", ())
 
 
 def parts_of(holder: Any) -> Iterator[tuple[Any, Any]]:
-    """What an object holds: its attributes, or the items of a list or a mapping, by name or number."""
+    """The attributes of an object, or the items of a list or a mapping, by name or index."""
     if isinstance(holder, tuple) and hasattr(holder, "_fields"):
         yield from zip(holder._fields, holder)
     elif isinstance(holder, (list, tuple, deque)):
@@ -64,7 +64,7 @@ def parts_of(holder: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(holder, Mapping):
         yield from holder.items()
     else:
-        left = getattr(holder, "passing_names", ())         # what a call of a Module left behind is no part of it
+        left = getattr(holder, "passing_names", ())         # set during a call of a Module: no part of it
         yield from ((key, value) for key, value in getattr(holder, "__dict__", {}).items() if key not in left)
         for kind in type(holder).__mro__:
             slots = kind.__dict__.get("__slots__", ())

@@ -1,8 +1,8 @@
-"""Values that a forward pass changed and that are not computed yet: running means and variances. In, out: tensors.
+"""Running statistics updated by forward passes but not computed yet. In, out: tensors.
 
-A lazy running mean remembers the whole pass it came from. `optimizer.step()` computes the pending ones together
-with the parameters, so that the pass runs once; without an optimizer they are computed after a few passes, so that
-graphs end.
+A lazy running mean holds the graph of its whole forward pass. `optimizer.step()` computes the pending ones together
+with the parameters, so that the pass runs once; without an optimizer they are computed after a few passes, to bound
+the graphs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from glassgrad.tensor.tensor import Tensor
 _MOST_PASSES = 4
 
 
-_pending: dict[int, tuple[weakref.ref[Tensor], int]] = {}        # by id: a tensor, and how many updates it carries
+_pending: dict[int, tuple[weakref.ref[Tensor], int]] = {}        # id -> tensor, number of its pending updates
 
 
 def is_computed(tensor: Tensor) -> bool:
@@ -28,7 +28,7 @@ def is_computed(tensor: Tensor) -> bool:
 
 
 def remember(*tensors: Tensor) -> None:
-    """These have a new value that waits to be computed.
+    """Add tensors to the pending ones; computes all after `_MOST_PASSES` updates.
 
     >>> mean = Tensor([1.0]) + 1
     >>> remember(mean); [tensor.tolist() for tensor in take()]
@@ -37,7 +37,7 @@ def remember(*tensors: Tensor) -> None:
     longest = 0
     for tensor in tensors:
         known, passes = _pending.get(id(tensor), (weakref.ref(tensor), 0))
-        passes = passes + 1 if known() is tensor else 1          # else it has the id of one that is gone
+        passes = passes + 1 if known() is tensor else 1          # else the id was reused
         _pending[id(tensor)] = weakref.ref(tensor), passes
         longest = max(longest, passes)
     if longest > _MOST_PASSES and (waiting := take()):
@@ -45,7 +45,7 @@ def remember(*tensors: Tensor) -> None:
 
 
 def take() -> list[Tensor]:
-    """The tensors that wait, which the caller now computes.
+    """Remove and return the pending tensors, for the caller to compute.
 
     >>> take()
     []

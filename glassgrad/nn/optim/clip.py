@@ -1,7 +1,7 @@
-"""Gradients kept within bounds. In: parameters with gradients. Out: the same, smaller where too large.
+"""Clip gradients. In: parameters with gradients. Out: the same, smaller where too large.
 
-Call between `loss.backward()` and `optimizer.step()`. Nothing is computed here: the bounds become part of the step.
-PyTorch's `foreach` chooses a faster way there, and nothing here.
+Call between `loss.backward()` and `optimizer.step()`. Nothing is computed here: clipping becomes part of the step.
+PyTorch's `foreach` has no effect.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Parameters that have a gradient, with it."""
+    """Pairs of a parameter and its gradient, for those that have one."""
     given = [parameters] if isinstance(parameters, Tensor) else parameters
     return [(p, grad) for p in given if (grad := p.grad) is not None]
 
 
 def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
-    """The length of all gradients together, as if they were one vector; `norm_type` may be infinite.
+    """The norm of all gradients as one vector; `norm_type` may be infinite.
 
     >>> x = Tensor([3.0]); y = Tensor([4.0])
     >>> _ = (x * x + y * y).sum().backward()
@@ -41,7 +41,7 @@ def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) ->
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
                     error_if_nonfinite: bool = False, foreach: Any = None) -> Tensor:
-    """Scale all gradients by one factor so that their common length is at most `max_norm`; returns the length before.
+    """Scale all gradients by one factor so that their total norm is at most `max_norm`; returns the norm before.
 
     >>> x = Tensor([3.0, 4.0])
     >>> _ = (x * x).sum().backward()
@@ -64,7 +64,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: Any = None) -> None:
-    """Keep every number of every gradient within -clip_value and clip_value.
+    """Clamp every element of every gradient to between -clip_value and clip_value.
 
     >>> x = Tensor([3.0, -4.0])
     >>> _ = (x * x).sum().backward()

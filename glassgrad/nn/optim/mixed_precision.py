@@ -1,4 +1,4 @@
-"""Mixed precision: products in half the bits, sums and weights in float32. In: a loss. Out: the same, faster.
+"""Mixed precision: products in 16 bits, sums and weights in float32. In: a loss. Out: the same, faster.
 
     scaler = GradScaler()
     with autocast(dtype=dtypes.float16):
@@ -28,9 +28,8 @@ __all__ = ["autocast", "GradScaler"]
 
 
 class autocast(ContextDecorator):
-    """Within the block, or the function it decorates: matrix products and convolutions of float32 take their inputs
-    as `dtype` and give it; softmax, norms and losses come out as float32. A device's name may come first, as in
-    PyTorch.
+    """Within the block, or the function it decorates, matrix products and convolutions of float32 cast their inputs to
+    `dtype` and return it; softmax, norms and losses return float32. A device's name may come first, as in PyTorch.
 
     >>> x = Tensor([[1.0, 2.0]])
     >>> with autocast(dtype=dtypes.bfloat16):
@@ -60,7 +59,7 @@ class autocast(ContextDecorator):
 
 
 class GradScaler:
-    """Keeps float16 gradients from vanishing: the loss is multiplied by a scale and the gradients divided by it. A
+    """Keeps float16 gradients from underflowing: the loss is multiplied by a scale and the gradients divided by it. A
     step whose gradients overflow changes nothing and halves the scale; many good ones in a row double it.
 
     Nothing is read back: whether a step counts is decided in the step's own kernels, so it can be captured.
@@ -92,11 +91,11 @@ class GradScaler:
         place = device if device is not None and device.upper() != "CUDA" else None
         self._scale = Tensor([init_scale], device=place, requires_grad=False)
         self._good_steps = Tensor([0], dtype=dtypes.int32, device=place, requires_grad=False)
-        self._finite: dict[int, Tensor] = {}         # by optimizer, for those whose gradients are divided already
+        self._finite: dict[int, Tensor] = {}         # by id of an optimizer: whether its unscaled gradients are finite
         self._stepped: list[Tensor] = []             # whether each step since the last update was finite
 
     def is_enabled(self) -> bool:
-        """Whether it does anything."""
+        """Whether scaling is on."""
         return self.enabled
 
     def get_scale(self) -> float:
@@ -147,7 +146,7 @@ class GradScaler:
         self._stepped.append(finite)
 
     def update(self, new_scale: float | None = None) -> None:
-        """Adjust the scale to what the steps since the last update met."""
+        """Lower the scale if a step since the last update overflowed; raise it after `growth_interval` good updates."""
         if not self.enabled:
             return
         if new_scale is not None:
@@ -171,7 +170,7 @@ class GradScaler:
         self._stepped.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, how it changes, and the count of good steps, as PyTorch's has them; nothing where it is off."""
+        """The scale, its factors and the count of good steps, in PyTorch's layout; empty if scaling is off."""
         return {} if not self.enabled else {
             "scale": self.get_scale(), "growth_factor": self.growth_factor, "backoff_factor": self.backoff_factor,
             "growth_interval": self.growth_interval, "_growth_tracker": int(self._good_steps.item())}

@@ -1,9 +1,9 @@
-"""What every optimizer shares: groups of parameters, state, a step as one graph. In: gradients. Out: new parameters.
+"""The base of all optimizers: parameter groups, state, a step as one graph. In: gradients. Out: new parameters.
 
 An optimizer is its formula: a subclass gives `update`, which takes a value and its gradient and returns the new
 value, and names the tensors it keeps per parameter. Gradients, parameters, state and pending statistics are
 computed together, so a whole training step is one schedule, and no gradient keeps an old graph alive. PyTorch's
-`foreach` and `fused`, which choose how a step runs there, are taken and mean nothing.
+`foreach` and `fused` have no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from glassgrad.tensor.jit_access import computed_from
 from glassgrad.tensor.tensor import Tensor
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]] | Tensor
-# arguments of a constructor that no group of parameters has
+# arguments of a constructor that are not settings of a group
 _NO_SETTINGS = ("self", "__class__", "params", "foreach", "fused", "master_weights")
 
 
@@ -39,8 +39,8 @@ class Optimizer:
     >>> optimizer.step(); x.tolist()
     [0.0, 0.0]
     """
-    __jit_unwatched__ = ("defaults", "shared")      # read when a group is added; empty between steps
-    keeps: Mapping[str, str] = {}                   # attributes: a tensor per parameter; and PyTorch's names of them
+    __jit_unwatched__ = ("defaults", "shared")      # only read when a group is added; empty between steps
+    keeps: Mapping[str, str] = {}                   # attributes with one tensor per parameter -> PyTorch's names
     decoupled = False                               # whether weight decay acts on parameters, not on gradients
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -49,18 +49,18 @@ class Optimizer:
         return super().__new__(cls)
 
     def __init__(self, params: Parameters, defaults: dict[str, Any], master_weights: bool = True):
-        """`defaults` are the settings of parameters that have no others; a subclass whose settings are its arguments
-        gives `locals()`."""
+        """`defaults` are the settings that a group does not set itself; a subclass whose settings are its arguments
+        passes `locals()`."""
         self.defaults = {"maximize": False, **{name: tuple(value) if isinstance(value, list) else value
                                                for name, value in defaults.items() if name not in _NO_SETTINGS}}
         self.master_weights = bool(defaults.get("master_weights", master_weights))
         self.params: list[Tensor] = []              # what is trained
-        self.buffers: list[Tensor] = []             # given with requires_grad=False: computed along, never changed
+        self.buffers: list[Tensor] = []             # given with requires_grad=False: realized in a step, never changed
         self.param_groups: list[Group] = []
         self.rates: list[Tensor] = []               # the learning rate of each group
-        # These lists, and those of `keeps`, end with the last parameter that has such a tensor: mostly they are empty.
+        # These lists, and those of `keeps`, are indexed by parameter and end with the last that has such a tensor.
         self.master: list[Tensor | None] = []       # float32 values of narrower parameters
-        self.shared: dict[Any, Any] = {}            # what updates of one step have in common; empty between steps
+        self.shared: dict[Any, Any] = {}            # values shared by the updates of one step; empty between steps
         for attribute in self.keeps:
             setattr(self, attribute, [])
         for group in _groups(params):
@@ -72,7 +72,7 @@ class Optimizer:
 
     # -- parameters ------------------------------------------------------------------------------------------------
     def add_param_group(self, settings: dict[str, Any]) -> None:
-        """More parameters, with settings of their own.
+        """Add parameters with separate settings.
 
         >>> from glassgrad.nn.optim import SGD
         >>> optimizer = SGD([Tensor([1.0])], lr=0.1)
@@ -110,7 +110,7 @@ class Optimizer:
             raise DeviceError("the parameters of a group live on different devices", given=" and ".join(devices),
                               expected="one device per group",
                               fix='make one group per device: [{"params": ...}, ...]')
-        _own_memory(members, self.params[:first])
+        _separate_buffers(members, self.params[:first])
         values = {**self.defaults, **settings, "params": members}
         wide = [p.dtype.accumulator for p in members]
         group = Group(values, list(range(first, len(self.params))), devices[0] if devices else None,
@@ -121,7 +121,7 @@ class Optimizer:
         self._start(group)
 
     def _start(self, group: Group) -> None:
-        """State for the parameters of a new group."""
+        """Make the state for the parameters of a new group."""
         counter: dict[DType, Tensor] = {}
         for i in group.indices:
             p = self.params[i]
@@ -131,7 +131,7 @@ class Optimizer:
             for attribute in self.keeps:
                 if self.wants(attribute, group, p):
                     made = self._filled(attribute, p, group)
-                    if attribute == "t":             # one value in memory, as long as all count alike
+                    if attribute == "t":             # one shared value while all counts are equal
                         made = Tensor(counter.setdefault(wide, made), requires_grad=False)
                     _put(getattr(self, attribute), i, made)
 
@@ -143,15 +143,15 @@ class Optimizer:
         return _kept(Tensor.full(shape, self.initial(attribute, group), dtype=wide, device=p.device).contiguous())
 
     def kept(self, attribute: str, i: int, group: Group) -> Tensor:
-        """The tensor that is kept under a name for parameter i; made now if a setting was switched on later."""
+        """The state tensor of this name for parameter i; made now if a setting was switched on later."""
         tensors = getattr(self, attribute)
         found = _at(tensors, i)
         return _put(tensors, i, self._filled(attribute, self.params[i], group)) if found is None else found
 
     def counted(self, i: int, group: Group) -> Tensor:
-        """How many steps parameter i has seen, this one included."""
+        """Increment and return the number of steps of parameter i."""
         t = self.kept("t", i, group)
-        return t.replace(t + 1)                     # `assign` would tell equal counts apart; here they stay one value
+        return t.replace(t + 1)                     # unlike `assign`, this keeps equal counts one value
 
     def decayed(self, value: Tensor, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor]:
         """Weight decay: g += weight_decay p, or p -= lr weight_decay p where it is decoupled from the gradient."""
@@ -162,25 +162,25 @@ class Optimizer:
             return value * (1.0 - group.number("lr") * decay), gradient
         return value, gradient + value * decay
 
-    # -- what a subclass says --------------------------------------------------------------------------------------
+    # -- what a subclass overrides ---------------------------------------------------------------------------------
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         """The new value of parameter i."""
         raise NotImplementedError(f"{type(self).__name__} has no update")
 
     def wants(self, attribute: str, group: Group, p: Tensor) -> bool:
-        """Whether a parameter needs this tensor from the start, by its group's settings and its shape."""
+        """Whether a parameter needs this state tensor from the start, by its group's settings and its shape."""
         return True
 
     def shape(self, attribute: str, p: Tensor) -> tuple[int, ...]:
-        """The shape of a kept tensor."""
+        """The shape of a state tensor."""
         return p.shape
 
     def initial(self, attribute: str, group: Group) -> float:
-        """What a kept tensor starts with."""
+        """The initial value of a state tensor."""
         return 0.0
 
     def check(self, group: Group) -> None:
-        """Refuse settings that make no sense."""
+        """Raise an error for settings that make no sense."""
         for key, value in group.items():
             if key in ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha") \
                     and not isinstance(value, tuple) and not value >= 0:
@@ -205,25 +205,25 @@ class Optimizer:
         self.param_groups[0]["lr"] = value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, so that the next `backward` starts anew."""
+        """Clear the gradients, so that the next `backward` does not add to them."""
         for p in self.params:
             p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Compute the gradients and change the parameters; everything in one go. Returns what `closure` returned."""
+        """Compute the gradients and update the parameters in one schedule. Returns what `closure` returned."""
         loss = closure() if closure is not None else None
         changed = self.schedule_step()
         changed[0].realize(*changed[1:])
         return loss
 
     def schedule_step(self, only_if: Tensor | None = None) -> list[Tensor]:
-        """The step as a graph that is not computed yet: all tensors to realize. With `only_if`, a truth value in a
-        tensor, nothing changes where it is false."""
+        """The step as lazy tensors, to be realized together. With `only_if`, a bool tensor of one element, nothing
+        changes if it is false."""
         if all(p.grad is None for p in self.params):
             raise GradientError("there are no gradients to step along", given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient", fix="call loss.backward() first")
         old = {id(t): t.uop for t in self._state()} if only_if is not None else {}
-        is_ours = type(self).__module__.startswith("glassgrad.")         # else its formula has lines of its own
+        is_ours = type(self).__module__.startswith("glassgrad.")         # else nodes get the lines of its formula
         with one_place() if is_ours else nullcontext():
             self._update_all()
         self.shared.clear()
@@ -237,14 +237,14 @@ class Optimizer:
         return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
 
     def _update_all(self) -> None:
-        """Give every parameter that has a gradient its new value."""
+        """Assign every parameter that has a gradient its new value."""
         for group in self.param_groups:
             for i in group.indices:
                 p = self.params[i]
                 grad = p.grad
                 if grad is None:
                     continue
-                _in_order(grad)
+                _in_parameter_layout(grad)
                 gradient = computed_from(grad, grad.uop.cast(p.dtype.accumulator))
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
                 master = _at(self.master, i)
@@ -253,8 +253,8 @@ class Optimizer:
                 p.assign(computed_from(new, new.uop.detach().cast(p.dtype)))
 
     def _value(self, i: int) -> Tensor:
-        """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
-        where the parameter was changed otherwise, that is the value."""
+        """Parameter i in the type to compute in: its float32 master value where that rounds to the parameter, else the
+        parameter, which was changed from outside."""
         p, master = self.params[i], _at(self.master, i)
         wide = computed_from(p, p.uop.cast(p.dtype.accumulator))
         return wide if master is None else (master.cast(p.dtype) == p.detach()).where(master, wide)
@@ -299,7 +299,7 @@ class Optimizer:
 
 
 def _of_all(attribute: str) -> Any:
-    """A property of several optimizers: their lists of this name as one."""
+    """A property that concatenates the optimizers' lists of this name."""
     return property(lambda self: [item for each in self.optimizers for item in getattr(each, attribute)])
 
 
@@ -342,7 +342,7 @@ class OptimizerGroup(Optimizer):
 
 
 def _groups(params: Parameters) -> list[dict[str, Any]]:
-    """What the user handed in, as a list of groups."""
+    """The user's parameters or groups, as a list of groups."""
     given: list[Any] = [params] if isinstance(params, (Tensor, dict)) else list(params)
     if given and all(isinstance(g, dict) for g in given):
         missing = next((g for g in given if "params" not in g), None)
@@ -355,24 +355,24 @@ def _groups(params: Parameters) -> list[dict[str, Any]]:
 
 
 def _unnamed(given: Any) -> Any:
-    """A parameter that came with its name, as pairs do from `get_state_dict(model).items()`."""
+    """The parameter of a (name, parameter) pair, as from `get_state_dict(model).items()`; else the argument."""
     return given[1] if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) else given
 
 
 def _at(tensors: list[Tensor | None], i: int) -> Tensor | None:
-    """The tensor that is kept for parameter i, if there is one."""
+    """The tensor for parameter i, or None."""
     return tensors[i] if i < len(tensors) else None
 
 
 def _put(tensors: list[Tensor | None], i: int, tensor: Tensor) -> Tensor:
-    """Keep a tensor for parameter i."""
+    """Set the tensor for parameter i; returns it."""
     tensors += [None] * (i + 1 - len(tensors))
     tensors[i] = tensor
     return tensor
 
 
-def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:
-    """Each parameter becomes a value in memory of its own: every step has one structure, each its own gradient."""
+def _separate_buffers(members: list[Tensor], others: list[Tensor]) -> None:
+    """Give each parameter a separate buffer: all steps then have one graph structure, and each its own gradient."""
     taken = {t.uop for t in others}
     for p in members:
         if p.uop.op is not o.BUFFER or p.uop in taken:
@@ -381,9 +381,9 @@ def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:
         p.requires_grad = True
 
 
-def _in_order(gradient: Tensor) -> None:
-    """Have a gradient computed in its parameter's order of axes, not in the one of the sum it is (that of w.T, for
-    x @ w): one kernel then computes it and the new value."""
+def _in_parameter_layout(gradient: Tensor) -> None:
+    """Have a gradient computed in its parameter's order of axes, not in that of its reduction (w.T, for x @ w): one
+    kernel then computes it and the new value."""
     node = gradient.uop
     while node.op in (o.RESHAPE, o.PERMUTE, o.DETACH):
         if node.op is o.PERMUTE and node.base.op is not o.BUFFER:
@@ -393,6 +393,6 @@ def _in_order(gradient: Tensor) -> None:
 
 
 def _kept(tensor: Tensor) -> Tensor:
-    """Computed now, and not trained."""
+    """Realize a tensor and exclude it from gradients; returns it."""
     tensor.requires_grad = False
     return tensor.realize()

@@ -1,8 +1,8 @@
-"""The settings of some parameters: a learning rate and others. In: numbers. Out: numbers, and tensors that hold them.
+"""Parameter groups: parameters and their settings. In: numbers. Out: numbers, and tensors that hold them.
 
-A number that changes between steps must not be a constant of the graph: each new value would be new code, and a
-captured step would keep the old one. So the learning rate is a tensor of one element, and so is every setting that
-was set after the optimizer was made; the other settings are constants.
+A number that changes between steps must not be a constant of the graph: each new value would be recompiled, and a
+captured step would keep the old one. So the learning rate is a tensor of one element, and so is every setting that was
+changed after the optimizer was made; the other settings are constants.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def itself(value: Any) -> float:
 
 
 class _SharedSetting:
-    """A tensor with a number in it, and which number, as long as the tensor was not given a new value otherwise."""
+    """A tensor of one number, and that number, which is valid while the tensor's node is `node`."""
     __slots__ = ("tensor", "node", "value")
 
     def __init__(self, tensor: Tensor, value: float):
         self.tensor, self.node, self.value = tensor, tensor.uop, value
 
     def __reduce__(self) -> Any:
-        """For pickles and copies, in which the tensor stands for another node."""
+        """For pickles and copies, in which the tensor has another node."""
         return _SharedSetting, (self.tensor, self.value if self.tensor.uop is self.node else self.tensor.item())
 
 
@@ -50,12 +50,12 @@ class Group(MutableMapping[str, Any]):
     >>> group["lr"]
     0.125
     """
-    # a captured step reads tensors; `_moving` says which they are, `_switches` holds what is no number; the rest stays
+    # a captured step reads the tensors of `_moving` and depends on `_switches` (no numbers); the rest is constant
     __jit_unwatched__ = ("_values", "_held", "indices", "_device", "_dtype")
     __slots__ = ("indices", "_values", "_moving", "_switches", "_held", "_device", "_dtype")
 
     def __init__(self, values: dict[str, Any], indices: list[int], device: str | None, dtype: DType | str):
-        self.indices = indices                        # of its parameters among all that the optimizer has
+        self.indices = indices                        # of its parameters in the optimizer's list
         self._values, self._device, self._dtype = dict(values), device, dtype
         self._moving = {"lr"}
         self._switches = {key: value for key, value in values.items() if key != "params" and not _is_number(value)}
@@ -72,7 +72,7 @@ class Group(MutableMapping[str, Any]):
     # -- as a dictionary -------------------------------------------------------------------------------------------
     def __getitem__(self, key: str) -> Any:
         held = self._held.get((key, itself)) if key in self._moving else None
-        if held is not None and held.tensor.uop is not held.node:       # the tensor has the last word
+        if held is not None and held.tensor.uop is not held.node:       # the tensor was reassigned
             held.value, held.node = held.tensor.item(), held.tensor.uop
             self._values[key] = held.value
         return self._values[key]
@@ -90,7 +90,7 @@ class Group(MutableMapping[str, Any]):
                 held.node = held.tensor.uop
 
     def take(self, other: Mapping[str, Any]) -> None:
-        """Take settings over that this group has too; what is the same stays a constant."""
+        """Copy the settings that this group has too; unchanged ones stay constants."""
         for key, value in other.items():
             if key != "params" and key in self and self[key] != value:
                 self[key] = value
@@ -110,14 +110,14 @@ class Group(MutableMapping[str, Any]):
 
     # -- in a graph ------------------------------------------------------------------------------------------------
     def number(self, key: str, of: Of = itself) -> Any:
-        """A setting, or a function of one, to compute with: a tensor if it moves, else a plain number."""
+        """A setting, or a function of one, to compute with: a tensor if it may change, else a plain number."""
         if key not in self._moving:
             return of(self._values[key])
         tensor = self.tensor(key, of)
         return computed_from(tensor, tensor.uop.reshape(()))
 
     def tensor(self, key: str, of: Of = itself) -> Tensor:
-        """The tensor of one element that holds a setting; giving it a new value changes the setting."""
+        """The tensor of one element that holds a setting; assigning to it changes the setting."""
         self._moving.add(key)
         held = self._held.get((key, of))
         if held is None:

@@ -1,7 +1,7 @@
-"""Models in and out: state dictionaries and the files that hold them. In: models, paths. Out: tensors by name; files.
+"""Save and load models: state dictionaries and their files. In: models, paths. Out: tensors by name; files.
 
-No file's code is ever run, and what a file claims is checked against its size before anything is made of it. Tensors
-of a loaded file are the file's own memory, fetched by the system when it is first used.
+Code in a file is never run, and the sizes in a header are checked against the file's before anything is allocated.
+Tensors of a loaded file are memory-mapped: the system reads them on first use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["get_parameters", "get_state_dict", "load_state_dict", "safe_save", "
 # -- safetensors -----------------------------------------------------------------------------------------------------
 def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
               metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors by name into a safetensors file. The file appears whole, in place of one that was there, or not
+    """Write named tensors into a safetensors file, atomically: it replaces an existing file when it is complete, or not
     at all.
 
     >>> import tempfile
@@ -55,20 +55,20 @@ def safe_load(path: Readable, device: str | None = None) -> dict[str, Tensor]:
 
 
 class SafeHeader(NamedTuple):
-    """A safetensors file opened: all of its bytes, where the data begin in them, and the header's fields."""
+    """An open safetensors file: its bytes, the offset of the data, and the header's fields."""
     data: Tensor
     start: int
     fields: dict[str, Any]
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The texts that were saved with the tensors."""
+        """The strings saved with the tensors."""
         found: dict[str, str] = self.fields.get(METADATA, {})
         return found
 
 
 def safe_load_metadata(path: Readable) -> SafeHeader:
-    """What a safetensors file says about itself; as in tinygrad, a triple: its bytes, the data's place, the header.
+    """The header of a safetensors file; as in tinygrad, a triple: its bytes, the offset of the data, the header.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -84,9 +84,9 @@ def safe_load_metadata(path: Readable) -> SafeHeader:
 
 # -- PyTorch ---------------------------------------------------------------------------------------------------------
 def torch_load(path: Readable, device: str | None = None) -> Any:
-    """What `torch.save` wrote, in today's format or that before PyTorch 1.6, with tensors of ours. Nothing in the file
-    is run: of Python objects it may hold only tensors, numbers, texts, lists, dicts and sets, and NumPy's numbers and
-    arrays, which become numbers and tensors; any other is refused by name.
+    """Load what `torch.save` wrote, in today's format or that before PyTorch 1.6, with tensors of ours. Nothing in the
+    file is run: of Python objects it may hold only tensors, numbers, strings, lists, dicts and sets, and NumPy's
+    numbers and arrays, which become numbers and tensors; any other is refused by name.
 
     >>> import pickle
     >>> parts = 0x1950a86a20f9469cfc6c, 1001, {"little_endian": True}, {"step": 3}, []     # an old file, no tensors

@@ -1,8 +1,8 @@
-"""A whole training in one file, to go on from bit for bit. In: model, optimizer, step. Out: a file, and all of it back.
+"""Checkpoints: a training in one file, resumed bit for bit. In: model, optimizer, step. Out: a file; all of it back.
 
 Saved are the tensors of the model (`model.*`) and of the optimizer (`optimizer.*`, without the parameters themselves),
-the plain numbers in the optimizer (learning rates, counters), the state of the random numbers, the step, and what else
-the user gives. It is a safetensors file, written whole or not at all, and holds no code.
+the plain numbers in the optimizer (learning rates, counters), the state of the random numbers, the step, and extra data
+of the user's. It is a safetensors file, written atomically, and holds no code.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FORMAT = "glassgrad checkpoint 1"
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds beside tensors."""
+    """The contents of a checkpoint besides tensors."""
     step: int
     extra: Any
 
 
 def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, step: int = 0,
                     extra: Any = None) -> None:
-    """Write a training to a file: all that `load_checkpoint` needs to go on as if nothing had happened. `optimizer`
-    may be a list: [optimizer, schedule, scaler]. `extra` is anything that JSON can hold.
+    """Write a training to a file: all that `load_checkpoint` needs to resume it exactly. `optimizer` may be a list:
+    [optimizer, schedule, scaler]. `extra` is anything that JSON can hold.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -67,9 +67,9 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
 
 
 def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkpoint:
-    """Go on from a saved training: give model, optimizer and random numbers their state back, and return step and
-    extra. Model and optimizer are made as they were made for the training; whatever does not fit is reported at once,
-    and then nothing was changed. Without an optimizer, the file's is left alone.
+    """Resume a saved training: restore model, optimizer and random numbers, and return step and extra. Model and
+    optimizer must be constructed as they were for the training; if anything does not fit, all of it is reported and
+    nothing is changed. Without an optimizer, the file's is ignored.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -81,11 +81,11 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
     header = read_header(source)
     training = _training(source, header.fields.get(METADATA, {}))
     saved = {name: source.tensor(*entry) for name, entry in header.entries.items()}
-    # counters that are one value in memory stay one: optimizers compute them once
+    # shared counters stay one value: optimizers compute them once
     saved |= {name: saved[other] for name, other in training["same"].items() if other in saved}
     if optimizer is None:
         saved = {name: tensor for name, tensor in saved.items() if not name.startswith("optimizer.")}
-    # state that an optimizer makes in its first step is not there yet: it goes where None stands
+    # state that an optimizer makes in its first step is still None: it is set there
     places = {place.name: place for place in walk(optimizer, "optimizer.", lambda value: value is None)}
     created = {name: saved.pop(name) for name in list(saved) if name in places and _can_set(places[name])}
     found = compare(_tensors(model, optimizer), saved, strict=True)
@@ -115,7 +115,7 @@ def _tensors(model: Any, optimizer: Any) -> dict[str, Tensor]:
 
 
 def _numbers(optimizer: Any) -> list[ObjectPart]:
-    """The plain numbers in an optimizer, and tuples of them, that can be set again."""
+    """The plain numbers in an optimizer, and tuples of them, that can be assigned."""
     return [place for place in walk(optimizer, "", _is_number) if _can_set(place)]
 
 
@@ -136,7 +136,7 @@ def _set(place: ObjectPart, value: Any) -> None:
 
 
 def _training(source: Source, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The checked JSON part."""
+    """The JSON part of a checkpoint, checked."""
     if metadata.get("format") != FORMAT:
         raise source.wrong("not a checkpoint", given=repr(metadata.get("format", "no format"))[:80],
                            expected=repr(FORMAT),

@@ -1,6 +1,6 @@
-"""A model's tensors by name, and names back into the model. In: any object. Out: a dict; or the object changed.
+"""Get a model's tensors by name, and load them. In: any object. Out: a dict; or the object changed.
 
-Loading compares first and changes afterwards: all that does not fit is reported at once, and then nothing was changed.
+Loading compares first: if anything does not fit, all of it is reported at once, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def get_parameters(obj: Any) -> list[Tensor]:
 
 # -- comparing -------------------------------------------------------------------------------------------------------
 class Loaded(NamedTuple):
-    """What a load did: names that were loaded, and names that were not, by reason."""
+    """The result of a load: names that were loaded, and names that were not, by reason."""
     loaded: list[str]
     missing_keys: list[str]         # the model has them, the state has not
     unexpected_keys: list[str]      # the state has them, the model has not
@@ -62,8 +62,8 @@ class Loaded(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A model beside a state."""
-    fitting: dict[str, tuple[Tensor, Tensor]]       # name: (the model's, the new value)
+    """The comparison of a model with a state."""
+    fitting: dict[str, tuple[Tensor, Tensor]]       # name: (the model's tensor, the new value)
     missing: dict[str, Tensor]
     unexpected: list[str]
     shapes: dict[str, str]
@@ -92,12 +92,12 @@ class Comparison(NamedTuple):
 
 
 def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, any_type: bool = False) -> Comparison:
-    """Which values of a state fit a model's tensors. Strictly, a type must be able to hold the values of the other,
-    unless the model is to take `any_type`."""
+    """Compare a state with a model's tensors. If strict, the model's type must be able to hold the state's values,
+    unless it is to take `any_type`."""
     result = Comparison({}, {}, [name for name in state if name not in own], {}, {}, "")
     for name, mine in own.items():
         if name not in state:
-            if name.rpartition(".")[2] != "num_batches_tracked":     # which files of PyTorch before 0.4.1 do not have
+            if name.rpartition(".")[2] != "num_batches_tracked":     # absent before PyTorch 0.4.1
                 result.missing[name] = mine
             continue
         value = _as_tensor(state[name])
@@ -120,7 +120,7 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _type_fits(given: DType, own: DType, strict: bool) -> bool:
-    """Floats stay floats and integers whole; strictly, nothing is rounded or cut off."""
+    """Whether a type can be loaded as another: floats as floats, integers as integers; if strict, without loss."""
     if given is own:
         return True
     same = given.kind == own.kind or given.kind in "iu" and own.kind in "iu"
@@ -128,14 +128,14 @@ def _type_fits(given: DType, own: DType, strict: bool) -> bool:
 
 
 def _as_tensor(value: Any) -> Tensor | None:
-    """A tensor of ours, of PyTorch's, or a NumPy array, as ours."""
+    """One of our tensors, a PyTorch tensor or a NumPy array as a tensor; None for anything else."""
     if isinstance(value, Tensor):
         return value
     return Tensor(value) if is_torch(value) or hasattr(value, "__array_interface__") else None
 
 
 def _hint(found: Comparison, state: Mapping[str, Any]) -> str:
-    """The two usual mistakes: the state dictionary lies one level deeper, or all names have a prefix."""
+    """A hint for two usual mistakes: the state dictionary is one level deeper, or all names have a prefix."""
     inner = [name for name in found.unexpected if isinstance(state[name], Mapping)]
     if inner and found.missing:
         return f"the tensors may be inside: load_state_dict(model, state[{inner[0]!r}])"
@@ -153,9 +153,9 @@ def _hint(found: Comparison, state: Mapping[str, Any]) -> str:
 def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bool = True, verbose: bool = False,
                     consume: bool = False, realize: bool = True) -> Loaded:
     """Give a model's tensors the values of a state dictionary (tensors of glassgrad or PyTorch, or arrays), in the
-    model's own types and on its devices. Strictly, both must have the same names and shapes, and types that hold the
-    values; else what fits is loaded and the rest reported. `consume` empties the dictionary of what was loaded,
-    `verbose` tells what was done, `realize=False` leaves conversions for later.
+    model's types and on its devices. If `strict`, both must have the same names and shapes, and types that hold the
+    values; else what fits is loaded and the rest returned. `consume` removes loaded entries from the dictionary,
+    `verbose` prints what was done, `realize=False` leaves conversions lazy.
 
     >>> model = {"weight": Tensor.zeros(2), "bias": Tensor.zeros(1)}
     >>> load_state_dict(model, {"weight": Tensor([1.0, 2.0])}, strict=False).missing_keys
@@ -187,7 +187,7 @@ def load_into(model: Any, state_dict: MutableMapping[str, Any], strict: bool, ve
 
 
 def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None:
-    """Give the model's tensors the values that fit, in the model's own types or, if it takes any, in the values'."""
+    """Give the model's tensors the values that fit, in the model's types or, with `any_type`, in the values' types."""
     waiting: dict[str, list[Tensor]] = {}
     for mine, value in found.fitting.values():
         kind = value.dtype if any_type else mine.dtype
@@ -199,12 +199,12 @@ def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None
             first.realize(*others)
     for mine, _ in found.fitting.values():
         if mine.uop.base.op is o.BUFFER and mine.requires_grad is not False:
-            mine.replace(mine._with(_leaf_of_its_own(mine.uop)))
+            mine.replace(mine._with(_separate_leaf(mine.uop)))
 
 
-def _leaf_of_its_own(node: UOp) -> UOp:
-    """The same memory as a buffer of no other tensor: what is loaded from one state into two models, or under
-    two names, are different parameters with different gradients."""
+def _separate_leaf(node: UOp) -> UOp:
+    """A new buffer node over the same memory: tensors loaded from one state into two models, or under two names,
+    are different parameters with different gradients."""
     known: Buffer = node.base.arg
     twin = Buffer.from_host(known, known.address, known.shape, known.dtype, known.device)
     return substitute([node], {node.base: UOp(o.BUFFER, known.dtype, (), twin)})[0]

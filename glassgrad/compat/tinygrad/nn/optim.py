@@ -1,4 +1,4 @@
-"""tinygrad.nn.optim: glassgrad's optimizers, which say once that a step is taken outside training; tinygrad's Muon."""
+"""tinygrad.nn.optim: glassgrad's optimizers, which warn once about a step outside training; tinygrad's Muon."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _READERS = ("safe_load", "torch_load", "gguf_load", "safe_load_metadata", "load_
 def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bool = True, verbose: bool = False,
                     consume: bool = False, realize: bool = True) -> Loaded:
     """Give a model's tensors the values of a state dictionary, in the types of the state. Names that the model does not
-    have are left out; `strict`, those that the model has must be there.
+    have are ignored; with `strict`, all names that it has must be there.
 
     >>> model = {"weight": TinygradTensor([0.0, 0.0])}
     >>> half = TinygradTensor([1.0, 2.0], dtype=dtypes.float16)
@@ -50,7 +50,7 @@ def tar_extract(t: Any) -> dict[str, TinygradTensor]:
 
 
 def __getattr__(name: str) -> Any:
-    """What reads files gives tensors of tinygrad's class; the rest is glassgrad's."""
+    """glassgrad's name; functions that read files return tensors of tinygrad's class."""
     found = getattr(glassgrad.nn.state, name)
     return ADAPTER.function(found) if name in _READERS else found
 

@@ -1,4 +1,4 @@
-"""torch.utils. In: what scripts look for there. Out: batches of data, and computing again instead of keeping."""
+"""torch.utils. In: what scripts import from it. Out: data loading, and gradient checkpointing."""
 
 from __future__ import annotations
 

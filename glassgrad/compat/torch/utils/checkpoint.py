@@ -1,4 +1,4 @@
-"""torch.utils.checkpoint. In: a function of tensors. Out: its value, whose inner values are computed again."""
+"""torch.utils.checkpoint. In: a function of tensors. Out: its value; backward recomputes intermediate values."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["checkpoint"]
 
 
 def checkpoint(function: Any, *args: Any, use_reentrant: bool | None = None, **options: Any) -> Any:
-    """function(*args), whose inner values are not kept for backward but computed again."""
+    """function(*args), whose intermediate values are recomputed in backward, not kept."""
     return _checkpoint(function, *args)

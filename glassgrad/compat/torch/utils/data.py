@@ -1,4 +1,4 @@
-"""Data in batches, as PyTorch's scripts take it. In: examples by index. Out: batches of tensors.
+"""torch.utils.data: data sets, samplers, DataLoader. In: examples by index. Out: batches of tensors.
 
 A batch of a `TensorDataset`, an array or a tensor is gathered by one index, and so is a `Subset` of one. Other data
 sets give one example at a time; with `num_workers` other processes collect them (`workers.py`), ahead of their use.
@@ -29,7 +29,7 @@ __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDa
 
 # -- examples by index -------------------------------------------------------------------------------------------------
 class Subscripted:
-    """A class that is itself for any kind of items: Dataset[int]."""
+    """A class that ignores its subscript: Dataset[int] is Dataset."""
 
     def __class_getitem__(cls, kind: Any) -> type:
         return cls
@@ -179,7 +179,7 @@ class WeightedRandomSampler(Sampler):
 
 
 class BatchSampler(Sampler):
-    """Indices of examples, so many at a time."""
+    """Indices of examples, in batches."""
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False):
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
@@ -193,7 +193,7 @@ class BatchSampler(Sampler):
 
 # -- batches -----------------------------------------------------------------------------------------------------------
 def _in_batches(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
-    """Lists of so many items; the last one may be shorter, or is left out."""
+    """Lists of `size` items; the last one may be shorter, or is dropped."""
     left = iter(items)
     while batch := list(islice(left, size)):
         if len(batch) == size or not drop_last:
@@ -201,19 +201,19 @@ def _in_batches(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[li
 
 
 class HostValues(NamedTuple):
-    """The values of a tensor outside of it, as a worker process sends them: an array, or a list of numbers."""
+    """A tensor's values in host memory, as a worker process sends them: an array, or a list of numbers."""
     values: Any
     dtype: DType | None = None
 
     def tensor(self) -> Tensor:
-        """The tensor."""
+        """A tensor of these values."""
         if isinstance(self.values, list):
             return tensor(self.values, dtype=self.dtype)
         return TorchTensor(self.values, dtype=self.dtype, requires_grad=False)
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Examples as one: tensors stacked, numbers in a tensor, tuples and dictionaries part by part.
+    """Examples as a batch: tensors stacked, numbers as a tensor, tuples and dictionaries part by part.
 
     >>> x, y = default_collate([(Tensor([1.0, 2.0]), 0), (Tensor([3.0, 4.0]), 1)])
     >>> x.tolist(), y.tolist()
@@ -223,7 +223,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def _collated(batch: Sequence[Any]) -> Any:
-    """Examples as one, arrays and numbers as `HostValues`: no device is needed for these."""
+    """Examples as a batch, with arrays and numbers as `HostValues`, which need no device."""
     first = batch[0]
     if isinstance(first, Tensor):
         return Tensor.stack(*batch)
@@ -241,13 +241,13 @@ def _collated(batch: Sequence[Any]) -> Any:
 
 
 def _collect(dataset: Any, collate: Callable[[list[Any]], Any] | None, indices: Sequence[Any]) -> Any:
-    """A batch as a worker process sends it."""
+    """A collated batch with tensors as `HostValues`: what a worker process sends."""
     found = (collate or _collated)([dataset[index] for index in indices])
     return mapped(found, lambda t: HostValues(t.detach().numpy(), t.dtype))
 
 
 def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
-    """What takes a whole batch from a data set by one index; None where only single examples can be taken."""
+    """A function that takes a whole batch from a data set by one index; None where only single examples can be had."""
     if type(dataset) is TensorDataset:
         parts = [_rows(t) for t in dataset.tensors]
         return lambda indices: [rows(indices) for rows in parts]
@@ -259,7 +259,7 @@ def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
 
 
 def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
-    """What takes rows of a tensor or an array: from the host's memory, if a copy of the rows is of the same type."""
+    """A function that gathers rows of a tensor or an array: by NumPy if they are on the host and keep their type."""
     on_device = isinstance(values, Tensor) and values.device != "CPU"
     held = values.detach() if isinstance(values, Tensor) else TorchTensor(values[:0])
     array = None if on_device else held.numpy() if isinstance(values, Tensor) else values
@@ -269,8 +269,8 @@ def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
 
 
 class DataLoader(Subscripted):
-    """Batches of a data set: `for x, y in DataLoader(data, batch_size=32, shuffle=True)`. With `num_workers` so many
-    processes call `dataset[index]`, each up to `prefetch_factor` batches ahead (2); batches keep their order.
+    """Batches of a data set: `for x, y in DataLoader(data, batch_size=32, shuffle=True)`. `num_workers` processes call
+    `dataset[index]`, each up to `prefetch_factor` batches ahead (2); batches keep their order.
 
     >>> [x.tolist() for x, in DataLoader(TensorDataset(Tensor([1, 2, 3])), batch_size=2)]
     [[1, 2], [3]]

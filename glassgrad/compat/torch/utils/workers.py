@@ -1,7 +1,7 @@
 """Collect batches in other processes. In: a data set and lists of indices. Out: the batches, in order.
 
 Each worker process has a pipe: lists of indices go in, collated batches come back, tensors as host arrays. Batches are
-dealt out in turn and taken back in turn, so their order is that of the sampler, and each worker has a few ahead
+assigned and received round-robin, so their order is that of the sampler, and each worker has a few ahead
 (`prefetch_factor`). An error in a worker is raised here with its traceback; a worker that dies is an error, not a wait;
 Ctrl-C and a loop that is left early end all workers. Does not depend on samplers or on how examples are collated.
 """
@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError
 
-GRACE_SECONDS = 0.5             # that workers have to end by themselves
+GRACE_SECONDS = 0.5             # for workers to exit before they are killed
 
-Collect = Callable[[Sequence[Any]], Any]        # a list of indices: a batch that can be pickled
+Collect = Callable[[Sequence[Any]], Any]        # indices -> a batch that can be pickled
 
 
 class WorkerError(GlassgradError, RuntimeError):
@@ -43,7 +43,7 @@ class WorkerOptions(NamedTuple):
 
 
 class _Collected(NamedTuple):
-    """What a worker sends: whatever was collected."""
+    """A batch as a worker sends it."""
     value: Any
 
 
@@ -53,7 +53,7 @@ class _Failure(NamedTuple):
     text: str
 
     def error(self, worker: int) -> BaseException:
-        """The exception to raise here, of the same class where one can be made of a text."""
+        """The exception to raise here: of the same class, if that can be constructed from a message."""
         message = f"in DataLoader worker {worker}, whose traceback was:\n\n{self.text}"
         try:
             return self.kind(message)
@@ -66,12 +66,12 @@ def _work(pipe: Connection, parents: Sequence[Connection], collect: Collect, num
           options: WorkerOptions) -> None:
     """Collect batches until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C reaches every process; the parent ends its workers
-    for end in parents:                                 # copies that a fork made: open, they would hide its death
+    for end in parents:                                 # inherited by fork: open, they hide the parent's death
         end.close()
     random.seed(options.seed + number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed((options.seed + number) % 2 ** 32)
-    # read by a thread: a worker that waits for its result to be taken still takes what it is sent
+    # a thread reads requests: a worker blocked on sending a batch must still receive, or both sides deadlock
     waiting: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_receive_all, args=(pipe, waiting), daemon=True).start()
     try:
@@ -79,7 +79,7 @@ def _work(pipe: Connection, parents: Sequence[Connection], collect: Collect, num
             options.start(number)
         while (indices := waiting.get()) is not None:
             pipe.send(_Collected(collect(indices)))
-    except (BrokenPipeError, ConnectionResetError):     # the parent has left
+    except (BrokenPipeError, ConnectionResetError):     # the parent has closed the pipe
         pass
     except Exception as problem:
         _send_failure(pipe, problem)
@@ -105,7 +105,7 @@ def _send_failure(pipe: Connection, problem: Exception) -> None:
 
 # -- in the parent -----------------------------------------------------------------------------------------------------
 class _Worker:
-    """A process and this end of its pipe."""
+    """A worker process and the parent's end of its pipe."""
 
     def __init__(self, number: int, collect: Collect, options: WorkerOptions, others: Sequence[_Worker]):
         context = options.context
@@ -145,9 +145,9 @@ class _Worker:
 
 
 def batches_from_workers(collect: Collect, batches: Iterable[Sequence[Any]], options: WorkerOptions) -> Iterator[Any]:
-    """What `collect` makes of each list of indices, computed by worker processes, in order."""
+    """The results of `collect` for each list of indices, computed by worker processes, in order."""
     workers: list[_Worker] = []
-    waiting: deque[_Worker] = deque()                   # whose batch comes next
+    waiting: deque[_Worker] = deque()                   # in the order of their batches
     lists = iter(batches)
 
     def give(worker: _Worker) -> None:
@@ -176,7 +176,7 @@ def batches_from_workers(collect: Collect, batches: Iterable[Sequence[Any]], opt
 
 
 def _end(workers: Sequence[_Worker]) -> None:
-    """Close all pipes, which ends the workers; those that do not end soon are ended."""
+    """Close all pipes, which ends the workers; kill those that do not end in time."""
     for worker in workers:
         worker.pipe.close()
     until = time.monotonic() + GRACE_SECONDS

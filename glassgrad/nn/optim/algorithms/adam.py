@@ -1,7 +1,6 @@
-"""Adam, AdamW, Adamax, NAdam, RAdam and LAMB: steps of a size that the gradient's own history sets. In, out: see
-`optimizer`.
+"""Adam, AdamW, Adamax, NAdam, RAdam and LAMB: step sizes from the history of gradients. In, out: see `optimizer`.
 
-1 - beta^t is taken as -expm1(t ln beta): in float32 the subtraction would lose four digits at the first steps.
+1 - beta^t is computed as -expm1(t ln beta): in float32 the subtraction would lose four digits at the first steps.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from glassgrad.tensor.tensor import Tensor
 Betas = tuple[float, float]
 
 
-# what the formulas need of the pair of betas, each computed exactly before it becomes a float32
+# functions of the pair of betas in the formulas, computed in float64 before rounding to float32
 def _beta1(betas: Betas) -> float: return betas[0]
 def _beta2(betas: Betas) -> float: return betas[1]
 def _rest1(betas: Betas) -> float: return 1 - betas[0]
@@ -30,7 +29,7 @@ def _longest(betas: Betas) -> float: return 2 / (1 - betas[1]) - 1
 
 def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
     """Both betas, from b1 and b2 as tinygrad names them, or from a pair as PyTorch does."""
-    if isinstance(b1, (tuple, list)) and b2 not in (0.999, 0.0):       # what stands behind PyTorch's pair is its eps
+    if isinstance(b1, (tuple, list)) and b2 not in (0.999, 0.0):       # PyTorch's order: after the pair comes eps
         raise InputError("betas came as a pair, and something more behind it", given=f"{tuple(b1)}, {b2}",
                          expected="the other settings by name", fix=f"write eps={b2}")
     pair = tuple(betas) if betas is not None else tuple(b1) if isinstance(b1, (tuple, list)) else (b1, b2)
@@ -60,7 +59,7 @@ class _Moments(Optimizer):
 
     @property
     def b2_t(self) -> Tensor:
-        """beta2^t of the first parameter, likewise."""
+        """beta2^t of the first parameter, as `b1_t`."""
         return self._power(_log2)
 
     def _power(self, logarithm: Callable[[Betas], float]) -> Tensor:
@@ -154,7 +153,7 @@ class Adamax(_Moments):
 
 
 class NAdam(_Moments):
-    """Adam that looks ahead: p -= lr ((1 - c) g / (1 - C) + c' m / (1 - C c')) / (sqrt(v') + eps), where c = b1 (1 -
+    """Adam, Nesterov's way: p -= lr ((1 - c) g / (1 - C) + c' m / (1 - C c')) / (sqrt(v') + eps), where c = b1 (1 -
     0.96^(t momentum_decay) / 2), c' is that of the next step, and C the product of all c so far (Dozat, 2016).
 
     >>> x = Tensor([1.0, 2.0])
@@ -171,7 +170,7 @@ class NAdam(_Moments):
         super().__init__(params, locals())
 
     def _filled(self, attribute: str, p: Tensor, group: Group) -> Tensor:
-        if attribute == "c":                         # one number, whatever the parameter's shape
+        if attribute == "c":                         # one number for a parameter of any shape
             return Tensor(1.0, dtype=p.dtype.accumulator, device=p.device, requires_grad=False)
         return super()._filled(attribute, p, group)
 
@@ -187,7 +186,7 @@ class NAdam(_Moments):
 
 
 class RAdam(_Moments):
-    """Adam that waits until v is worth dividing by: p -= lr m' r / (sqrt(v') + eps) where rho > 5, else p -= lr m'. rho
+    """Adam that divides only by a reliable v: p -= lr m' r / (sqrt(v') + eps) where rho > 5, else p -= lr m'. rho
     = R - 2 t b2^t / (1 - b2^t) says how many gradients v is the mean of, R = 2 / (1 - b2) - 1 how many it will be, and
     r^2 = (rho - 4) (rho - 2) R / ((R - 4) (R - 2) rho) (Liu et al., 2019).
 
@@ -210,7 +209,7 @@ class RAdam(_Moments):
         return value - (group.number("lr") / correction1) * m * step
 
     def _rectified(self, i: int, group: Group) -> tuple[Tensor, Tensor]:
-        """Whether to divide, and r. In float64: rho is a small difference of numbers near 2,000."""
+        """Whether rho > 5, and r. In float64: rho is a small difference of numbers near 2,000."""
         t = self.kept("t", i, group)
         key = "rectified", t.uop, id(group)
         if key not in self.shared:

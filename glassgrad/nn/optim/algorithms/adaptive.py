@@ -138,7 +138,7 @@ class Adafactor(Optimizer):
                              fix="leave them at their defaults")
 
     def shape(self, attribute: str, p: Tensor) -> tuple[int, ...]:
-        """Axes that the kept tensor has the mean of are of size 1."""
+        """The parameter's shape, with size 1 along axes that the kept tensor is a mean over."""
         if attribute == "row":
             return (*p.shape[:-1], 1)
         return (*p.shape[:-2], 1, p.shape[-1]) if attribute == "column" else p.shape

@@ -1,7 +1,7 @@
-"""L-BFGS: steps along the inverse of a Hessian that the last gradients tell of. In: a closure. Out: see `optimizer`.
+"""L-BFGS: quasi-Newton steps, with the inverse Hessian from the last gradients. In: a closure. Out: see `optimizer`.
 
-All parameters are one vector here. The history is in memory from its first use on; a step's scalars that decide what
-comes next are read, so a step runs many graphs and cannot be captured by a jit.
+All parameters are one vector here. The history is realized; a step reads scalars back to decide what comes next, so it
+runs many graphs and cannot be captured by a jit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from glassgrad.nn.optim.optimizer import Group, Optimizer, Parameters
 from glassgrad.tensor.autograd.gradient_leaves import take_started
 from glassgrad.tensor.tensor import Tensor
 
-LEAST_CURVATURE = 1e-10         # pairs with less of it would make the Hessian's estimate no longer positive
+LEAST_CURVATURE = 1e-10         # pairs with less are skipped: the Hessian's estimate must stay positive definite
 
 
 class LBFGS(Optimizer):
@@ -45,10 +45,10 @@ class LBFGS(Optimizer):
                                   "history_size": history_size, "line_search_fn": line_search_fn}, False)
         self.n_iter = self.func_evals = 0
         self.t = self.prev_loss = 0.0
-        self.stored = 0                                                     # how many of the following are used
+        self.stored = 0                                                     # number of used entries of the following
         self.old_dirs: list[Tensor | None] = [None] * history_size          # changes of the gradient
         self.old_stps: list[Tensor | None] = [None] * history_size          # changes of the parameters
-        self.ro: list[Tensor | None] = [None] * history_size                # one over their product
+        self.ro: list[Tensor | None] = [None] * history_size                # 1 / their dot product
         self.d: Tensor | None = None
         self.H_diag: Tensor | None = None
         self.prev_flat_grad: Tensor | None = None
@@ -64,7 +64,7 @@ class LBFGS(Optimizer):
 
     # -- a step ----------------------------------------------------------------------------------------------------
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Call the closure and move the parameters, again and again. Returns the first loss."""
+        """Call the closure and move the parameters, up to `max_iter` times. Returns the first loss."""
         if closure is None:
             raise InputError("LBFGS evaluates the loss several times a step", given="step()",
                              expected="a function that clears the gradients, calls backward and returns the loss",
@@ -87,7 +87,7 @@ class LBFGS(Optimizer):
             looked = 0
             if group["line_search_fn"]:
                 origin = [p.detach().clone() for p in self.params]
-                found, looked = strong_wolfe(partial(self._looked, closure, origin, d),
+                found, looked = strong_wolfe(partial(self._evaluated_at, closure, origin, d),
                                              Point(0.0, loss, slope, gradient), t, group["max_eval"] - evaluations,
                                              _largest(d))
                 self.t, loss, gradient = found.at, found.loss, found.gradient
@@ -111,12 +111,12 @@ class LBFGS(Optimizer):
                          fix="write optimizer.step(closure), outside of a jit")
 
     def _direction(self, gradient: Tensor) -> Tensor:
-        """-H g by the recursion of two loops, which needs only products of vectors. One step of a loop is one graph of
-        one structure, however long the history is."""
+        """-H g by the two-loop recursion, which needs only dot products. Each iteration is a graph of one structure,
+        however long the history is."""
         if self.d is None or self.prev_flat_grad is None:
-            self.d, self.H_diag = (-gradient).realize(), self._held(1.0).reshape(())
+            self.d, self.H_diag = (-gradient).realize(), self._scalar(1.0).reshape(())
             return self.d
-        change, way = (gradient - self.prev_flat_grad).realize(), (self.d * self._held(self.t)).realize()
+        change, way = (gradient - self.prev_flat_grad).realize(), (self.d * self._scalar(self.t)).realize()
         product = (change * way).sum()
         if product.item() > LEAST_CURVATURE:
             if self.stored == len(self.ro):
@@ -139,8 +139,8 @@ class LBFGS(Optimizer):
         return r
 
     # -- all parameters as one vector ------------------------------------------------------------------------------
-    def _held(self, number: float) -> Tensor:
-        """A number as a tensor: kernels are the same for all of them."""
+    def _scalar(self, number: float) -> Tensor:
+        """A number as a tensor, not a constant, so that all values share kernels."""
         p = self.params[0]
         return Tensor([number], dtype=p.dtype.accumulator, device=p.device, requires_grad=False)
 
@@ -153,14 +153,14 @@ class LBFGS(Optimizer):
         gradient.realize(*([loss] if isinstance(loss, Tensor) else []), *pending.take())
         return float(loss.item() if isinstance(loss, Tensor) else loss), gradient
 
-    def _looked(self, closure: Callable[[], Any], origin: list[Tensor], d: Tensor, at: float) -> Point:
+    def _evaluated_at(self, closure: Callable[[], Any], origin: list[Tensor], d: Tensor, at: float) -> Point:
         self._move(origin, at, d)
         loss, gradient = self._evaluated(closure())
         return Point(at, loss, (gradient * d).sum().item(), gradient)
 
     def _move(self, origin: list[Tensor], at: float, d: Tensor) -> None:
-        """Each parameter to its origin + at d."""
-        start, way = 0, self._held(at)
+        """Set each parameter to its origin + at d."""
+        start, way = 0, self._scalar(at)
         for p, old in zip(self.params, origin):
             part = d[start:start + p.numel()].reshape(p.shape)
             p.assign((old.detach() + part * way).cast(p.dtype))

@@ -1,8 +1,8 @@
-"""How far to go along a direction. In: a function of the distance, with its slope. Out: a point on it.
+"""Line search along a direction. In: a function of the step size, with its slope. Out: a point on it.
 
-The strong conditions of Wolfe: the loss has fallen enough for the way, and the slope is much flatter than at the start.
-First the distance grows until such a point lies in between, then a bracket around it shrinks; both by the lowest point
-of the cubic through the ends (Nocedal and Wright, Numerical Optimization, 3.5 and 3.6).
+The strong Wolfe conditions: the loss has fallen enough for the step size, and the slope is much flatter than at the
+start. First the step size grows until such a point is bracketed, then the bracket shrinks; both by the minimum of the
+cubic through the ends (Nocedal and Wright, Numerical Optimization, 3.5 and 3.6).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from glassgrad.tensor.tensor import Tensor
 
-FALLEN, FLAT = 1e-4, 0.9        # shares of the first slope: how much the loss falls, how much slope may be left
+FALLEN, FLAT = 1e-4, 0.9        # fractions of the first slope: decrease of the loss, remaining slope
 
 
 class Point(NamedTuple):
-    """What is known at a distance."""
+    """The step size, loss, slope and gradient at a point."""
     at: float
     loss: float
     slope: float
@@ -26,8 +26,8 @@ class Point(NamedTuple):
 
 def strong_wolfe(evaluate: Callable[[float], Point], start: Point, first: float, most: int, size: float,
                  tolerance: float = 1e-9) -> tuple[Point, int]:
-    """A point for which the conditions hold, or the best of `most` more than the first; and how many were looked at.
-    `size` is the direction's largest number: a bracket that moves nothing by more than `tolerance` is not cut again."""
+    """A point for which the conditions hold, or the best after `most` more than the first; and how many were evaluated.
+    `size` is the largest element of the direction: the search ends when the bracket times it is below `tolerance`."""
     def too_high(point: Point) -> bool: return point.loss > start.loss + FALLEN * point.at * start.slope
     def is_flat(point: Point) -> bool: return abs(point.slope) <= -FLAT * start.slope
 
@@ -48,7 +48,7 @@ def strong_wolfe(evaluate: Callable[[float], Point], start: Point, first: float,
         left, right = sorted(point.at for point in bracket)
         at, margin = _lowest(bracket[0], bracket[1], left, right), 0.1 * (right - left)
         near = min(right - at, at - left) < margin
-        if near and (stuck or not left < at < right):       # twice at an end, or on it: away from there
+        if near and (stuck or not left < at < right):       # twice near an end, or on it: move inward
             at = right - margin if abs(at - right) < abs(at - left) else left + margin
             stuck = False
         else:
@@ -71,7 +71,7 @@ def _ordered(bracket: list[Point]) -> tuple[int, int]:
 
 
 def _lowest(a: Point, b: Point, least: float, most: float) -> float:
-    """Where the cubic through two points with their slopes is lowest, within limits; their middle if it is nowhere."""
+    """The minimum of the cubic through two points and slopes, clamped to the limits; their middle if it has none."""
     a, b = (a, b) if a.at <= b.at else (b, a)
     if a.at == b.at:
         return (least + most) / 2

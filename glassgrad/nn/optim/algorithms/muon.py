@@ -1,4 +1,4 @@
-"""Muon: steps along a momentum made orthogonal. In, out: see `optimizer`; its parameters have 2 axes or more."""
+"""Muon: steps along an orthogonalized momentum. In, out: see `optimizer`; its parameters have 2 axes or more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COEFFICIENTS: Coefficients = (3.4445, -4.775, 2.0315)
 def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEFFICIENTS, eps: float = 1e-7,
                dtype: DType = dtypes.bfloat16) -> Tensor:
     """A matrix with the same directions and singular values near 1, by the iteration X = a X + (b A + c A A) X with
-    A = X X^T. What is kept between products is rounded to `dtype`, sums are float32.
+    A = X X^T. Matrices between products are rounded to `dtype`, sums are float32.
 
     >>> orthogonal(Tensor([[2.0, 0.0], [0.0, 1.0]])).numpy().round(1)
     array([[0.7, 0. ],

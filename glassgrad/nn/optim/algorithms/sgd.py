@@ -45,7 +45,7 @@ class SGD(Optimizer):
         return value - self.momentum_step(i, gradient, group.number("lr"), group)
 
     def momentum_step(self, i: int, gradient: Tensor, rate: Any, group: Group) -> Tensor:
-        """What a parameter loses: the rate times its gradient with momentum."""
+        """The step to subtract from a parameter: the rate times its gradient with momentum."""
         if group["classic"]:
             gradient = gradient * rate
         if group["momentum"]:
@@ -85,7 +85,7 @@ class LARS(SGD):
         if group["weight_decay"] and group["pre_wd"]:
             gradient = gradient + value * decay
         step = self.momentum_step(i, gradient, rate, group)
-        if group["weight_decay"] and not group["pre_wd"]:       # outside the momentum, by the plain rate
+        if group["weight_decay"] and not group["pre_wd"]:       # outside the momentum, at the unscaled rate
             value = value * (1.0 - lr * decay)
         return value - step
 
@@ -127,8 +127,8 @@ class ASGD(Optimizer):
 
 
 class Rprop(Optimizer):
-    """p -= sign(g) s, where s grows by etas[1] while g keeps its sign, and shrinks by etas[0] when it turns, which also
-    lets p wait for a step (Riedmiller and Braun, 1993). For gradients of all the data, not of a batch.
+    """p -= sign(g) s, where s grows by etas[1] while g keeps its sign, and shrinks by etas[0] when the sign changes; p
+    then skips a step (Riedmiller and Braun, 1993). For full-batch gradients.
 
     >>> x = Tensor([1.0, -2.0])
     >>> optimizer = Rprop([x], lr=0.25)

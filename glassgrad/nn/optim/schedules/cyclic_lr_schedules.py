@@ -1,5 +1,5 @@
-"""Learning rates along curves: a cosine, cosines with restarts, one cycle or many; and one that falls when training
-stands still. In, out: see `schedule`.
+"""Learning rates along curves: a cosine, cosines with restarts, one cycle or many; and one that falls on a plateau.
+In, out: see `lr_schedules`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CosineAnnealingLR(LRScheduler):
     def rate(self, now: float, base: float, epoch: float) -> float:
         if epoch == 0:
             return now
-        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:     # at the bottom there is nothing left to scale
+        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:     # at the minimum the recurrence would divide by 0
             return now + (base - self.eta_min) * (1 - math.cos(math.pi / self.T_max)) / 2
         height = lambda at: 1 + math.cos(math.pi * at / self.T_max)
         return height(epoch) / height(epoch - 1) * (now - self.eta_min) + self.eta_min
@@ -50,7 +50,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def step(self, epoch: float | None = None) -> None:
-        """One epoch has passed, or `epoch` of them in all, which may be a fraction."""
+        """Advance by one epoch, or to `epoch`, which may be a fraction."""
         at = self.last_epoch + 1 if epoch is None else epoch
         self.last_epoch = math.floor(at)
         self._begin(self.base_lrs, at)
@@ -177,7 +177,7 @@ def _set_momentum(optimizer: Optimizer, value: float) -> None:
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Times `factor` when a measure has not improved for more than `patience` epochs: `step(loss)`.
+    """Multiply the rate by `factor` when a metric has not improved for more than `patience` epochs: `step(loss)`.
 
     >>> from glassgrad.nn.optim import SGD
     >>> schedule = ReduceLROnPlateau(SGD([Tensor([1.0])], lr=1.0), factor=0.5, patience=1)
@@ -202,7 +202,7 @@ class ReduceLROnPlateau(LRScheduler):
         return now
 
     def step(self, metrics: Any = None) -> None:  # type: ignore[override]
-        """An epoch has ended with this measure, a number or a tensor of one element."""
+        """End an epoch with this metric, a number or a tensor of one element."""
         if metrics is None:
             raise InputError("ReduceLROnPlateau watches a measure", given="step()", expected="step(loss)",
                              fix="hand in the loss")

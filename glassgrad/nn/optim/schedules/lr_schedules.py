@@ -1,8 +1,8 @@
 """Learning rates that change with time. In: an optimizer and `step()`. Out: new learning rates in its groups.
 
-A schedule gives the next rate from the present one, so several can work on one optimizer, as in PyTorch, and one can go
-on after another (`last_epoch` says after which epoch). Rates live in tensors that are inputs of a step, not parts of
-its code: changing them compiles nothing. Call `step()` outside of jitted functions.
+A schedule gives the next rate from the present one, so several can work on one optimizer, as in PyTorch, and one can
+continue another (`last_epoch` says after which epoch). Rates are tensors that are inputs of a step, not constants:
+changing them compiles nothing. Call `step()` outside of jitted functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glassgrad.nn.optim.optimizer import Optimizer
 
 
 def rates_of_groups(optimizer: Optimizer, rate: float | Sequence[float]) -> list[float]:
-    """A rate for each group of parameters: one for all of them, or one each."""
+    """A rate for each parameter group, from one number for all or a list of one each."""
     return [float(rate)] * len(optimizer.param_groups) if isinstance(rate, (int, float)) else list(map(float, rate))
 
 
@@ -57,7 +57,7 @@ class LRScheduler:
                                  expected='"initial_lr" in every group of parameters',
                                  fix="load the optimizer's state first: optimizer.load_state_dict(saved)")
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
-        if last_epoch == -1:                         # otherwise the optimizer has the rate of its epoch
+        if last_epoch == -1:                         # else the optimizer has the rate of that epoch already
             self._begin(self.get_last_lr(), 0)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
@@ -65,7 +65,7 @@ class LRScheduler:
         raise NotImplementedError(f"{type(self).__name__} has no rate")
 
     def step(self) -> None:
-        """One epoch (or batch, as you count) has passed."""
+        """Advance by one epoch (or batch, as you count)."""
         self.last_epoch += 1
         self._begin(self.get_last_lr(), self.last_epoch)
 
@@ -79,7 +79,7 @@ class LRScheduler:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def preview(self, epochs: int) -> list[float]:
-        """The first group's rates of this and the next epochs; changes nothing."""
+        """The first group's rates of this and the following epochs; changes nothing."""
         groups = self.optimizer.param_groups
         saved, settings = copy.deepcopy(self.state_dict()), [dict(group) for group in groups]
         rates = self.get_last_lr()[:1]
@@ -101,7 +101,7 @@ class LRScheduler:
                 group["lr"] = rate
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the schedule stands, in plain numbers."""
+        """The state of the schedule, as plain numbers."""
         return {k: v for k, v in vars(self).items() if k not in ("optimizer", "functions")}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LambdaLR):
-    """The rate times a function of the epoch, each epoch anew.
+    """The previous rate times a function of the epoch.
 
     >>> from glassgrad.nn.optim import SGD
     >>> MultiplicativeLR(SGD([Tensor([1.0])], lr=1.0), lambda epoch: 1 / epoch).preview(4)
@@ -142,7 +142,7 @@ class MultiplicativeLR(LambdaLR):
 
 
 class StepLR(LRScheduler):
-    """Times `gamma` every `step_size` epochs.
+    """Multiply the rate by `gamma` every `step_size` epochs.
 
     >>> from glassgrad.nn.optim import SGD
     >>> StepLR(SGD([Tensor([1.0])], lr=1.0), step_size=2, gamma=0.5).preview(5)
@@ -157,7 +157,7 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """Times `gamma` at each milestone.
+    """Multiply the rate by `gamma` at each milestone.
 
     >>> from glassgrad.nn.optim import SGD
     >>> MultiStepLR(SGD([Tensor([1.0])], lr=1.0), milestones=[1, 3], gamma=0.5).preview(5)
@@ -173,7 +173,7 @@ class MultiStepLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """Times `gamma` every epoch.
+    """Multiply the rate by `gamma` every epoch.
 
     >>> from glassgrad.nn.optim import SGD
     >>> ExponentialLR(SGD([Tensor([1.0])], lr=1.0), gamma=0.5).preview(4)
@@ -188,7 +188,7 @@ class ExponentialLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """Times `factor` for the first `total_iters` epochs.
+    """Multiply the rate by `factor` for the first `total_iters` epochs.
 
     >>> from glassgrad.nn.optim import SGD
     >>> ConstantLR(SGD([Tensor([1.0])], lr=1.0), factor=0.5, total_iters=2).preview(4)
@@ -233,7 +233,7 @@ class LinearLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """Down to 0 along (1 - epoch / total_iters)^power.
+    """Lower the rate to 0 along (1 - epoch / total_iters)^power.
 
     >>> from glassgrad.nn.optim import SGD
     >>> PolynomialLR(SGD([Tensor([1.0])], lr=1.0), total_iters=4).preview(6)
@@ -251,7 +251,7 @@ class PolynomialLR(LRScheduler):
 
 
 class _Schedules(LRScheduler):
-    """A schedule made of others, whose states are its own."""
+    """The base of schedules made of others, whose states are part of its state."""
     schedulers: list[LRScheduler]
 
     def state_dict(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class _Schedules(LRScheduler):
 
 
 class ChainedScheduler(_Schedules):
-    """Several schedules of one optimizer at once: each changes what the others left.
+    """Several schedules of one optimizer at once: each changes the rate that the one before set.
 
     >>> from glassgrad.nn.optim import SGD
     >>> optimizer = SGD([Tensor([1.0])], lr=1.0)

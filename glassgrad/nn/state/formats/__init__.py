@@ -1,1 +1,1 @@
-"""Files that hold models, one file per format. In: untrusted bytes. Out: tensors, or a FormatError."""
+"""Readers of model files, one module per format. In: untrusted bytes. Out: tensors, or a FormatError."""

@@ -1,8 +1,8 @@
-"""A file's bytes where they lie. In: a path, an open file, bytes, or a tensor of bytes. Out: `Source`, whose parts
-become tensors.
+"""A file's bytes, mapped. In: a path, an open file, bytes, or a tensor of bytes. Out: `Source`, whose parts become
+tensors.
 
-The file is mapped, not read: a tensor made here is memory of the file (tensor/memory/file_mapping.py says what that
-means). For parsers that read open files, bytes in memory, or in a tensor, are one here too.
+The file is memory-mapped, not read: a tensor made here is a view of the mapping (tensor/memory/file_mapping.py has the
+consequences). `MemoryIO` and `TensorIO` present bytes in memory, or in a tensor, as a file to parsers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from glassgrad.tensor.tensor import Tensor
 
 Readable = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Tensor
 
-MOST_AXES = 64          # as many as NumPy and PyTorch let a tensor have
+MOST_AXES = 64          # the limit of NumPy and PyTorch
 
 
 def is_size(n: Any, bits: int = 60) -> bool:
-    """Whether it can be a number of elements or bytes: an integer from 0, of so many bits at most."""
+    """Whether a value can be a number of elements or bytes: an integer from 0, of at most the given number of bits."""
     return type(n) is int and 0 <= n < 1 << bits
 
 
 class Source:
-    """Bytes with a name. `reader` is the function of nn.state that was given them, where they may be anything.
+    """Bytes with a name for messages. `reader` is the function of nn.state that was called with them.
 
     >>> source = Source(b"\\x01\\x02\\x03\\x04")
     >>> source.size, bytes(source.part(1, 2)), source.tensor(0, (2,), dtypes.int16).tolist()
@@ -58,17 +58,17 @@ class Source:
                            fix=fix or "fetch or write the file again; it may be damaged or not whole")
 
     def part(self, offset: int, count: int) -> memoryview:
-        """`count` bytes from `offset` on; FormatError where the file has not so many."""
+        """`count` bytes from `offset` on; FormatError if the file is shorter."""
         if not 0 <= offset <= offset + count <= self.size:
             raise self.wrong("the file ends too early", given=f"{self.size:,} bytes",
                              expected=f"{count:,} bytes from byte {offset:,} on")
         return self.data[offset:offset + count]
 
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: DType, device: str | None = None) -> Tensor:
-        """The values at `offset`, row by row: the file's own memory where the device can read it."""
+        """The row-major values at `offset`: a view of the file's mapping where the device can read it."""
         if len(shape) > MOST_AXES:
             raise self.wrong("a tensor has too many axes", given=f"{len(shape)} axes", expected=f"at most {MOST_AXES}")
-        if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:      # also where another axis is empty
+        if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:      # even if another axis is empty
             raise self.wrong("a tensor's axes are too long", given=f"shape {shape}"[:80],
                              expected="axes that memory could hold")
         nbytes = math.prod(shape) * dtype.itemsize
@@ -76,7 +76,7 @@ class Source:
         place = running.canonical_device(device) or running.default_device()
         mapped = place if Device[place].memory.on_host else "CPU"
         address = self._address + offset
-        if nbytes and address % dtype.itemsize:       # no processor-independent way to read these where they lie
+        if nbytes and address % dtype.itemsize:       # unaligned: not readable in place on all processors
             node = running.store(HostValue(part, shape, dtype), mapped)
         else:
             node = UOp(o.BUFFER, dtype, (), Buffer.from_host(self, address, shape, dtype, mapped))
@@ -87,7 +87,7 @@ def _memory_of(given: Readable) -> tuple[str, Any]:
     """A name to use in messages, and writable memory."""
     if isinstance(given, (bytes, bytearray, memoryview)):
         return "these bytes", bytearray(given)
-    if not isinstance(given, (str, os.PathLike, Tensor)):           # an open file: what comes of it from here on
+    if not isinstance(given, (str, os.PathLike, Tensor)):           # an open file: from its position on
         content: Any = given.read()
         if not isinstance(content, (bytes, bytearray)):
             raise InputError("a model is read from a file of bytes", given="a file that is opened as text",
@@ -103,7 +103,7 @@ def _memory_of(given: Readable) -> tuple[str, Any]:
 
 
 class MemoryIO(io.RawIOBase):
-    """Bytes in memory, to be read and sought in like a file's. Read-only."""
+    """Bytes in memory as a read-only file."""
 
     def __init__(self, data: memoryview):
         self._bytes, self._position = data, 0
@@ -115,21 +115,21 @@ class MemoryIO(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as the bytes reach; how many they were."""
+        """Fill a buffer as far as the bytes reach; returns how many were copied."""
         part = self._bytes[self._position:self._position + len(buffer)]
         buffer[:len(part)] = part
         self._position += len(part)
         return len(part)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte counted from the beginning (0), from here (1) or from the end (2); never outside."""
+        """Seek relative to the beginning (0), the position (1) or the end (2), clamped to the file."""
         begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._bytes)}[whence]
         self._position = min(max(begin + offset, 0), len(self._bytes))
         return self._position
 
 
 class TensorIO(MemoryIO):
-    """The bytes of a tensor, to be read and sought in like a file's. Read-only.
+    """The bytes of a tensor as a read-only file.
 
     >>> file = TensorIO(Tensor(b"glass"))
     >>> file.seek(1), file.read(2), file.tell(), file.read()
@@ -140,8 +140,8 @@ class TensorIO(MemoryIO):
         if t.dtype is not dtypes.uint8 or t.ndim != 1:
             raise InputError("TensorIO reads a row of bytes", given=f"{t.dtype.name} of shape {t.shape}",
                              expected="uint8, one axis", fix="t.bitcast(dtypes.uint8).flatten()")
-        super().__init__(t.data() if len(t) else memoryview(b""))      # its own memory, where the host can read it
+        super().__init__(t.data() if len(t) else memoryview(b""))      # no copy, where the host can read it
 
     def write(self, data: Any) -> int:
-        """Refused: a tensor's values do not change."""
+        """Refuse: the file is read-only."""
         raise io.UnsupportedOperation("a tensor's bytes can be read, not written")

@@ -1,8 +1,8 @@
 """The GGUF format of llama.cpp. In: a file. Out: its metadata and its tensors.
 
-A file is a header (magic, version, counts), metadata (name, type, value), descriptions of tensors (name, sizes with the
-fastest first, type, offset), and, aligned, the tensors. Every count is checked against the bytes that are left before
-anything is made of it.
+A file is a header (magic, version, counts), metadata (name, type, value), descriptions of tensors (name, sizes with
+the fastest axis first, type, offset), and, aligned, the tensors. Every count is checked against the remaining bytes
+before anything is allocated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAST_BYTES = {STRING: 8, ARRAY: 12, **{kind: struct.calcsize(code) for kind, c
 
 
 class _Described(NamedTuple):
-    """A tensor's description: its place in the file and how to read it."""
+    """A tensor's description: its offset in the file and how to read it."""
     name: str
     kind: int
     shape: tuple[int, ...]       # row-major
@@ -39,7 +39,7 @@ class _Described(NamedTuple):
 
 
 class _Reader:
-    """Numbers and texts, one after another."""
+    """Reads numbers and strings sequentially."""
 
     def __init__(self, source: Source):
         self.source, self.position = source, 0
@@ -60,7 +60,7 @@ class _Reader:
             raise self.wrong("a text is not UTF-8", given=repr(bytes(data[:40])), expected="UTF-8") from None
 
     def count(self, code: str, least: int) -> int:
-        """A number of things of at least so many bytes each, which must fit into what is left of the file."""
+        """A count of items of at least `least` bytes each, which must fit into the rest of the file."""
         found: int = self.number(code)
         if found * least > self.source.size - self.position:
             raise self.wrong("it announces more than it holds", given=f"{found:,} things of {least} bytes or more",
@@ -126,7 +126,7 @@ def read_gguf(source: Source, device: str | None) -> tuple[dict[str, Any], dict[
         name = _new_name(reader, described)
         described[name] = _describe(reader, name, alignment)
     start = -(-reader.position // alignment) * alignment
-    _check_places(source, start, described)
+    _check_extents(source, start, described)
     return metadata, {name: _tensor(source, start, found, device) for name, found in described.items()}
 
 
@@ -163,8 +163,8 @@ def _describe(reader: _Reader, name: str, alignment: int) -> _Described:
     return _Described(name, kind, shape, offset, math.prod(shape) // weights * nbytes)
 
 
-def _check_places(source: Source, start: int, described: dict[str, _Described]) -> None:
-    """Every tensor lies in the file, and no two share bytes."""
+def _check_extents(source: Source, start: int, described: dict[str, _Described]) -> None:
+    """Check that every tensor lies in the file, and that no two overlap."""
     end = 0
     for found in sorted(described.values(), key=lambda d: (d.offset, d.nbytes)):
         if found.offset < end:

@@ -1,4 +1,4 @@
-"""Quantised blocks as arithmetic. In: blocks of bytes, a row each. Out: float32 values, computed when they are needed.
+"""Dequantise GGUF blocks by tensor arithmetic. In: blocks of bytes, a row each. Out: lazy float32 values.
 
 Weights are stored in blocks of 32 or 256: a few bits per weight, and scales that whole blocks or their parts share.
 Each function below is lazy tensor arithmetic on the bytes, so it runs on any device and fuses with what uses the
@@ -26,12 +26,12 @@ class Blocks(NamedTuple):
 
 # -- pieces ----------------------------------------------------------------------------------------------------------
 def half(pair: Tensor) -> Tensor:
-    """(n, 2) bytes as float16, little end first -> (n, 1) float32"""
+    """(n, 2) bytes, a little-endian float16 -> (n, 1) float32"""
     return pair.bitcast(dtypes.float16).cast(dtypes.float32)
 
 
 def planes(data: Tensor, bits: int) -> Tensor:
-    """(..., k) bytes -> (..., 8 / bits, k): first everybody's lowest bits, then the next, ..."""
+    """(..., k) bytes -> (..., 8 / bits, k): the lowest `bits` bits of all bytes, then the next, ..."""
     count = 8 // bits
     shifts = (Tensor.arange(count, dtype=dtypes.uint8, device=data.device) * bits).reshape(count, 1)
     return (data.unsqueeze(-2) >> shifts) & ((1 << bits) - 1)
@@ -43,12 +43,12 @@ def _bits(data: Tensor) -> Tensor:
 
 
 def _signed(data: Tensor, zero: int) -> Tensor:
-    """Small unsigned numbers, less their zero point, as float32."""
+    """Small unsigned numbers minus their zero point, as float32."""
     return (data.cast(dtypes.int32) - zero).cast(dtypes.float32)
 
 
 def _looked_up(data: Tensor, table: list[int]) -> Tensor:
-    """Numbers of 4 bits by a table, as float32."""
+    """4-bit indices looked up in a table, as float32."""
     return Tensor(table, dtype=dtypes.float32, device=data.device)[data.cast(dtypes.int32)]
 
 
@@ -58,23 +58,23 @@ def spread(scales: Tensor, weights: Tensor) -> Tensor:
 
 
 # -- blocks of 32 ----------------------------------------------------------------------------------------------------
-def _q4_0(b: Tensor) -> Tensor:          # scale (2), 16 bytes of two: d * (q - 8)
+def _q4_0(b: Tensor) -> Tensor:          # scale (2), 32 x 4 bits (16): d * (q - 8)
     return half(b[:, :2]) * _signed(planes(b[:, 2:], 4).reshape(-1, 32), 8)
 
 
-def _q4_1(b: Tensor) -> Tensor:          # scale (2), least (2), 16 bytes of two: d * q + m
+def _q4_1(b: Tensor) -> Tensor:          # scale (2), minimum (2), 32 x 4 bits (16): d * q + m
     return half(b[:, :2]) * planes(b[:, 4:], 4).reshape(-1, 32).cast(dtypes.float32) + half(b[:, 2:4])
 
 
-def _q5(low: Tensor, high: Tensor) -> Tensor:       # 16 bytes of two, 4 bytes of fifth bits
+def _q5(low: Tensor, high: Tensor) -> Tensor:       # 32 x 4 bits (16), 4 bytes of fifth bits
     return planes(low, 4).reshape(-1, 32) | (_bits(high) << 4)
 
 
-def _q5_0(b: Tensor) -> Tensor:          # scale (2), fifth bits (4), 16 bytes of two: d * (q - 16)
+def _q5_0(b: Tensor) -> Tensor:          # scale (2), fifth bits (4), 32 x 4 bits (16): d * (q - 16)
     return half(b[:, :2]) * _signed(_q5(b[:, 6:], b[:, 2:6]), 16)
 
 
-def _q5_1(b: Tensor) -> Tensor:          # scale (2), least (2), fifth bits (4), 16 bytes of two: d * q + m
+def _q5_1(b: Tensor) -> Tensor:          # scale (2), minimum (2), fifth bits (4), 32 x 4 bits (16): d * q + m
     return half(b[:, :2]) * _q5(b[:, 8:], b[:, 4:8]).cast(dtypes.float32) + half(b[:, 2:4])
 
 
@@ -85,85 +85,85 @@ def _q8_0(b: Tensor) -> Tensor:          # scale (2), 32 signed bytes: d * q
 _CURVE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 
 
-def _iq4_nl(b: Tensor) -> Tensor:        # scale (2), 16 bytes of two: d * curve[q]
+def _iq4_nl(b: Tensor) -> Tensor:        # scale (2), 32 x 4 bits (16): d * curve[q]
     return half(b[:, :2]) * _looked_up(planes(b[:, 2:], 4).reshape(-1, 32), _CURVE)
 
 
 _TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 
 
-def _mxfp4(b: Tensor) -> Tensor:         # exponent (1), 16 bytes of two: 2^(e - 128) * twice the value
+def _mxfp4(b: Tensor) -> Tensor:         # exponent (1), 32 x 4 bits (16): 2^(e - 128) * twice the value
     e = b[:, :1].cast(dtypes.uint32)
     scale = (e < 2).where((e * 0 + 0x200000) << e, (e - 1) << 23).bitcast(dtypes.float32)      # below 2: subnormal
     return scale * _looked_up(planes(b[:, 1:], 4).reshape(-1, 32), _TWICE_E2M1)
 
 
-def _nvfp4(b: Tensor) -> Tensor:         # 4 scales of 4 + 3 bits (4), 8 bytes of two each: s / 2 * twice the value
+def _nvfp4(b: Tensor) -> Tensor:         # 4 scales of 4 + 3 bits (4), 64 x 4 bits (32): s / 2 * twice the value
     s = b[:, :4].cast(dtypes.uint32)
     exponent, fraction = (s >> 3) & 15, s & 7
     normal = (((exponent + 119) << 23) | (fraction << 20)).bitcast(dtypes.float32)
     scales = (exponent == 0).where(fraction.cast(dtypes.float32) * 2.0 ** -10, normal)
     weights = _looked_up(planes(b[:, 4:].reshape(-1, 4, 8), 4).reshape(-1, 64), _TWICE_E2M1)
-    return spread((s == 127).where(0, scales), weights).reshape(-1, 64)     # 127 is no number, and counts as 0
+    return spread((s == 127).where(0, scales), weights).reshape(-1, 64)     # 127 is NaN, and counts as 0
 
 
 # -- blocks of 256 ---------------------------------------------------------------------------------------------------
-def _twos(data: Tensor) -> Tensor:
-    """(n, 64) bytes of four -> (n, 256): each half of 32 bytes gives four runs of 32"""
+def _unpack_2_bits(data: Tensor) -> Tensor:
+    """(n, 64) bytes of 4 x 2 bits -> (n, 256): each half of 32 bytes gives four runs of 32"""
     return planes(data.reshape(-1, 2, 32), 2).reshape(-1, SUPER)
 
 
-def _q2_k(b: Tensor) -> Tensor:          # 16 scales with leasts (16), 64 bytes of four, d (2), dmin (2)
-    scales, leasts = b[:, :16] & 15, b[:, :16] >> 4
-    d, least = half(b[:, 80:82]) * scales.cast(dtypes.float32), half(b[:, 82:84]) * leasts.cast(dtypes.float32)
-    return (spread(d, _twos(b[:, 16:80])) - least.unsqueeze(-1)).reshape(-1, SUPER)
+def _q2_k(b: Tensor) -> Tensor:          # 16 scales with minima (16), 256 x 2 bits (64), d (2), dmin (2)
+    scales, minima = b[:, :16] & 15, b[:, :16] >> 4
+    d, minimum = half(b[:, 80:82]) * scales.cast(dtypes.float32), half(b[:, 82:84]) * minima.cast(dtypes.float32)
+    return (spread(d, _unpack_2_bits(b[:, 16:80])) - minimum.unsqueeze(-1)).reshape(-1, SUPER)
 
 
-def _q3_k(b: Tensor) -> Tensor:          # third bits (32), 64 bytes of four, 16 scales of 6 bits (12), d (2)
-    third = planes(b[:, :32], 1).reshape(-1, SUPER)                                    # set: nothing to take away
-    weights = _signed(_twos(b[:, 32:96]) | (third << 2), 4)
+def _q3_k(b: Tensor) -> Tensor:          # third bits (32), 256 x 2 bits (64), 16 scales of 6 bits (12), d (2)
+    third = planes(b[:, :32], 1).reshape(-1, SUPER)                                    # set: subtract nothing
+    weights = _signed(_unpack_2_bits(b[:, 32:96]) | (third << 2), 4)
     low, high = planes(b[:, 96:104], 4).reshape(-1, 16), planes(b[:, 104:108], 2).reshape(-1, 16)
     d = half(b[:, 108:110]) * _signed(low | (high << 4), 32)
     return spread(d, weights).reshape(-1, SUPER)
 
 
-def _scales_and_leasts(s: Tensor) -> tuple[Tensor, Tensor]:
-    """12 bytes -> 8 scales and 8 leasts of 6 bits, as float32: four are whole, and hold the others' upper bits"""
+def _scales_and_minima(s: Tensor) -> tuple[Tensor, Tensor]:
+    """12 bytes -> 8 scales and 8 minima of 6 bits, as float32: the bytes of four also hold the others' upper bits"""
     first, second, rest = s[:, :4], s[:, 4:8], s[:, 8:12]
     scales = (first & 63).cat((rest & 15) | (first >> 6 << 4), dim=1)
-    leasts = (second & 63).cat((rest >> 4) | (second >> 6 << 4), dim=1)
-    return scales.cast(dtypes.float32), leasts.cast(dtypes.float32)
+    minima = (second & 63).cat((rest >> 4) | (second >> 6 << 4), dim=1)
+    return scales.cast(dtypes.float32), minima.cast(dtypes.float32)
 
 
-def _fours(data: Tensor) -> Tensor:
-    """(n, 128) bytes of two -> (n, 256): each 32 bytes give two runs of 32"""
+def _unpack_4_bits(data: Tensor) -> Tensor:
+    """(n, 128) bytes of 2 x 4 bits -> (n, 256): each 32 bytes give two runs of 32"""
     return planes(data.reshape(-1, 4, 32), 4).reshape(-1, SUPER)
 
 
 def _scaled(b: Tensor, weights: Tensor) -> Tensor:
-    """d (2), dmin (2), scales and leasts (12): d * scale * q - dmin * least"""
-    scales, leasts = _scales_and_leasts(b[:, 4:16])
-    d, least = half(b[:, :2]) * scales, half(b[:, 2:4]) * leasts
-    return (spread(d, weights) - least.unsqueeze(-1)).reshape(-1, SUPER)
+    """d (2), dmin (2), scales and minima (12): d * scale * q - dmin * minimum"""
+    scales, minima = _scales_and_minima(b[:, 4:16])
+    d, minimum = half(b[:, :2]) * scales, half(b[:, 2:4]) * minima
+    return (spread(d, weights) - minimum.unsqueeze(-1)).reshape(-1, SUPER)
 
 
-def _q4_k(b: Tensor) -> Tensor:          # ..., 128 bytes of two
-    return _scaled(b, _fours(b[:, 16:]))
+def _q4_k(b: Tensor) -> Tensor:          # ..., 256 x 4 bits (128)
+    return _scaled(b, _unpack_4_bits(b[:, 16:]))
 
 
-def _q5_k(b: Tensor) -> Tensor:          # ..., fifth bits (32), 128 bytes of two
-    return _scaled(b, _fours(b[:, 48:]) | (planes(b[:, 16:48], 1).reshape(-1, SUPER) << 4))
+def _q5_k(b: Tensor) -> Tensor:          # ..., fifth bits (32), 256 x 4 bits (128)
+    return _scaled(b, _unpack_4_bits(b[:, 48:]) | (planes(b[:, 16:48], 1).reshape(-1, SUPER) << 4))
 
 
 def _q6_k(b: Tensor) -> Tensor:          # lower four bits (128), upper two (64), 16 signed scales, d (2)
     low = planes(b[:, :128].reshape(-1, 2, 64), 4).reshape(-1, SUPER)
-    weights = _signed(low | (_twos(b[:, 128:192]) << 4), 32)
+    weights = _signed(low | (_unpack_2_bits(b[:, 128:192]) << 4), 32)
     d = half(b[:, 208:210]) * b[:, 192:208].bitcast(dtypes.int8).cast(dtypes.float32)
     return spread(d, weights).reshape(-1, SUPER)
 
 
-def _iq4_xs(b: Tensor) -> Tensor:        # d (2), upper bits of 8 scales (2), lower bits (4), 128 bytes of two
-    # each byte holds neighbours here: (n, k, 8 / bits), not planes
+def _iq4_xs(b: Tensor) -> Tensor:        # d (2), upper bits of 8 scales (2), lower bits (4), 256 x 4 bits (128)
+    # here a byte holds consecutive values: (n, k, 8 / bits), not planes
     high = planes(b[:, 2:4], 2).transpose(1, 2).reshape(-1, 8)
     low = planes(b[:, 4:8], 4).transpose(1, 2).reshape(-1, 8)
     d = half(b[:, :2]) * _signed(low | (high << 4), 32)
@@ -172,7 +172,7 @@ def _iq4_xs(b: Tensor) -> Tensor:        # d (2), upper bits of 8 scales (2), lo
 
 
 def _tq1_0(b: Tensor) -> Tensor:         # 48 bytes of five digits of base 3, 4 bytes of four, d (2): d * (digit - 1)
-    # a byte is a fraction of 256: times 3, its whole part is the next digit
+    # a byte is a fraction over 256: the integer part of 3 times it is the next digit
     def digits(part: Tensor, count: int) -> Tensor:
         powers = Tensor([3 ** i for i in range(count)], dtype=dtypes.uint8, device=b.device).reshape(count, 1)
         return ((part.unsqueeze(-2) * powers).cast(dtypes.int32) * 3 >> 8).reshape(len(b), -1)
@@ -180,8 +180,8 @@ def _tq1_0(b: Tensor) -> Tensor:         # 48 bytes of five digits of base 3, 4 
     return half(b[:, 52:]) * _signed(weights, 1)
 
 
-def _tq2_0(b: Tensor) -> Tensor:         # 64 bytes of four, d (2): d * (q - 1)
-    return half(b[:, 64:]) * _signed(_twos(b[:, :64]), 1)
+def _tq2_0(b: Tensor) -> Tensor:         # 256 x 2 bits (64), d (2): d * (q - 1)
+    return half(b[:, 64:]) * _signed(_unpack_2_bits(b[:, :64]), 1)
 
 
 BLOCKS: dict[int, Blocks] = {            # by ggml's number

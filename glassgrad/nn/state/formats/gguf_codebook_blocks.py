@@ -1,9 +1,9 @@
-"""Quantised blocks whose weights are taken from a codebook, eight or four at a time. In, out: as in gguf_blocks.py.
+"""Dequantise GGUF blocks with codebooks of eight or four weights per entry. In, out: as in gguf_blocks.py.
 
-A point of a codebook has 8 weights of 3 levels, or 4 of 8. A book holds some of all such points, in the order of the
-numbers that they are when a level is a digit and the first weight the lowest; so it is a set of numbers, and is kept as
-one: a bit for each point there is, deflated, as text. A block names points by their place in the book. Signs and scales
-are apart; books whose levels have signs shift them by an eighth, one way or the other.
+A point of a codebook has 8 weights of 3 levels, or 4 of 8. Read as digits, lowest first, the levels of a point are a
+number; a codebook is a set of such numbers in ascending order, stored as a bit set, deflated, as base-85 text. A block
+names points by their index in the book. Signs and scales are stored separately; books with signed levels are shifted by
+an eighth, up or down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glassgrad.tensor.tensor import Tensor
 
 
 class Codebook(NamedTuple):
-    """Points of so many weights, each one of the levels."""
+    """Points of `weights` weights, each one of `levels`; `text` says which points there are."""
     levels: tuple[int, ...]
     weights: int
     text: str
@@ -29,7 +29,7 @@ class Codebook(NamedTuple):
     def look_up(self, indices: Tensor) -> Tensor:
         """(n, k) indices in the book -> (n, k * weights) float32"""
         points = Tensor(_points(self), dtype=dtypes.float32, device=indices.device)
-        found = take(points.uop, 0, indices.cast(dtypes.int32).uop)       # as many bits as the book has indices
+        found = take(points.uop, 0, indices.cast(dtypes.int32).uop)       # the bit width rules out larger indices
         return computed_from(points, found, indices).reshape(len(indices), -1)
 
 
@@ -43,18 +43,18 @@ def _points(book: Codebook) -> list[list[int]]:
 
 # -- pieces ----------------------------------------------------------------------------------------------------------
 def _fields(data: Tensor, bits: int, count: int) -> Tensor:
-    """(n, k) numbers -> (n, k * count): of each its lowest bits, then the next, ..."""
+    """(n, k) numbers -> (n, k * count): the lowest `bits` bits of each, then the next, ..."""
     shifts = Tensor([i * bits for i in range(count)], dtype=data.dtype, device=data.device)
     return ((data.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).reshape(len(data), -1)
 
 
 def _as(data: Tensor, dtype: DType) -> Tensor:
-    """Bytes as wider numbers, little end first."""
+    """Bytes as wider little-endian integers."""
     return data.bitcast(dtype).cast(dtypes.int32 if dtype is dtypes.uint16 else dtype)
 
 
-def _placed(low: Tensor, high: Tensor) -> Tensor:
-    """Indices into a book, of their lower 8 bits and those above."""
+def _indices(low: Tensor, high: Tensor) -> Tensor:
+    """Indices into a book, from their lower 8 bits and the upper ones."""
     return low.cast(dtypes.int32) | (high.cast(dtypes.int32) << 8)
 
 
@@ -64,7 +64,7 @@ def _signs(bits: Tensor) -> Tensor:
 
 
 def _even_signs(seven: Tensor) -> Tensor:
-    """The same of 7 bits each; the eighth makes the number of set ones even."""
+    """`_signs` of 7 bits each; the eighth is their parity, so that the number of set bits is even."""
     seven = seven.cast(dtypes.uint8)
     folded = seven ^ (seven >> 4)
     folded = folded ^ (folded >> 2)
@@ -75,8 +75,8 @@ def _scaled(d: Tensor, scales: Tensor, weights: Tensor) -> Tensor:
     return spread(d * scales, weights).reshape(-1, SUPER)
 
 
-def _between(scales: Tensor, step: float) -> Tensor:
-    """Scales of 4 bits stand for the middle of a step."""
+def _midpoints(scales: Tensor, step: float) -> Tensor:
+    """The values of 4-bit scales: the middle of each step."""
     return (scales.cast(dtypes.float32) + 0.5) * step
 
 
@@ -98,14 +98,14 @@ _ONE = Codebook((-1, 0, 1), 8, (
 
 
 def _shifted(indices: Tensor, down: Tensor) -> Tensor:
-    """The points, each moved down or up: (n, k) indices, (n, parts) -> (n, 256)"""
+    """The points, shifted down or up: (n, k) indices, (n, parts) -> (n, 256)"""
     shifts = (down == 0).where(_SHIFT, -_SHIFT).unsqueeze(-1)
     return (_ONE.look_up(indices).reshape(len(indices), down.shape[1], -1) + shifts).reshape(-1, SUPER)
 
 
 def _iq1_s(b: Tensor) -> Tensor:         # d (2), lower bits (32), for each 32 weights 4 x 3 upper bits, scale, shift
     rest = _as(b[:, 34:], dtypes.uint16)
-    indices = _placed(b[:, 2:34], _fields(rest, 3, 4))
+    indices = _indices(b[:, 2:34], _fields(rest, 3, 4))
     return _scaled(half(b[:, :2]), _odd((rest >> 12) & 7), _shifted(indices, rest >> 15))
 
 
@@ -114,7 +114,7 @@ def _iq1_m(b: Tensor) -> Tensor:         # lower bits (32), for each 8 weights 3
     scales = _as(b[:, 48:], dtypes.uint16)                      # 4 x 3 bits, and 4 bits of d, in each
     d = (_fields(scales >> 12, 4, 1) << (Tensor.arange(4, device=b.device) * 4)).sum(1, keepdim=True)
     d = d.cast(dtypes.uint16).bitcast(dtypes.float16).cast(dtypes.float32)
-    return _scaled(d, _odd(_fields(scales, 3, 4)), _shifted(_placed(b[:, :32], rest & 7), rest >> 3))
+    return _scaled(d, _odd(_fields(scales, 3, 4)), _shifted(_indices(b[:, :32], rest & 7), rest >> 3))
 
 
 # -- 2 bits and some: three levels and signs -------------------------------------------------------------------------
@@ -139,18 +139,18 @@ def _iq2_xxs(b: Tensor) -> Tensor:       # d (2), for each 32 weights: indices (
     parts = b[:, 2:].reshape(-1, 8, 8)
     rest = _as(parts[:, :, 4:].reshape(-1, 32), dtypes.uint32)
     weights = _TWO_256.look_up(parts[:, :, :4].reshape(-1, 32)) * _even_signs(_fields(rest, 7, 4))
-    return _scaled(half(b[:, :2]), _between(rest >> 28, 0.25), weights)
+    return _scaled(half(b[:, :2]), _midpoints(rest >> 28, 0.25), weights)
 
 
-def _iq2_xs(b: Tensor) -> Tensor:        # d (2), for each 8 weights a place of 9 bits and 7 signs (64), scales (8)
+def _iq2_xs(b: Tensor) -> Tensor:        # d (2), for each 8 weights an index of 9 bits and 7 signs (64), scales (8)
     rest = _as(b[:, 2:66], dtypes.uint16)
     weights = _TWO_512.look_up(rest & 511) * _even_signs(rest >> 9)
-    return _scaled(half(b[:, :2]), _between(_fields(b[:, 66:], 4, 2), 0.25), weights)
+    return _scaled(half(b[:, :2]), _midpoints(_fields(b[:, 66:], 4, 2), 0.25), weights)
 
 
 def _iq2_s(b: Tensor) -> Tensor:         # d (2), lower bits (32), signs (32), upper bits (8), scales (8)
-    weights = _TWO_1024.look_up(_placed(b[:, 2:34], _fields(b[:, 66:74], 2, 4))) * _signs(b[:, 34:66])
-    return _scaled(half(b[:, :2]), _between(_fields(b[:, 74:], 4, 2), 0.25), weights)
+    weights = _TWO_1024.look_up(_indices(b[:, 2:34], _fields(b[:, 66:74], 2, 4))) * _signs(b[:, 34:66])
+    return _scaled(half(b[:, :2]), _midpoints(_fields(b[:, 74:], 4, 2), 0.25), weights)
 
 
 # -- 3 bits and some: eight levels and signs -------------------------------------------------------------------------
@@ -168,11 +168,11 @@ _THREE_512 = Codebook((1, 3, 5, 7, 9, 11, 13, 15), 4, (
 def _iq3_xxs(b: Tensor) -> Tensor:       # d (2), indices (64), for each 32 weights 4 x 7 signs and a scale (4 bits) (4)
     rest = _as(b[:, 66:], dtypes.uint32)
     weights = _THREE_256.look_up(b[:, 2:66]) * _even_signs(_fields(rest, 7, 4))
-    return _scaled(half(b[:, :2]), _between(rest >> 28, 0.5), weights)
+    return _scaled(half(b[:, :2]), _midpoints(rest >> 28, 0.5), weights)
 
 
 def _iq3_s(b: Tensor) -> Tensor:         # d (2), lower bits (64), ninth bits (8), signs (32), scales (4)
-    weights = _THREE_512.look_up(_placed(b[:, 2:66], _fields(b[:, 66:74], 1, 8))) * _signs(b[:, 74:106])
+    weights = _THREE_512.look_up(_indices(b[:, 2:66], _fields(b[:, 66:74], 1, 8))) * _signs(b[:, 74:106])
     return _scaled(half(b[:, :2]), _odd(_fields(b[:, 106:], 4, 2)), weights)
 
 

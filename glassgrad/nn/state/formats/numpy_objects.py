@@ -1,8 +1,8 @@
-"""What NumPy's pickles name. In: names of globals and their arguments. Out: arrays as tensors, scalars as numbers.
+"""The globals in NumPy's pickles. In: names of globals and their arguments. Out: arrays as tensors, scalars as numbers.
 
-Checkpoints hold a loss or a step that NumPy computed, and sometimes an array. A type is made of a short text (`f8`) and
-then told its byte order; an array is made empty and then told its shape, type and bytes; with protocol 5 it is made at
-once.
+Checkpoints hold a loss or a step that NumPy computed, and sometimes an array. A type is made from a short string (`f8`)
+and then given its byte order by BUILD; an array is made empty and then given its shape, type and bytes, except with
+protocol 5, which makes it at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.memory.python_values import NUMPY_TYPES, HostValue
 from glassgrad.tensor.tensor import Tensor
 
-PRICE_OF_AN_ARRAY = 50      # in instructions of a pickle: what making its nodes costs
+PRICE_OF_AN_ARRAY = 50      # cost of making its nodes, in instructions of a pickle
 
 _TYPES = {f"{d.kind}{d.itemsize}": d for d in NUMPY_TYPES}       # "f4": float32
 
@@ -37,7 +37,7 @@ class _Type(Unfinished):
 
 
 class _Array(Unfinished, Tensor):
-    """An array before it is told what it holds: (version, shape, type, whether columns come first, bytes)."""
+    """An empty array, whose state is (version, shape, type, whether it is column-major, bytes)."""
     __slots__ = ()
 
     def learn(self, reader: PickleReader, state: Any) -> None:
@@ -81,7 +81,7 @@ def _scalar(reader: PickleReader, arguments: tuple[Any, ...]) -> bool | int | fl
 
 def _empty(reader: PickleReader, arguments: tuple[Any, ...]) -> _Array:
     reader.pay(PRICE_OF_AN_ARRAY)
-    return _Array([])       # (numpy.ndarray, (0,), b"b"): what it is comes later
+    return _Array([])       # (numpy.ndarray, (0,), b"b"): BUILD brings the content
 
 
 def _whole(reader: PickleReader, arguments: tuple[Any, ...]) -> Tensor:
@@ -92,7 +92,7 @@ def _whole(reader: PickleReader, arguments: tuple[Any, ...]) -> Tensor:
 
 
 def _class(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
-    raise reader.damaged("a NumPy array is made in a way that is not known")       # only ever named, not called
+    raise reader.damaged("a NumPy array is made in a way that is not known")       # only named, never called
 
 
 _FUNCTIONS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {

@@ -1,9 +1,9 @@
-"""Read a pickle as data. In: bytes. Out: dicts, lists, numbers, texts, and what a table of our own functions makes.
+"""Read a pickle as data. In: bytes. Out: dicts, lists, numbers, strings, and what functions of a table make.
 
 A pickle is a program for a small stack machine whose dangerous instruction is "call this Python object". Here no name
-is ever looked up in Python: GLOBAL finds its name in the table that the caller brought or the file is refused, and
-REDUCE can call nothing else. Every instruction eats at least one byte and pays from a budget, so neither time nor
-memory can run away. Python's `pickletools` takes the bytes apart into instructions and their arguments.
+is ever looked up in Python: GLOBAL finds its name in the caller's table or the file is refused, and REDUCE can call
+nothing else. Every instruction takes at least one byte and costs part of a budget, so time and memory are bounded.
+Python's `pickletools` decodes the bytes into instructions and their arguments.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from glassgrad.base.errors import FormatError
 from glassgrad.nn.state.formats.byte_source import Source
 
 MOST_INSTRUCTIONS = 10_000_000
-MOST_LINE = 100_000              # bytes of a number or a text that a line feed ends
-LARGEST_KEY = (1 << 61) - 1      # larger integers can be chosen so that all of them collide in a dict
+MOST_LINE = 100_000              # bytes of a number or a string that ends with a line feed
+LARGEST_KEY = (1 << 61) - 1      # larger integers can be chosen to have equal hashes, which makes a dict slow
 
 
 class Maker:
-    """A function of ours that stands for a global of the file. It gets the reader and the arguments."""
+    """A function called in place of a global of the file, with the reader and the arguments."""
     __slots__ = ("name", "make")
 
     def __init__(self, name: str, make: Callable[[PickleReader, tuple[Any, ...]], Any]):
@@ -32,19 +32,19 @@ class Maker:
 
 
 class Unfinished:
-    """What a Maker made, to be told later what it is."""
+    """An object that a Maker made, whose content comes later, by BUILD."""
     __slots__ = ()
 
     def learn(self, reader: PickleReader, state: Any) -> None:
-        """Become what the state says."""
+        """Take the content from BUILD's state."""
         raise NotImplementedError
 
 
-Table = Mapping[tuple[str, str], Any]     # (module, name): a Maker, or the value itself
+Table = Mapping[tuple[str, str], Any]     # (module, name) -> a Maker, or a value
 
 
 class _Damaged(Exception):
-    """Something in the instructions is wrong; becomes a FormatError that names the place."""
+    """An instruction is wrong; becomes a FormatError with its position."""
 
 
 class PickleReader:
@@ -86,7 +86,7 @@ class PickleReader:
                                         expected="instructions that describe data") from None
 
     def pay(self, amount: int) -> None:
-        """Count work that the file makes us do; too much of it is an attack."""
+        """Charge work to the budget; refuses the file when that is used up."""
         self.budget -= amount
         if self.budget < 0:
             raise self.source.wrong("the pickle in it is too large", given=f"over {MOST_INSTRUCTIONS:,} instructions",
@@ -101,7 +101,7 @@ class PickleReader:
         return self.stack.pop()
 
     def _taken(self, count: int) -> tuple[Any, ...]:
-        """The last values, off the stack."""
+        """Pop the last `count` values of the stack."""
         return tuple([self._pop() for _ in range(count)][::-1])
 
     def _mark(self) -> None:
@@ -135,7 +135,7 @@ class PickleReader:
             target[self.key(key)] = value
 
     def key(self, value: Any) -> Any:
-        """A value that may be a key: small and plain, because hashing what is nested deeply overflows the stack."""
+        """The value, if it may be a key: small and plain, because hashing deeply nested values overflows the stack."""
         if isinstance(value, tuple) and len(value) <= 16:
             for item in value:
                 self.expect(not isinstance(item, tuple), "a key is a tuple of tuples")
@@ -174,7 +174,7 @@ class PickleReader:
         self._push(function.make(self, arguments))
 
     def _build(self) -> None:
-        """Attributes set on an object: PyTorch's notes on dicts are not data; what is unfinished learns what it is."""
+        """BUILD: attributes that PyTorch sets on dicts are ignored; an `Unfinished` gets its content."""
         state = self._pop()
         if self.stack and isinstance(self.stack[-1], Unfinished):
             self.stack[-1].learn(self, state)
@@ -187,24 +187,24 @@ class PickleReader:
         self._push(self.persistent(self, name))
 
     def damaged(self, why: str) -> Exception:
-        """What a Maker raises when its arguments are wrong."""
+        """The exception for a Maker to raise when its arguments are wrong."""
         return _Damaged(why)
 
     def expect(self, sound: bool, why: str) -> None:
-        """Refuse the arguments of a Maker unless they are sound."""
+        """Refuse the file unless a Maker's arguments are `sound`."""
         if not sound:
             raise _Damaged(why)
 
     # -- bytes, as `pickletools` asks for them -----------------------------------------------------------------------
     def read(self, count: int) -> bytes:
-        """So many bytes, or as many as there are."""
+        """The next `count` bytes, or as many as there are."""
         begin = self.position
         self.position = min(begin + count, self.end)
         return bytes(self.source.data[begin:self.position])
 
     def readline(self) -> bytes:
-        """The bytes up to the next line feed, looked for in growing pieces: most lines are short. Nothing if it does
-        not come soon."""
+        """The bytes up to the next line feed, searched in growing pieces, because most lines are short; b"" if there is
+        none within the limit."""
         begin, piece = self.position, 128
         while True:
             found = self.read(piece)
@@ -231,7 +231,7 @@ def _dict(reader: PickleReader, _: Any) -> None:
     reader._set_items(items)
 
 
-# those whose argument is the value
+# instructions that push their argument
 _PUSHED = """INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE
     BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8""".split()
 _INSTRUCTIONS: dict[str, Callable[[PickleReader, Any], Any]] = {
@@ -255,6 +255,6 @@ _INSTRUCTIONS: dict[str, Callable[[PickleReader, Any], Any]] = {
     "MEMOIZE": lambda r, _: r._remember(len(r.memo)),
     "GLOBAL": lambda r, names: r._global(*names.split(" ", 1)), "STACK_GLOBAL": lambda r, _: r._global(*r._taken(2)),
     "REDUCE": lambda r, _: r._reduce(), "BUILD": lambda r, _: r._build(),
-    "NEWOBJ": lambda r, _: r._reduce(),          # cls.__new__(cls, *args): a Maker serves both ways of making
+    "NEWOBJ": lambda r, _: r._reduce(),          # cls.__new__(cls, *args): a Maker is called the same way
     "PERSID": lambda r, name: r._persistent(name), "BINPERSID": lambda r, _: r._persistent(r._pop()),
 }

@@ -23,7 +23,7 @@ from glassgrad.nn.state.formats.byte_source import Source, is_size
 from glassgrad.tensor import realize_and_read as running
 from glassgrad.tensor.tensor import Tensor
 
-MOST_HEADER_BYTES = 100_000_000          # the limit that the format's own library sets
+MOST_HEADER_BYTES = 100_000_000          # the limit of the format's library
 METADATA = "__metadata__"
 
 CODES: dict[str, DType] = {
@@ -36,15 +36,15 @@ _CODE_OF = {dtype: code for code, dtype in CODES.items()}
 
 
 class Entry(NamedTuple):
-    """Where one tensor lies, counted from the file's first byte."""
+    """One tensor's offset from the file's first byte, its shape and type."""
     offset: int
     shape: tuple[int, ...]
     dtype: DType
 
 
 class Header(NamedTuple):
-    """What a file says about itself, checked."""
-    start: int                              # of the data
+    """A file's header, checked."""
+    start: int                              # offset of the data
     fields: dict[str, Any]                  # the JSON itself
     entries: dict[str, Entry]
 
@@ -117,7 +117,7 @@ def _entry(source: Source, start: int, name: str, said: Any) -> Entry:
 
 
 def _check_tiling(source: Source, start: int, entries: dict[str, Entry]) -> None:
-    """Tensors lie one after another, as the format demands: nothing hides between them, none shares memory."""
+    """Check that tensors lie one after another, as the format demands: without gaps or overlap."""
     end = start
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].offset, _nbytes(item[1]))):
         if entry.offset != end:
@@ -134,14 +134,14 @@ def _nbytes(entry: Entry) -> int:
 
 
 def _short(value: Any) -> str:
-    """A value from the file as one line: it is a stranger's text and may be long."""
+    """A value from the untrusted file, shortened to one line for a message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 def write_file(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], metadata: Mapping[str, str] | None) -> None:
-    """A safetensors file that appears whole or not at all."""
+    """Write a safetensors file atomically."""
     rows = list(tensors.items())
     for name, tensor in rows:
         if not isinstance(name, str) or name == METADATA or not isinstance(tensor, Tensor):
@@ -155,7 +155,7 @@ def write_file(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], meta
             raise InputError("metadata of a safetensors file are texts by name", given=_short(odd[0]),
                              expected="two texts", fix="write the value as text, for example with json.dumps")
         fields[METADATA] = dict(metadata)
-    rows.sort(key=lambda row: (-row[1].dtype.itemsize, row[0]))     # wide types first: then all are aligned
+    rows.sort(key=lambda row: (-row[1].dtype.itemsize, row[0]))     # wide types first, so that all are aligned
     begin = 0
     for name, tensor in rows:
         end = begin + tensor.numel() * tensor.dtype.itemsize
@@ -178,7 +178,7 @@ def write_file(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], meta
 
 
 def _computed(tensors: list[Tensor]) -> list[UOp]:
-    """The tensors' values in memory; what is not there yet is computed together: what they share is done once."""
+    """The tensors realized, in one schedule, so that shared parts are computed once."""
     nodes = []
     for tensor in tensors:
         node = tensor.uop
@@ -194,9 +194,9 @@ def _computed(tensors: list[Tensor]) -> list[UOp]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` once it is written and safe on the disk; on failure nothing changes."""
-    target = os.path.realpath(path)                        # through links, so that they go on pointing there
-    if os.path.exists(target) and not os.path.isfile(target):      # a device or a pipe would be gone afterwards
+    """A new file that atomically replaces `path` once it is written and synced; on failure nothing changes."""
+    target = os.path.realpath(path)                        # follow links, so that they stay links
+    if os.path.exists(target) and not os.path.isfile(target):      # never replace a device or a pipe
         raise InputError("only a plain file can be replaced by a new one", given=f"{target}, which is something else",
                          expected="the path of a file, or of nothing yet",
                          fix="write to a file, and copy it from there")

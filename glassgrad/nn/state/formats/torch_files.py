@@ -1,9 +1,9 @@
-"""PyTorch's two formats. In: a file. Out: what was saved.
+"""Read PyTorch's two file formats. In: a file. Out: the saved object.
 
 Since 1.6 it is an uncompressed zip archive:
 
     name/data.pkl           the objects, as a pickle that refers to storages by number
-    name/data/0, 1, ...     the storages' bytes, aligned to 64, so that they can be used where they lie
+    name/data/0, 1, ...     the storages' bytes, aligned to 64, so that they can be used in place
     name/byteorder          "little" (or absent)
 
 Before, it was pickles one after another:
@@ -27,7 +27,7 @@ from glassgrad.nn.state.formats.pickle_reader import PickleReader
 from glassgrad.nn.state.formats.torch_objects import TABLE, Storage, StorageReference, reference
 
 _LOCAL = struct.Struct("<4s5H3I2H")         # the header in front of each record
-# what Python's zipfile lets out for archives that are not well formed
+# what Python's zipfile raises for malformed archives
 _UNREADABLE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, IndexError, KeyError,
                OverflowError, struct.error)
 
@@ -73,7 +73,7 @@ def read_torch_zip(source: Source, device: str | None) -> Any:
 
 
 def _records(source: Source) -> dict[str, _Record]:
-    """Every record of the archive, and where its bytes lie."""
+    """Every record of the archive, with the offset and length of its bytes."""
     try:
         with zipfile.ZipFile(io.BufferedReader(MemoryIO(source.data))) as archive:
             listed = archive.infolist()
@@ -83,7 +83,7 @@ def _records(source: Source) -> dict[str, _Record]:
     records: dict[str, _Record] = {}
     end = 0
     for info in sorted(listed, key=lambda info: info.header_offset):
-        if info.header_offset < end:        # many records over the same bytes would be a bomb
+        if info.header_offset < end:        # overlapping records would be a zip bomb
             raise source.wrong("records overlap", given=f"{info.filename[:80]!r} at byte {info.header_offset:,}",
                                expected=f"byte {end:,} or later")
         if info.filename in records:
@@ -133,7 +133,7 @@ def read_torch_legacy(source: Source, device: str | None) -> Any:
     if not isinstance(facts[2], dict) or facts[2].get("little_endian") is not True:
         raise source.wrong("its numbers are in the other byte order", given="a big-endian file",
                            expected="little-endian", fix="load and save it with PyTorch on a little-endian machine")
-    # the storages come after the pickle that refers to them: read it once for the references and its end, then again
+    # storages follow the pickle that refers to them: read it once for the references and its end, then again
     wanted: dict[str, StorageReference] = {}
     first = PickleReader(source, position, source.size, TABLE, reference(lambda r: _note(source, wanted, r)))
     first.value()
@@ -151,7 +151,7 @@ def _note(source: Source, wanted: dict[str, StorageReference], found: StorageRef
 
 def _storages(source: Source, position: int, wanted: dict[str, StorageReference],
               device: str | None) -> dict[str, Storage]:
-    """Where each storage's elements lie."""
+    """The storages by key, at their offsets in the file."""
     reader = PickleReader(source, position, source.size, {})
     keys = reader.value()
     position = reader.position

@@ -1,4 +1,4 @@
-"""What PyTorch's pickles name. In: names of globals and their arguments. Out: tensors that are views of storages.
+"""The globals in PyTorch's pickles. In: names of globals and their arguments. Out: tensors that are views of storages.
 
 Both of PyTorch's formats pickle a tensor as a call: _rebuild_tensor_v2(storage, offset, size, stride, ...), where the
 storage is a reference (a "persistent id") to bytes elsewhere in the file.
@@ -16,11 +16,11 @@ from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Table
 from glassgrad.tensor.memory.python_values import TORCH_TYPES
 from glassgrad.tensor.tensor import Tensor
 
-PRICE_OF_A_TENSOR = 50      # in instructions of a pickle: what making its nodes costs
+PRICE_OF_A_TENSOR = 50      # cost of making its nodes, in instructions of a pickle
 
 
 class StorageKind:
-    """A class of storages, by the type of its elements; None where the tensor brings the type."""
+    """A storage class, by the type of its elements; None if untyped: the tensor has the type."""
     __slots__ = ("dtype",)
 
     def __init__(self, dtype: DType | None):
@@ -40,15 +40,15 @@ class Storage:
         self._flat: dict[DType, Tensor] = {}
 
     def flat(self, dtype: DType) -> Tensor:
-        """All elements in a row."""
+        """All elements as a vector of this type."""
         if dtype not in self._flat:
             self._flat[dtype] = self.source.tensor(self.offset, (self.nbytes // dtype.itemsize,), dtype, self.device)
         return self._flat[dtype]
 
 
 class StorageReference:
-    """What a persistent id names: so many elements of a kind under a key, all of them or some (`used`) from `start`
-    on. `storage` has them, once it is found."""
+    """A persistent id: a storage of `count` elements by its key, or `used` of them from `start` on. `storage` is None
+    until it is found."""
     __slots__ = ("kind", "key", "count", "storage", "start", "used")
 
     def __init__(self, kind: StorageKind, key: str, count: int):
@@ -61,10 +61,10 @@ class StorageReference:
 
 
 def reference(find: Callable[[StorageReference], Storage | None]) -> Callable[[PickleReader, Any], Any]:
-    """A reader's answer to persistent ids: ("storage", kind, key, location, count[, view]).
+    """The function that resolves persistent ids: ("storage", kind, key, location, count[, view]).
 
-    `find` finds a storage; or answers None, while only the references and the pickle's end are sought. Files of PyTorch
-    0.3 name parts of storages by a view: (key, offset, count).
+    `find` returns a storage; or None, while only the references and the pickle's end are needed. Files of PyTorch 0.3
+    name parts of storages by a view: (key, offset, count).
     """
     def answer(reader: PickleReader, name: Any) -> StorageReference:
         if not (isinstance(name, tuple) and len(name) in (5, 6) and isinstance(name[0], str) and name[0] == "storage"
@@ -115,20 +115,20 @@ def _view(reader: PickleReader, elements: StorageReference, dtype: DType | None,
     offset += elements.start
     if 0 in size:
         return flat.shrink(((0, 0),)).reshape(size)
-    # an axis is plain if it steps over all that stands behind it; axes of 1 element never step
+    # dense: each stride is the product of the sizes of smaller strides; axes of size 1 do not matter
     order = sorted((axis for axis, n in enumerate(size) if n > 1 and stride[axis] > 0), key=lambda axis: -stride[axis])
     length = 1
     for axis in reversed(order):
         if stride[axis] != length:
-            return flat[_places(flat, offset, size, stride)]
+            return flat[_flat_indices(flat, offset, size, stride)]
         length *= size[axis]
     dense = flat.shrink(((offset, offset + length),)).reshape([size[axis] for axis in order])
     back = dense.permute([order.index(axis) for axis in sorted(order)])
     return back.reshape([n if axis in order else 1 for axis, n in enumerate(size)]).expand(size)
 
 
-def _places(flat: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """Where each element of a strided view lies: for views with gaps."""
+def _flat_indices(flat: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """The flat index of each element of a strided view, for views that are not dense."""
     places = Tensor.full((1,) * len(size), offset, device=flat.device, dtype=dtypes.int64)
     for axis, (n, step) in enumerate(zip(size, stride)):
         row = Tensor.arange(n, device=flat.device, dtype=dtypes.int64) * step
@@ -136,10 +136,10 @@ def _places(flat: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int,
     return places
 
 
-# -- plain Python things ---------------------------------------------------------------------------------------------
+# -- plain Python objects --------------------------------------------------------------------------------------------
 def _container(what: str, kind: type | tuple[type, ...], make: Callable[[PickleReader, Any], Any]) \
         -> Callable[[PickleReader, tuple[Any, ...]], Any]:
-    """What makes a container of (items[, the most that it holds]): each item is paid for."""
+    """A Maker of a container from (items[, its maximum length]); each item costs budget."""
     def maker(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
         items = arguments[0] if arguments else ()
         reader.expect(not arguments or isinstance(items, kind), f"a {what} is described wrongly")
@@ -161,7 +161,7 @@ def _complex(reader: PickleReader, arguments: tuple[Any, ...]) -> complex:
 
 
 def _byte_array(reader: PickleReader, arguments: tuple[Any, ...]) -> bytearray:
-    """Of bytes; or, before protocol 5, of a text of as many characters and "latin-1"."""
+    """A bytearray from bytes; or, before protocol 5, from a string and "latin-1"."""
     data = arguments[0] if arguments else b""
     reader.pay(len(data) if isinstance(data, (str, bytes)) else 0)
     return bytearray(data if isinstance(data, bytes) else _encode(reader, arguments))
@@ -175,7 +175,7 @@ def _device(reader: PickleReader, arguments: tuple[Any, ...]) -> str:
 
 
 def _encode(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
-    """How protocol 2 writes bytes: as a text of as many characters."""
+    """Bytes as protocol 2 writes them: a latin-1 string."""
     if len(arguments) != 2 or arguments[1] not in ("latin1", "latin-1") or not isinstance(arguments[0], str):
         raise reader.damaged("bytes are described wrongly")
     reader.pay(len(arguments[0]))
@@ -188,7 +188,7 @@ _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
     "torch.Size": _container("torch.Size", tuple, lambda _, sizes: sizes), "torch.device": _device,
     "collections.OrderedDict": _container("OrderedDict", list, _from_rows),
-    "collections.defaultdict": lambda reader, arguments: {},        # what it makes of missing keys is code: left out
+    "collections.defaultdict": lambda reader, arguments: {},        # without its factory, which is code
     "collections.Counter": _container("Counter", dict, lambda _, counts: dict(counts)),
     "collections.deque": _container("deque", (list, tuple), lambda _, items: list(items)),      # as a list
     "_codecs.encode": _encode,
@@ -198,7 +198,7 @@ _BUILTINS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "frozenset": _container("frozenset", list, lambda reader, items: frozenset(map(reader.key, items))),
     "complex": _complex, "bytearray": _byte_array,
     "bytes": lambda reader, arguments: _encode(reader, arguments) if arguments else b"",
-    # only ever named, as the factory of a defaultdict
+    # only named as the factory of a defaultdict, never called
     **dict.fromkeys(("list", "dict", "int", "float"), lambda reader, arguments: None)}
 STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
             "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8,
