@@ -21,7 +21,7 @@ from glassgrad.tensor.memory.disk import on_disk
 
 MOST = 1000         # elements that are shown without leaving some out
 ENDS = 3            # elements at each end of a long axis
-FEW = 1 << 16       # elements that are rather computed together than end by end, in several kernels
+FEW = 1 << 16       # up to here all elements are computed, not the ends in several kernels
 
 
 def as_text(x: Any) -> str:
