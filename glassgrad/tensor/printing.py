@@ -78,7 +78,7 @@ def _picked(numbers: Any, shape: Sequence[int], chosen: Sequence[Sequence[int]])
 
 def _ends(x: Any) -> list[Any]:
     """The numbers at the ends of each long axis, row by row. They are computed end by end: together, the ends of a sum
-    would share a sum that is computed everywhere."""
+    would share a kernel that computes all of it."""
     values: dict[tuple[int, ...], Any] = {}
     for last in itertools.product(*((False, True) if n > 2 * ENDS else (False,) for n in x.shape)):
         piece = x.uop

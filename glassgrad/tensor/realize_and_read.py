@@ -251,10 +251,10 @@ def _bytes_of(node: UOp, device: str) -> tuple[memoryview, bool]:
 
 
 def _part(data: memoryview, shape: Sequence[int], sizes: Sequence[int], itemsize: int) -> bytearray:
-    """The first `sizes` elements along each axis of a row-major value: its rows one after another."""
+    """The first `sizes` elements along each axis of a row-major value, as contiguous rows."""
     if not shape or 0 in sizes:
         return bytearray(data[:itemsize * math.prod(sizes)])
-    inner = next((i for i in range(len(shape), 0, -1) if sizes[i - 1] != shape[i - 1]), 1) - 1    # whole from there on
+    inner = next((i for i in range(len(shape), 0, -1) if sizes[i - 1] != shape[i - 1]), 1) - 1    # later axes are whole
     length = itemsize * math.prod(sizes[inner:])
     starts = [0]
     for n, size in zip(shape[:inner], sizes):

@@ -156,7 +156,7 @@ class Memory(Program):
         return self.size
 
     def after(self, *_: Any) -> Memory:
-        """The same memory, read after what is named: here reading is always after what was set."""
+        """The same memory. (tinygrad orders reads by this; here a read comes after every earlier `set`.)"""
         return self
 
     def reshape(self, *shape: Any) -> Memory:

@@ -5,7 +5,7 @@
     y[10:20].assign(z)                                  # so is this
     y[10:20].to("CPU")                                  # read from there, at once; `numpy` and `tolist` do the same
 
-The file is mapped, so only what is touched is read. Others may write to it, so nothing that was read is remembered, and
+The file is mapped, so only what is touched is read. Others may write to it, so nothing that was read is cached, and
 inside a jitted function nothing is read or written.
 """
 

@@ -78,7 +78,7 @@ def _betas(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> list[UOp]:
 
 
 def _total(alpha: UOp, lengths: UOp, ends: UOp) -> UOp:
-    """ln of the sum of all whole paths: those in the last state or the one before it."""
+    """ln of the sum of all complete paths: those in the last state or the one before it."""
     state, end = _states(alpha), _column(ends)
     ending = (state.eq(end) | state.eq(end - 1)).where(alpha, -math.inf)
     most = ending.reduce(o.AMAX, (1,))

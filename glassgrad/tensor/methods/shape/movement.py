@@ -318,7 +318,7 @@ class MovementMixin(TensorBase):
 
 
 def _filled_in(shape: tuple[Any, ...], sizes: tuple[int, ...], what: str) -> tuple[int, ...]:
-    """Sizes of which one is -1, with the size that it means."""
+    """Sizes, with the size that a -1 among them stands for."""
     count, known = math.prod(shape), math.prod(n for n in sizes if n != -1)
     if any(n < -1 for n in sizes) or sizes.count(-1) > 1:
         raise ShapeError("cannot tell which sizes are meant", given=f"{what}{sizes}",

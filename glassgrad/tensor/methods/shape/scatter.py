@@ -126,7 +126,7 @@ class ScatterMixin(TensorBase):
         return self._with(scatter_slices(self.uop, axis, index.uop, source, mode, from_end), index, other)
 
     def put(self, index: Self, source: Self, accumulate: bool = False) -> Self:
-        """This tensor, flattened, with values written (or added) at indices; the opposite of `take`.
+        """This tensor, flattened, with values written (or added) at indices; the inverse of `take`.
 
         >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3, 0]), Tensor([9, 8])).tolist()
         [[8, 2], [3, 9]]
