@@ -17,13 +17,13 @@ from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
 
 LINE = 75                # characters of a line
 DIGITS = 8               # after the point
-DECIMALS = {dtypes.float16: 3, dtypes.float32: 6, dtypes.float64: 15}       # that a type holds whatever they are
+DECIMALS = {dtypes.float16: 3, dtypes.float32: 6, dtypes.float64: 15}       # digits that a type always holds
 
 
 def array_text(values: Sequence[Any], shape: Sequence[int], dtype: DType, cut: Sequence[int] = (),
                indent: int = 0) -> str:
-    """The text of numbers in row-major order. `cut` has, for each axis, after how many of its elements some are left
-    out (0: none); lines after the first begin with `indent` spaces.
+    """The text of numbers in row-major order. `cut`: for each axis, after how many elements the "..." stands (0:
+    nothing is left out); lines after the first begin with `indent` spaces.
 
     >>> print(array_text([1.0, 20.5, -3.0, 4.0], (2, 2), dtypes.float32))
     [[ 1. , 20.5],
@@ -98,7 +98,7 @@ def _positional(value: float, dtype: DType) -> tuple[str, str]:
 
 
 def _scientific(finite: Sequence[float], dtype: DType) -> list[tuple[str, str]]:
-    """The same with an exponent: all with as many digits and as long an exponent as the longest."""
+    """The numbers in scientific notation, all with as many digits and as long an exponent as the longest."""
     shortest = [f"{value:.{min(len(_shortest(value, dtype)[0]) - 1, DIGITS)}e}".partition("e") for value in finite]
     digits = max(len(mantissa.partition(".")[2].rstrip("0")) for mantissa, _, _ in shortest)
     width = max(len(exponent) for _, _, exponent in shortest) - 1

@@ -83,7 +83,7 @@ def _items(value: Any) -> list[Any] | None:
 
 
 def _list_of(read: Callable[[Any], Any], least: int = 0) -> Callable[[Any], Any]:
-    """The plain values of a list of at least so many items of one kind."""
+    """A reader of lists: the plain values of at least `least` items of one kind, or None."""
     def found(value: Any) -> tuple[Any, ...] | None:
         plain = [read(item) for item in _items(value) or ()]
         fits = _items(value) is not None and len(plain) >= least and all(item is not None for item in plain)
@@ -91,7 +91,7 @@ def _list_of(read: Callable[[Any], Any], least: int = 0) -> Callable[[Any], Any]
     return found
 
 
-# a kind, named as annotations name it: in words, and the plain value of an argument, or None where it is something else
+# kind, as annotations name it: its words, and a reader that returns an argument's plain value, or None
 KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "int": ("an integer", whole),
     "float": ("a number", _number),
@@ -111,7 +111,7 @@ _OF_FILES = ("PathLike", "Mapping")        # kinds of what functions of nn.state
 
 
 def checked(what: str, kind: str, name: str, value: Any, help_of: str = "Tensor") -> Any:
-    """One argument as a plain value of a kind, which may end in " | None"."""
+    """One argument as a plain value of a kind, which may end in " | None"; an error if it is of another."""
     plain = kind.removesuffix(" | None")
     if value is None and plain is not kind:
         return None
@@ -124,7 +124,7 @@ def checked(what: str, kind: str, name: str, value: Any, help_of: str = "Tensor"
 
 
 def of_kind(kind: str, what: str, /, **given: Any) -> Any:
-    """Arguments that must be of one kind; gives the last one's plain value.
+    """Check that arguments are of one kind; return the last one's plain value.
 
     >>> of_kind("int", "roll", shifts=2)
     2
@@ -135,7 +135,7 @@ def of_kind(kind: str, what: str, /, **given: Any) -> Any:
 
 
 def choice(problem: str, fix: str, *, among: Sequence[Any], error: type[InputError] = InputError, **given: Any) -> None:
-    """An argument that must be one of a few."""
+    """Raise if an argument is not one of a few values."""
     (name, value), = given.items()
     if not isinstance(value, (str, type(None))) or value not in among:
         words = [f'"{option}"' if isinstance(option, str) else str(option) for option in among]
@@ -144,7 +144,7 @@ def choice(problem: str, fix: str, *, among: Sequence[Any], error: type[InputErr
 
 
 def share(what: str, problem: str, fix: str, **given: Any) -> float:
-    """A probability, or another number from 0 to 1.
+    """An argument as a float; raise if it is not from 0 to 1.
 
     >>> share("dropout", "dropout needs a probability", "write x.dropout(0.5)", p=0.25)
     0.25
@@ -157,7 +157,7 @@ def share(what: str, problem: str, fix: str, **given: Any) -> float:
 
 
 def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
-    """Shapes of matrices, or of stacks of them."""
+    """Raise if one of the shapes is not that of a matrix or a stack of matrices."""
     for shape in shapes:
         if len(shape) < 2:
             raise ShapeError(f"{what} needs a matrix", given=f"shape {shape}", expected="at least 2 axes",
@@ -165,14 +165,14 @@ def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
 
 
 def integer_index(what: str, index: TensorBase) -> None:
-    """A tensor that counts elements along an axis."""
+    """Raise if an index tensor is not of integers."""
     if index.dtype.kind not in "iu":
         raise DTypeError(f"{what} needs an index of integers", given=f"an index of {index.dtype.name}",
                          expected="an integer tensor", fix="cast it first: index.int()")
 
 
 def index_fits(x: TensorBase, index: TensorBase, axis: int, dim: int) -> None:
-    """An index with as many axes as a tensor, none of them longer except along one."""
+    """Raise if an index has not as many axes as a tensor, or is longer along any but one of them."""
     if index.ndim != x.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape)) if a != axis):
         raise ShapeError("the index does not fit the tensor", given=f"index {index.shape} for {x.shape}, dim={dim}",
                          expected="as many axes, and sizes that are not larger except along dim",
@@ -180,7 +180,7 @@ def index_fits(x: TensorBase, index: TensorBase, axis: int, dim: int) -> None:
 
 
 def fit_together(what: str, nodes: Sequence[UOp], axis: int) -> None:
-    """Nodes that are to be put one after another along an axis."""
+    """Raise if nodes cannot be concatenated along an axis."""
     first = nodes[0].shape
     for i, node in enumerate(nodes):
         if len(node.shape) != len(first) or any(a != b for k, (a, b) in enumerate(zip(node.shape, first)) if k != axis):
@@ -202,7 +202,7 @@ SPELLINGS: dict[str, frozenset[str]] = {name: frozenset(others.split()) for name
     "min_": "min a_min", "max_": "max a_max", "min_val": "min_value", "max_val": "max_value", "stop": "end",
     "p ord": "p ord", "dtype": "acc_dtype", "num_samples": "n", "sorted_": "sorted",
 }.items() for name in names.split()}
-# PyTorch's words for how to do a thing that give the same values: copies never block, every order is stable
+# PyTorch's options that change no values here: copies never block, every sort is stable
 _WITHOUT_EFFECT = frozenset(("non_blocking", "stable", "sparse_grad", "memory_format", "force"))
 
 
@@ -237,7 +237,7 @@ def several(what: str, spelling: dict[str, Any], **own: Any) -> tuple[Any, ...]:
 
 
 def broadcast_to(what: str, node: UOp, shape: tuple[Any, ...]) -> UOp:
-    """A node at a shape that it must broadcast to."""
+    """A node broadcast to a shape; an error if it cannot be."""
     extra = len(shape) - len(node.shape)
     if extra < 0 or any(n not in (1, m) for n, m in zip(node.shape, shape[extra:])):
         raise ShapeError(f"an argument of {what} does not fit", given=f"shape {node.shape} for {shape}",
@@ -259,7 +259,7 @@ def _annotations(method: str) -> dict[str, str]:
 
 @cache
 def _checks(method: str) -> dict[str, tuple[Callable[[Any], Any], str]]:
-    """What reads a method's parameters as plain values and their kinds, where `KINDS` has them, by their names."""
+    """For each of a method's parameters that `KINDS` has, by name: the reader of its plain value, and its kind."""
     return {name: (KINDS[kind.removesuffix(" | None")][1], kind) for name, kind in _annotations(method).items()
             if kind.removesuffix(" | None") in KINDS and name not in _AXES}
 
@@ -297,7 +297,7 @@ def computed(x: TensorKind, formula: Callable[..., Any], method: str, spelling: 
     kinds = _annotations(method)
     nodes = [x._operand(value) if isinstance(value, TensorBase) or kinds.get(name) == "Operand" else value
              for name, value in zip(own, values)]
-    with one_place():                  # all that a formula makes is of one line of the user's
+    with one_place():                  # all nodes of a formula get one line of the user's
         node = formula(x.uop, *nodes)
     return x._with(node, *(value for value in values if isinstance(value, TensorBase)))
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from glassgrad.base.call_tree import Noted
 
 
-Read = Callable[[Sequence[UOp]], list[memoryview]]      # values of nodes; none where they are no longer there
+Read = Callable[[Sequence[UOp]], list[memoryview]]      # reads values of nodes; none where they are gone
 _LATE = "\nfound after the run that used it; CHECK_INDEX=2 raises it in that call"
 
 
@@ -46,7 +46,7 @@ class Pick(NamedTuple):
     size: int
     axis: int
     from_end: bool = True          # whether -1 is the last element
-    of_classes: bool = False       # whether what it names is a class
+    of_classes: bool = False       # whether it is a class of a loss
 
     @property
     def least(self) -> int:
@@ -54,22 +54,22 @@ class Pick(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """What to check of an index."""
+    """An index to check: the user's indices that it is made of, and their limits."""
     picks: tuple[Pick, ...]
     shape: tuple[int, ...]         # of the tensor that is indexed
-    limit: Any                     # how many elements the index as kernels see it can name
+    limit: Any                     # size of the flattened axes that the kernel's index selects from
     ignored: int | None = None     # a value that names no element
 
 
 class Check(NamedTuple):
     """A check to be computed along with a result."""
-    node: UOp                      # the GATHER or SCATTER, or what compares classes
-    indices: UOp                   # as kernels see it
+    node: UOp                      # the GATHER or SCATTER, or the comparison with classes
+    indices: UOp                   # the kernel's index: linear, maybe clamped
     watched: Watched
-    first_bad: UOp                 # (1,), int32: the first position that is out of range, or how many there are
+    first_bad: UOp                 # (1,), int32: the first position that is out of range, or the size if none is
 
     def flag(self, result: UOp) -> Flag:
-        """What reads the number, once it is computed."""
+        """The `Flag` that reads the number, given the computed node."""
         return Flag(self, result)
 
     def passed(self) -> None:
@@ -83,7 +83,7 @@ class Check(NamedTuple):
         _in_range.set(first, known)
 
 
-# by the index that kernels see, and its limit: one index may look into several tensors
+# by the kernel's index, and its limit: one index may be used on several tensors
 _watched: WeakNodeDict[dict[Any, Watched]] = WeakNodeDict()
 # the index and its limit, by the node that uses it in another form
 _used_by: weakref.WeakKeyDictionary[UOp, tuple[UOp, Any]] = weakref.WeakKeyDictionary()
@@ -98,8 +98,8 @@ def checking() -> bool:
 
 # -- which indices to check ----------------------------------------------------------------------------------
 def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any, ignored: int | None = None) -> None:
-    """Check this index, which names one of `limit` elements, when something is computed with it, unless it cannot be
-    out of range. It is found by its node: the lookup must use this very one, not another that is equal to it."""
+    """Check this index, which selects from `limit` elements, when something is computed with it, unless it cannot be
+    out of range. It is found by the identity of its node: the lookup must use this one, not an equal one."""
     if not checking():
         return
     watched, repeated = Watched(tuple(picks), shape, limit, ignored), recording() is not None
@@ -114,16 +114,16 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any
 
 
 def watch_for(user: UOp, index: UOp, limit: Any) -> None:
-    """Check an index, if it is watched, when `user` is computed, which has it in another form."""
+    """Check a watched index when `user`, which uses it in another form, is computed."""
     if limit in (_watched.get(index) or ()):
         _used_by[user] = index, limit
 
 
 def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple[int, ...],
                   ignored: int | None) -> None:
-    """Check the classes that a loss compares with all of them, when something is computed with the comparison."""
+    """Check the target classes of a loss when their comparison with all classes, `compared`, is computed."""
     if ignored is not None and not target.dtype.min <= ignored <= target.dtype.max:
-        ignored = None                               # of unsigned numbers none is -100
+        ignored = None                               # an unsigned target is never -100
     linear = target if ignored is None else target.ne(ignored).where(target, 0)
     watch(linear, [Pick(target, size, axis, False, of_classes=True)], shape, size, ignored)
     watch_for(compared, linear, size)
@@ -139,40 +139,39 @@ def watched_by(node: UOp) -> tuple[UOp, Watched] | None:
 
 
 def _broadcast_picks(picks: Sequence[Pick], index: UOp) -> tuple[Pick, ...]:
-    """The user's indices with an element for each of the index that kernels see; those that have as many keep their
-    shape, for messages."""
+    """The user's indices broadcast to the kernel's index; those of the same size keep their shape, for messages."""
     return tuple(pick if pick.indices.size == index.size else pick._replace(indices=pick.indices.broadcast(index.shape))
                  for pick in picks)
 
 
 def _index_of(node: UOp) -> tuple[UOp | None, Any]:
-    """The index that a node uses, and how many elements it can name."""
+    """The index that a node uses, and how many elements it selects from."""
     if node in _used_by:
         return _used_by[node]
     return (node.src[1], node.src[0].shape[0]) if node.op in (o.GATHER, o.SCATTER) else (None, 0)
 
 
 def _identity(watched: Watched) -> Any:
-    """What is checked of an index, without holding its nodes; of memory, at the present version of its contents."""
+    """A key for a check, which does not keep its nodes alive; it has the version of an index in memory."""
     picks = tuple((weakref.ref(pick.indices), version_of(pick.indices), *pick[1:]) for pick in watched.picks)
     return picks, *watched[1:]
 
 
 def outside(index: UOp, size: Any) -> UOp:
-    """Which indices are not among so many."""
+    """Whether each index is outside 0 .. size - 1."""
     beyond = (index < size).logical_not()
     return beyond if index.dtype.kind == "u" else (index < 0) | beyond
 
 
 def from_front(index: UOp, size: int) -> UOp:
-    """The indices, those below 0 counted from the end."""
+    """The indices, with `size` added to those below 0."""
     negative = index.dtype.kind == "i" and limits(index, stored=False)[0] < 0
     return (index < 0).where(index + size, index) if negative else index
 
 
 def nearest(index: UOp, size: int) -> UOp:
-    """The indices, those outside at the end that they are nearest to: what kernels make of them. Of all but counts, so
-    that the bounds of what is read from memory can be seen."""
+    """The indices clamped to 0 .. size - 1, as kernels use them. Only those that arithmetic alone keeps in range are
+    left as they are: of those read from memory the compiler must see the bounds."""
     low, high = limits(index, stored=False)
     counted = 0 <= low and high < size and not any(n.op in (o.BUFFER, o.CONTIGUOUS) for n in toposort([index]))
     return index if counted else index.maximum(0).minimum(max(size - 1, 0))
@@ -180,7 +179,7 @@ def nearest(index: UOp, size: int) -> UOp:
 
 # -- checking as results are computed ------------------------------------------------------------------------
 def sinks(nodes: Sequence[UOp]) -> list[Check]:
-    """What to compute along with these nodes."""
+    """The checks to compute along with these nodes."""
     if not _watched.rows or not checking():
         return []
     found: dict[tuple[UOp, Any], Check] = {}
@@ -196,8 +195,8 @@ def sinks(nodes: Sequence[UOp]) -> list[Check]:
 
 
 def _first_bad(index: UOp, watched: Watched) -> UOp:
-    """The first element of an index that is out of range in the user's own indices: kernels may see a clamped one."""
-    if any(pick.of_classes for pick in watched.picks):         # without those that are to be ignored
+    """The position of the first index out of range, by the user's own indices: the kernel's may be clamped."""
+    if any(pick.of_classes for pick in watched.picks):         # `index` is 0 where a target is ignored
         bad = outside(index, watched.limit)
     else:
         picked = _broadcast_picks(watched.picks, index)
@@ -213,7 +212,7 @@ def _outside_pick(pick: Pick) -> UOp:
 
 
 class Flag:
-    """The number that says whether an index was in range, in memory that later runs write again."""
+    """The result of a check (the first bad position), in memory that later runs overwrite."""
     __slots__ = ("picks", "shape", "bounds", "op", "place", "buffer", "_number")
     reads_each_run = False
 
@@ -226,7 +225,7 @@ class Flag:
         self._number = ctypes.c_int32.from_address(self.buffer.address) if shared else None
 
     def over(self, change: Callable[[UOp], UOp]) -> Flag:
-        """The same number, about indices over other buffers."""
+        """The same flag, with its indices in other buffers."""
         made = copy(self)
         made.picks = tuple(pick._replace(indices=change(pick.indices)) for pick in self.picks)
         return made
@@ -237,7 +236,7 @@ class Flag:
 
     @property
     def numbers(self) -> Any:
-        """What takes the number later, where it is not waited for: the device's `LateNumbers`."""
+        """The device's `LateNumbers`, which delivers the number later; None where it is waited for."""
         waits = settings.CHECK_INDEX > 1 or settings.SANITIZE
         return None if waits else getattr(Device[self.buffer.device].memory, "numbers", None)
 
@@ -273,8 +272,8 @@ def _around(place: Place | None, op: o.Op) -> str:
 
 def out_of_range(value: int | None, axis: int, shape: tuple[int, ...], at: list[int], from_end: bool, around: str = "",
                  where: str = "", clamped: bool = True) -> IndexRangeError:
-    """The error for an element of an index tensor, None where it is no longer there; `around` says where it is used,
-    `clamped` whether it would be without a check."""
+    """The error for an element of an index tensor (`value` None: no longer known); `around` says where it is used,
+    `clamped` whether it is clamped when not checked."""
     size, named = shape[axis], "no longer known" if value is None else value
     below = not from_end and value is not None and -size <= value < 0
     counted = "; only x[index], take and put count from the end" if below else ""
@@ -298,7 +297,7 @@ def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int]
 
 
 def refuse_stored(index: UOp, numbers: Sequence[int], axis: int, shape: tuple[int, ...], from_end: bool) -> None:
-    """Raise for an index whose numbers are known already, where one of them is out of range."""
+    """Raise if one of an index's values, which are known already, is out of range."""
     for position, value in enumerate(numbers):
         if not (-shape[axis] if from_end else 0) <= value < shape[axis]:
             at = coordinates(position, index.shape)

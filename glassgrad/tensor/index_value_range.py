@@ -16,13 +16,13 @@ _SAME = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.SHRINK, o.FLIP, o.WINDOW, o
                    o.AMIN))
 _WITH_ZERO = frozenset((o.PAD, o.UNWINDOW))
 _ANYTHING: Limits = (-(1 << 62), 1 << 62)
-# of BUFFERs, with the version of their contents
+# limits of BUFFERs, each with the version of its contents
 _stored_limits: WeakNodeDict[tuple[int, Limits | None]] = WeakNodeDict()
 
 
 def limits(node: UOp, stored: bool = True) -> Limits:
     """The least and greatest a node of integers can be, as far as its formula tells; else those of its type. Without
-    `stored`, whatever is in the buffers. A node of another type has none: `_ANYTHING`.
+    `stored`, buffers are not read: their type bounds them. A node of another type has none: `_ANYTHING`.
 
     >>> from glassgrad.tensor.formulas.movement import counting
     >>> limits(counting(5) % 3)
@@ -40,12 +40,12 @@ def limits(node: UOp, stored: bool = True) -> Limits:
 
 
 def version_of(node: UOp) -> int:
-    """How often the contents of a BUFFER were written in place; other nodes are values and stay what they are."""
+    """How often the contents of a BUFFER were written in place; other nodes never change."""
     return node.arg.version if node.op is o.BUFFER else 0
 
 
 def _stored(node: UOp) -> Limits | None:
-    """Of integers in the host's memory that only this program writes."""
+    """The limits of integers in the host's memory; None for memory that others may write."""
     version, known = version_of(node), _stored_limits.get(node)
     if known is None or known[0] != version:
         known = version, _read_limits(node)
@@ -59,14 +59,14 @@ def _read_limits(node: UOp) -> Limits | None:
         return None
     numbers = buffer.view().cast("B").cast(node.dtype.format)
     if node.size > 1024:
-        import numpy  # its import takes less time than so many numbers in Python
+        import numpy  # its import takes less time than a Python loop over these
         numbers = numpy.frombuffer(numbers, node.dtype.format)
         return int(numbers.min()), int(numbers.max())
     return min(numbers), max(numbers)
 
 
 def _of_elements(n: UOp, found: dict[UOp, Limits], stored: bool) -> Limits | None:
-    """What is known beyond the arithmetic of `bounds_by`: of memory, of views, of masks and shifts."""
+    """Limits that the arithmetic of `bounds_by` does not give: of memory, views, masks and shifts."""
     op = n.op
     if op is o.BUFFER:
         return _stored(n) if stored else None

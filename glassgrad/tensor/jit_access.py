@@ -17,13 +17,13 @@ GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` ret
 
 
 def unread_gradient(tensor: Tensor) -> Any:
-    """What is in the place of a tensor's gradient, without making a tensor of it: a tensor, None, RESET, or an
+    """The content of a tensor's gradient slot, without making a tensor of it: a tensor, None, RESET, or an
     UnreadGradient (autograd/gradient_leaves.py)."""
     return tensor._grad
 
 
 def set_unread_gradient(tensor: Tensor, gradient: Any) -> None:
-    """Put something in the place of a tensor's gradient; a trace does not note it."""
+    """Set a tensor's gradient slot; a trace does not record it."""
     tensor._grad = gradient
 
 
@@ -33,10 +33,10 @@ def assign_node(tensor: Tensor, node: UOp) -> None:
 
 
 def computed_from(tensor: Tensor, node: UOp, *others: Tensor | None) -> Tensor:
-    """A tensor computed from another, and from others on its device: of its class, or of a subclass among them."""
+    """A tensor of a node computed from these tensors: of the first one's class, or of a subclass among the others."""
     return tensor._with(node, *others)
 
 
 def result_maker(kind: type[Tensor]) -> Callable[[UOp, list[Any]], Tensor]:
-    """A function of a BUFFER and the list of its leaves that makes the only tensor that stands for it."""
+    """A function of (a BUFFER, the list of its leaves) that makes the one tensor over that buffer."""
     return kind._of_result

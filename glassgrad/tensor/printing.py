@@ -21,7 +21,7 @@ from glassgrad.tensor.memory.disk import on_disk
 
 MOST = 1000         # elements that are shown without leaving some out
 ENDS = 3            # elements at each end of a long axis
-FEW = 1 << 16       # elements that are rather computed together than end by end, in several kernels
+FEW = 1 << 16       # up to here all elements are computed, not the ends in several kernels
 
 
 def as_text(x: Any) -> str:
@@ -78,7 +78,7 @@ def _picked(numbers: Any, shape: Sequence[int], chosen: Sequence[Sequence[int]])
 
 def _ends(x: Any) -> list[Any]:
     """The numbers at the ends of each long axis, row by row. They are computed end by end: together, the ends of a sum
-    would share a sum that is computed everywhere."""
+    would share a kernel that computes all of it."""
     values: dict[tuple[int, ...], Any] = {}
     for last in itertools.product(*((False, True) if n > 2 * ENDS else (False,) for n in x.shape)):
         piece = x.uop

@@ -33,7 +33,7 @@ from glassgrad.tensor import index_range_check
 from glassgrad.tensor.autograd.gradient_leaves import assigned_within
 from glassgrad.tensor.memory.python_values import HostValue, numpy_dtype
 
-_COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # what is stored by itself, being no view
+_COMPUTED = (o.Kind.UNARY, o.Kind.BINARY, o.Kind.REDUCE)       # needs no CONTIGUOUS to be stored
 
 
 # -- devices -------------------------------------------------------------------------------------------------
@@ -47,8 +47,8 @@ def default_device() -> str:
 
 
 def copied(node: UOp, device: str) -> UOp:
-    """The node's values in memory of their own: those of memory that others write to, as they are now; all others are
-    values, which never change, and may be one memory for several."""
+    """The node's values in separate memory. Foreign memory, which others write to, is copied now; other values never
+    change, so several copies may share a buffer."""
     base = node.base
     if base in registry.foreign:
         return store(HostValue(bytes_of(node, device), sizes_now(node.shape), node.dtype), base.device or device)
@@ -74,16 +74,16 @@ def share(array: Any, device: str) -> UOp | None:
 
 
 def shared(memory: UOp) -> UOp:
-    """A buffer whose memory others write to: what is computed from it is not remembered."""
+    """Mark a buffer as foreign memory, which others write to: what is computed from it is not cached."""
     registry.foreign.set(memory, True)
     return note_data(memory)
 
 
 # -- computing -----------------------------------------------------------------------------------------------
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
-    """Compute all of these at once; each comes back as a view of a BUFFER. What was assigned to a tensor and is
-    computed on the way is remembered. Beside them, checks compute a number each: whether an index is in range and,
-    under SANITIZE=1, whether a result is finite."""
+    """Compute all of these at once; each comes back as a view of a BUFFER. Values assigned to tensors and computed on
+    the way are cached. Along with them, checks compute a number each: whether an index is in range and, under
+    SANITIZE=1, whether a result is finite."""
     checks: list[Any] = index_range_check.sinks(nodes)
     waiting = assigned_within(nodes) if registry.assigned else []
     state = current_state()
@@ -106,7 +106,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             flag.verify(lambda wanted: computed_bytes(wanted, device))
             check.passed()
         else:
-            kept = check._replace(node=check.indices)          # what was looked up may go
+            kept = check._replace(node=check.indices)          # without the indexed data
             flag.numbers.expect(flag.numbers.copied(flag.buffer.address), partial(_settle_late, kept, flag, device))
         if trace is not None:
             trace.flags.append(flag)
@@ -114,19 +114,19 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 
 
 def _settle_late(check: Any, flag: Any, device: str, number: int) -> None:
-    """Look at a number that was not waited for."""
+    """Evaluate a check whose number came after its run."""
     flag.settle(number, lambda wanted: computed_bytes(wanted, device), late=True)
     check.passed()
 
 
 class Purpose(NamedTuple):
-    """What the kernels of a plan are for: nodes, computed on a device. It holds no kernels: a circle would keep the
-    nodes alive, and all that they remember, until the next collection of garbage."""
+    """What the kernels of a plan are for: nodes, computed on a device. It holds no kernels: a reference cycle would
+    keep the nodes, and the values cached for them, alive until the next garbage collection."""
     nodes: tuple[UOp, ...]
     device: str
 
     def fulfil(self) -> None:
-        """Compute the nodes; each remembers its value."""
+        """Compute the nodes; each caches its value."""
         for node in self.nodes:
             value_of(node, self.device)
 
@@ -164,8 +164,8 @@ class Step(Item):
         return tuple(node.arg for root in self.purpose.nodes for node in root.toposort() if node.op is o.BUFFER)
 
     def run(self, *_options: Any, **_more: Any) -> None:
-        """Run the plan. Its kernels are launched by one call, so the first of them that is told to run brings all, and
-        the others find it done. (tinygrad's options, `wait` and the like, change nothing.)"""
+        """Run the plan. Its kernels are launched by one call, so running the first runs all of them, and the others
+        find their values cached. (tinygrad's options, `wait` and the like, change nothing.)"""
         self.purpose.fulfil()
 
 
@@ -180,7 +180,7 @@ def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
 
 
 def taken(node: UOp, device: str) -> UOp:
-    """What a view of files shows now, in memory of a device."""
+    """The values of a view of files, read now into memory of a device."""
     refuse_reading(f"the file of {node.device}")
     host = device if Device[device].memory.on_host else "CPU"
     lent = {n: shared(UOp(o.BUFFER, n.dtype, (), Buffer.from_host(n.arg, n.arg.address, n.arg.shape, n.dtype, host)))
@@ -192,8 +192,8 @@ def taken(node: UOp, device: str) -> UOp:
 
 
 def value_of(node: UOp, device: str) -> UOp:
-    """The node's value as a BUFFER, whatever its shape, or (where that is symbolic) the part of one; the node below the
-    reshapes remembers it."""
+    """The node's value as a BUFFER, whatever its shape, or (where that is symbolic) the part of one; cached for the
+    node below the reshapes."""
     base = node
     while base.op is o.RESHAPE:
         base = base.src[0]
@@ -210,14 +210,14 @@ def value_of(node: UOp, device: str) -> UOp:
         value = value.src[0]
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):
         raise Bug(f"the engine answered {value} where a buffer was due")
-    if base.op is not o.CONST:       # a constant is shared, and better computed with than read
+    if base.op is not o.CONST:       # a constant is shared, and cheaper to compute than to read
         _remember(base, value)
     return value
 
 
 def _known(node: UOp) -> UOp | None:
-    """The value that a node remembers. In a trace only what was computed in it counts: a replay would go on with a
-    value from before, whatever becomes of what it was computed from."""
+    """The cached value of a node. In a trace only values computed in it count: a replay would keep using an older one,
+    even after its inputs changed."""
     trace = recording()
     if trace is not None:
         return trace.values.get(node)
@@ -239,11 +239,11 @@ def bytes_of(node: UOp, device: str) -> memoryview:
 
 
 def _bytes_of(node: UOp, device: str) -> tuple[memoryview, bool]:
-    """The node's value as bytes, and whether they were copied for it."""
+    """The node's value as bytes, and whether they are a copy."""
     refuse_reading(f"the values of a tensor of shape {node.shape}")
     value = value_of(node, device)
     buffer: Buffer = value.base.arg
-    if value.op is o.SHRINK:                  # memory is as large as the longest lengths
+    if value.op is o.SHRINK:                  # the buffer has the maximum symbolic sizes
         part = _part(buffer.copy_out(), buffer.shape, sizes_now(value.shape), node.dtype.itemsize)
         return memoryview(part), True
     if buffer.nbytes and Device[buffer.device].memory.on_host:
@@ -252,10 +252,10 @@ def _bytes_of(node: UOp, device: str) -> tuple[memoryview, bool]:
 
 
 def _part(data: memoryview, shape: Sequence[int], sizes: Sequence[int], itemsize: int) -> bytearray:
-    """The first `sizes` elements along each axis of a row-major value: its rows one after another."""
+    """The first `sizes` elements along each axis of a row-major value, as contiguous rows."""
     if not shape or 0 in sizes:
         return bytearray(data[:itemsize * math.prod(sizes)])
-    inner = next((i for i in range(len(shape), 0, -1) if sizes[i - 1] != shape[i - 1]), 1) - 1    # whole from there on
+    inner = next((i for i in range(len(shape), 0, -1) if sizes[i - 1] != shape[i - 1]), 1) - 1    # later axes are whole
     length = itemsize * math.prod(sizes[inner:])
     starts = [0]
     for n, size in zip(shape[:inner], sizes):
@@ -265,7 +265,7 @@ def _part(data: memoryview, shape: Sequence[int], sizes: Sequence[int], itemsize
 
 
 def array_of(node: UOp, device: str, shown: bool = False) -> Any:
-    """The values as a NumPy array of their own; or, to be shown, as one that reads the memory itself."""
+    """The values as a separate NumPy array; or, if `shown`, as a read-only one over the memory itself."""
     import numpy
     data, is_copy = _bytes_of(node, device)
     memory = data.toreadonly() if shown else data if is_copy else bytearray(data)
@@ -273,8 +273,8 @@ def array_of(node: UOp, device: str, shown: bool = False) -> Any:
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
-    """Nodes' values in row-major order, computed anew: nothing remembered is read and nothing is remembered. For
-    messages, inside a jit too."""
+    """Nodes' values in row-major order, recomputed: cached values are neither read nor written. For messages, inside a
+    jit too."""
     return [value.base.arg.copy_out() for value in compute([n.contiguous() for n in nodes], device, anew=True)]
 
 
@@ -283,8 +283,8 @@ def numbers_of(node: UOp, device: str) -> Any:
     return _typed(bytes_of(node, device), node.dtype)
 
 
-def few_numbers(node: UOp) -> list[int]:
-    """Integers that are in host memory already, if they are few; else none."""
+def host_values(node: UOp) -> list[int]:
+    """The values of a BUFFER of 1 to 1024 integers in host memory; for any other node an empty list."""
     if node.op is not o.BUFFER or not 0 < node.size <= 1024:
         return []
     buffer: Buffer = node.arg
@@ -294,7 +294,7 @@ def few_numbers(node: UOp) -> list[int]:
 
 
 def number_in(node: UOp, device: str) -> Any:
-    """The one number of a node with one element: copied, which costs less than to be a reader of its memory."""
+    """The one number of a node with one element: copied, which costs less than exporting its memory."""
     refuse_reading("the value of a tensor with one element")
     value = value_of(node, device)
     return numbers_of(node, device)[0] if value.op is o.SHRINK else _typed(value.base.arg.copy_out(), node.dtype)[0]

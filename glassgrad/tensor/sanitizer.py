@@ -2,7 +2,7 @@
 
 Along with each result of floats the run computes one number, as for an index (index_range_check.py): where the first
 NaN is, or else the first infinity. It is a minimum over positions, so it has the same bits on every run. Eight of them
-are written side by side, and read at once. Replays of a jitted function compute and look at them too. When one names an
+share a buffer, and are read at once. Replays of a jitted function compute and look at them too. When one names an
 element, the values between kernels are computed once more and kept, and from the bad element the search goes back to
 the op that made it (compiler/check/non_finite.py).
 
@@ -29,20 +29,20 @@ from glassgrad.compiler.graph.symbolic import value_of
 from glassgrad.engine.capture import record
 from glassgrad.tensor.formulas.movement import cat, counting
 
-Read = Callable[[Sequence[UOp]], list[memoryview]]      # the values of nodes: what is in memory
-_MOST_POSITIONS = 1 << 30                        # that a number of 32 bits can name twice over
-_TOGETHER = 8                                    # numbers side by side in memory: a copy from a GPU is a round trip
-_KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # and reductions: few values, that much is computed for
-_meant: set[tuple[Line | None, tuple[Any, ...]]] = set()      # lines and shapes of results that hold infinities meant
+Read = Callable[[Sequence[UOp]], list[memoryview]]      # reads the values of nodes from memory
+_MOST_POSITIONS = 1 << 30                        # NaN and infinity: twice as many fit int32
+_TOGETHER = 8                                    # numbers in one buffer: a copy from a GPU is a round trip
+_KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # and reductions: few values, costly to compute
+_meant: set[tuple[Line | None, tuple[Any, ...]]] = set()      # lines and shapes of results with intended infinities
 
 
 class FiniteCheck(NamedTuple):
-    """Some results to look at."""
+    """Results to check for NaN and infinities."""
     nodes: list[UOp]
     first_bad: UOp           # int32, of each: p where element p is the first NaN, n + p for an infinity, 2n for none
 
     def flag(self, result: UOp) -> FiniteFlags:
-        """What reads the numbers, once they are computed."""
+        """The `FiniteFlags` that reads the numbers, given the computed node."""
         return FiniteFlags(self, result)
 
     def passed(self) -> None:
@@ -50,14 +50,14 @@ class FiniteCheck(NamedTuple):
 
 
 def note_layers() -> Callable[[], Any]:
-    """From now on nodes hold the layers and calls they are made in, for messages; until what this returns is called."""
+    """Let new nodes record the layers and calls around them, for messages, until the returned function is called."""
     before = note_calls(None)
     note_calls(before or CallTree(most_nodes=float("inf")).note)
     return partial(note_calls, before)
 
 
 def finite_checks(nodes: Sequence[UOp]) -> list[FiniteCheck]:
-    """What to compute along with these nodes."""
+    """The checks to compute along with these nodes."""
     note_layers()
     found: dict[str | None, list[UOp]] = {}              # by device
     for node in dict.fromkeys(nodes):
@@ -76,17 +76,17 @@ def _first_bad(node: UOp) -> UOp:
 
 
 class FiniteFlags:
-    """The numbers that say whether results are finite, in memory that later runs write again."""
+    """The numbers that say whether results are finite, in memory that later runs overwrite."""
     __slots__ = ("nodes", "bounds", "buffer")
-    reads_each_run = True            # whether an infinity is meant is decided in Python
+    reads_each_run = True            # whether an infinity is intended is decided in Python
     numbers = None
 
     def __init__(self, check: FiniteCheck, result: UOp):
         self.nodes, self.buffer = check.nodes, result.base.arg
-        self.bounds = [min(node.size, _MOST_POSITIONS) for node in check.nodes]      # a number below it: a NaN
+        self.bounds = [min(node.size, _MOST_POSITIONS) for node in check.nodes]      # a smaller number: a NaN
 
     def over(self, change: Callable[[UOp], UOp]) -> FiniteFlags:
-        """The same numbers, about results over other buffers."""
+        """The same flags, with their results in other buffers."""
         made = copy(self)
         made.nodes = [change(node) for node in self.nodes]
         return made
@@ -100,7 +100,7 @@ class FiniteFlags:
 
 
 def _refuse(node: UOp, position: int, infinite: bool, read: Read) -> None:
-    """Raise for an element that is a NaN, or an infinity that is not meant."""
+    """Raise for an element that is a NaN, or an infinity that is not intended."""
     key = line_of(node.place), node.shape
     if infinite and key in _meant:
         return
@@ -113,7 +113,7 @@ def _refuse(node: UOp, position: int, infinite: bool, read: Read) -> None:
 
 
 def _origin(node: UOp, position: int, read: Read) -> tuple[Origin, tuple[int, ...]]:
-    """Where the element began to be bad, with what lies between kernels in memory; and the element's index."""
+    """The op that first made the element bad, found by storing what lies between kernels; and the element's index."""
     node = concrete([node], value_of)[node]
     wanted = [node, *[n for n in toposort([node]) if (n.op in o.REDUCE or n.op in _KEPT) and n is not node]]
     stored = {n: from_storage(data, n.dtype).reshape(n.shape) for n, data in zip(wanted, read(wanted))}

@@ -217,7 +217,7 @@ class TinygradNamesMixin(TensorBase):
 
     @classmethod
     def unique_const(cls, fill_value: Any, **kwargs: Any) -> Self:
-        """A number as a tensor without axes, and a leaf of its own.
+        """A number as a tensor without axes, and a separate leaf.
 
         >>> Tensor.unique_const(2.5).item()
         2.5

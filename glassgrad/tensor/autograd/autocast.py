@@ -52,7 +52,7 @@ def in_autocast_dtype(node: UOp) -> UOp:
 
 
 def exact(dtype: DType) -> DType:
-    """The type in which sums, softmax, norms and losses answer: float32 within mixed precision, else the given one.
+    """The result type of sums, softmax, norms and losses: float32 within mixed precision, else the given one.
 
     >>> exact(dtypes.float16)
     dtypes.float16

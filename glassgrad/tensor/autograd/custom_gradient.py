@@ -1,7 +1,7 @@
 """A value whose gradient is written by hand. In: a value, its inputs, a backward function. Out: one node.
 
 For formulas whose own derivative is slower or less stable than the known one: tanh' = 1 - tanh^2. The node computes
-nothing: it is the value, and a note to `backward`.
+nothing: it is the value, and tells `backward` which function to call.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Backward = Callable[..., tuple[Any, ...]]
 def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward, name: str = "") -> UOp:
     """`value`, with `backward(gradient, output, *inputs)` giving the gradient of each input.
 
-    `backward` should be a function of a module, not made anew at each call: nodes are equal when it is the same one.
-    Where its nodes alone decide what it makes, give it a name, which no other has: a training step then does not call
-    it, because the compiler writes out the gradient once for all graphs of one structure.
+    `backward` should be a module-level function, not one created at each call: nodes are equal only if it is the same
+    object. If its result depends on its nodes alone, give it a unique `name`: a training step then does not call it,
+    because the compiler expands the gradient once for all graphs of the same structure.
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> own_gradient(const(4.0), (const(2.0),), lambda g, y, x: (g * x * 2.0,)).op
@@ -33,7 +33,7 @@ def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward, name: 
 def gradient_is(backward: Callable[..., Any], deferred: bool = True) \
         -> Callable[[Callable[..., UOp]], Callable[..., UOp]]:
     """A decorator: the gradient of a formula is `backward(gradient, output, *inputs)`; of several inputs, a tuple.
-    It is `deferred` to the compiler where it only makes nodes, not where it runs kernels at once.
+    `deferred` leaves it to the compiler: right if it only builds nodes, wrong if it runs kernels at once.
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> @gradient_is(lambda g, y, x: g * x * 2.0)
@@ -57,14 +57,14 @@ def gradient_is(backward: Callable[..., Any], deferred: bool = True) \
 
 
 class JointResults:
-    """Values that one computation made of one input (Q and R of a matrix). The gradient of each needs all of them:
-    the `backwards` are functions of it, of the input and of all values. The `rest` have no gradient."""
+    """Several values computed from one input (Q and R of a matrix). The gradient of each needs all of them: each of
+    `backwards` is a function of one gradient, the input and all values. The `rest` have no gradient."""
 
     def __init__(self, values: tuple[UOp, ...], backwards: tuple[Callable[..., UOp], ...], *rest: UOp):
         self.values, self.backwards, self.rest = values, backwards, rest
 
     def nodes(self, source: UOp) -> tuple[UOp, ...]:
-        """The values as nodes that a gradient passes to the input."""
+        """The values as nodes whose gradients reach the input."""
         return tuple([own_gradient(value, (source,), _OneOf(self, i)) for i, value in enumerate(self.values)])
 
 

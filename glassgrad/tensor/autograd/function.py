@@ -1,4 +1,4 @@
-"""Gradients of your own. In: a forward computation and its backward. Out: tensors that pass gradients as you say.
+"""Custom gradients. In: a forward computation and its backward. Out: tensors whose gradients that backward computes.
 
     class Square(Function):                         @custom_gradient(lambda g, y, x: g * 2 * x)
         def forward(self, x):                       def square(x):
@@ -26,7 +26,7 @@ from glassgrad.tensor.tensor_base import TensorBase
 
 
 class Function:
-    """A computation with a gradient of its own; subclass it and write `forward` and `backward`.
+    """A computation with a custom gradient; subclass it and write `forward` and `backward`.
 
     >>> class Square(Function):
     ...     def forward(self, x):
@@ -60,7 +60,7 @@ class Function:
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        """Integers need no mark; there is nothing to do."""
+        """Does nothing: integer results need no mark."""
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
@@ -97,8 +97,8 @@ def _with_gradient(context: Function, results: tuple[Any, ...], number: int, arg
 
 
 def _empty_like(tensor: TensorBase) -> TensorBase:
-    """A tensor of the same class and device, to make others by. A backward function outlives the call that made it, so
-    it must not hold that call's own tensors: a jit would find them."""
+    """A scalar of the same class and device, whose `_with` makes others. A backward function outlives the call that
+    made it, so it must not hold that call's tensors: a jit would find them."""
     return tensor._with(const(0.0))
 
 

@@ -3,7 +3,7 @@
 A leaf is a tensor that was made, not computed: from data, by `zeros` or `rand`, by `realize` or `assign`, or one whose
 `requires_grad` was set. The registry holds, weakly, which tensors are leaves at a node, so `backward` finds its targets
 among the nodes it visits. Nodes are shared when equal; a leaf must not be (two biases of zeros are two parameters), so
-constants get a DETACH node with a token of their own, which computes nothing.
+constants get a DETACH node with a unique token, which computes nothing.
 """
 
 from __future__ import annotations
@@ -44,17 +44,16 @@ class UnreadGradient:
         return made
 
 
-RESET = Leaf()   # instead of a gradient that was there and was set to None
+RESET = Leaf()   # in the place of a gradient that was set to None
 
 
 def distinct(node: UOp) -> UOp:
-    """The same value as a node of its own, which no equal expression shares."""
+    """The same value at a unique node, which no equal expression shares."""
     return UOp(o.DETACH, node.dtype, (node,), Leaf())
 
 
 def hold(tensor: Any) -> None:
-    """Register, without keeping it alive, that this tensor is a leaf, and the value of its node's memory, if it has
-    some."""
+    """Register this tensor, by a weak reference, as a leaf at its node: in the buffer, if the node is one."""
     if no_grad.open_blocks:
         note_written(tensor)
     node = tensor.uop
@@ -70,8 +69,8 @@ def is_held(tensor: Any) -> bool:
 
 
 def is_only_leaf(tensor: Any) -> bool:
-    """Whether this tensor is the one leaf of its node, shares nothing with a view, and is in no block that notes what
-    becomes of tensors: to hold it again would change nothing."""
+    """Whether this tensor is the only leaf at its node, shares no storage, and no `no_grad` block or trace is open:
+    then `hold` would change nothing."""
     if tensor._storage is not None or no_grad.open_blocks:
         return False
     known = registry.leaves_of(tensor.uop)
@@ -84,17 +83,17 @@ def holders(nodes: Collection[UOp]) -> list[Any]:
             if (t := r()) is not None and t.uop is node]
 
 
-def others_at(node: UOp, tensor: Any) -> bool:
+def leaf_shared(node: UOp, tensor: Any) -> bool:
     """Whether another live tensor is a leaf at a node."""
     return any([t is not tensor and t.uop is node for t in _alive(registry.leaves_of(node))])
 
 
 def computed_at(node: UOp, tensor: Any) -> None:
-    """The tensor's value was computed, and is at this node now: it is a leaf there, and still one where it was."""
+    """Move a tensor to the node of its computed value: it is a leaf there, and still one at its earlier node."""
     earlier, wants = tensor.uop, tensor._requires_grad is not False
     is_new = node.op is o.BUFFER and not node.arg.leaves
     # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-    tensor.uop = distinct(node) if wants and not is_new and others_at(node, tensor) else node
+    tensor.uop = distinct(node) if wants and not is_new and leaf_shared(node, tensor) else node
     hold(tensor)
     if wants and tensor.uop is not earlier and registry.is_leaf(tensor, earlier):
         still_a_leaf(tensor, earlier)
@@ -105,13 +104,13 @@ def _alive(references: Tensors | None) -> list[Any]:
 
 
 def still_a_leaf(tensor: Any, earlier: UOp) -> None:
-    """The tensor has its value at another node now (it was realized; or a layer shortened the rows of its table):
-    gradients of what was computed from the earlier node are still its own."""
+    """Record that a tensor that moved to another node (it was realized, or a layer shortened the rows of its table)
+    still gets the gradients that reach its earlier node."""
     registry.add(registry.former, earlier, tensor)
 
 
 def has_another_value(tensor: Any, earlier: UOp) -> None:
-    """The tensor was given a new value: what was computed from the earlier one has no leaf there any more."""
+    """Record that a tensor was given a new value: what was computed from the earlier one has lost its leaf."""
     note_written(tensor, earlier)
     if tensor.requires_grad is True and tensor.uop is not earlier and any(
             t is tensor for t in _alive(registry.leaves_of(earlier))):
@@ -119,14 +118,14 @@ def has_another_value(tensor: Any, earlier: UOp) -> None:
 
 
 def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
-    """Raise where a gradient belongs to the value that a tensor had before: neither dropping it nor adding it to that
-    of the new value is what is meant. `order` are the nodes below the root."""
+    """Raise if a gradient reaches a tensor's earlier value, since replaced: neither dropping it nor adding it to that
+    of the new value would be right. `order`: the nodes below the root."""
     lost = {node: t for node, known in registry.replaced.among(order) for t in _alive(known) if t.uop is not node
             and all(other is not t for other in _alive(registry.former.get(node)))}
     if lost:
         # a new value that is not computed yet may have been made from the old one: no gradient passes a leaf
         for node in toposort([root], lambda n: () if n is not root and holders((n,)) else passes_to(n)):
-            if node in lost and node.dtype.kind == "f" and not holders((node,)):      # of equal values, one may go on
+            if node in lost and node.dtype.kind == "f" and not holders((node,)):      # unless another leaf is there
                 raise GradientError("a tensor got a new value between a computation and its backward()",
                                     given=f"a tensor of shape {lost[node].shape} with requires_grad=True",
                                     expected="backward() before the tensor is assigned to",
@@ -134,8 +133,8 @@ def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
 
 
 def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
-    """The live leaf tensors of these nodes, each with the node to ask for its gradient: more than one, where the tensor
-    has its value at another node and is still the leaf it was."""
+    """(node, tensor) for every live leaf among these nodes: the gradient at the node belongs to the tensor. A tensor
+    that moved to another node comes with its former nodes too."""
     found = [(t.uop, t) for t in holders(nodes)]
     for node, known in registry.former.among(nodes):
         found.extend((node, t) for t in {id(t): t for t in _alive(known)}.values() if t.uop is not node)
@@ -143,17 +142,17 @@ def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
 
 
 def cut_off(node: UOp) -> None:
-    """A jitted call made this value: what it was computed from is not there any more, and no gradient can pass."""
+    """Record that a jitted call made this value: the graph behind it is gone, and no gradient can pass."""
     registry.jitted.set(node.base, True)
 
 
 def is_cut_off(node: UOp) -> bool:
-    """Whether a gradient would have to pass through a call that is not there any more."""
+    """Whether a jitted call made this value, so that no gradient can pass."""
     return node in registry.jitted
 
 
 def refuse_cut_off(root: UOp) -> None:
-    """Raise where a gradient would end at what a jitted call made: it would be too small."""
+    """Raise if a gradient would stop at the result of a jitted call, and so be incomplete."""
     if len(registry.jitted) and any(map(is_cut_off, toposort([root]))):
         for node in filter(is_cut_off, reached_from([root])):
             raise GradientError("a gradient cannot go back through a jitted call",
@@ -164,14 +163,14 @@ def refuse_cut_off(root: UOp) -> None:
 
 # -- losses --------------------------------------------------------------------------------------------------
 def started_from(tensor: Any) -> None:
-    """`backward` started here. The code that computes the gradients computes this value too: alone, it would need the
-    whole forward pass a second time, with the old parameters kept alive for it."""
+    """Record that `backward` started at this tensor, to be computed along with the gradients: computed alone, it would
+    repeat the forward pass, and keep the old parameters alive until then."""
     registry.losses[:] = [r for r in registry.losses if r() is not None and r() is not tensor]
     registry.losses.append(weakref.ref(tensor))
 
 
 def take_started() -> list[Any]:
-    """The live values that `backward` started from since the last time, which the caller now computes."""
+    """Return and forget the live tensors that `backward` started from; the caller computes them."""
     found = _alive(registry.losses)
     registry.losses.clear()
     return found
@@ -179,13 +178,13 @@ def take_started() -> list[Any]:
 
 # -- new values ----------------------------------------------------------------------------------------------
 def assigned(tensor: Any) -> None:
-    """This tensor was given a new value. What is computed from it brings it along: a cache that a token was written
-    into would else need the whole pass a second time."""
+    """Record that this tensor was given a new value, to be stored along with what is computed from it: else reading a
+    cache that a token was written into would repeat the whole pass."""
     registry.assigned[id(tensor)] = weakref.ref(tensor)
 
 
 def assigned_within(nodes: Sequence[UOp]) -> list[UOp]:
-    """The values of assigned tensors that computing these nodes computes on the way, and that are not known yet."""
+    """The values of assigned tensors that these nodes are computed from and that are not computed yet."""
     wanted = set(map(_computed, nodes))
     waiting: dict[UOp, None] = {}
     for key, reference in list(registry.assigned.items()):

@@ -1,8 +1,8 @@
-"""Blocks that no gradient leaves: `with no_grad():`. In: nodes computed in such a block. Out: the same, cut off.
+"""Blocks without gradients: `with no_grad():`. In: nodes computed in such a block. Out: the same, detached.
 
-What is computed inside is a value for what comes after: `backward` ends there. Gradients are computed only on
-request, so a block saves nothing; it says what is meant. A view that is taken inside is cut below its movements, so
-that writing to it (`weight[0].fill_(0)`) still reaches the tensor it is a view of.
+What is computed inside is a constant for what comes after: `backward` stops there. Gradients are computed only on
+request, so a block saves nothing; it states an intent. A view that is taken inside is detached below its movement ops,
+so that writing to it (`weight[0].fill_(0)`) still reaches the tensor it is a view of.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import ContextDecorator, contextmanager
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.compiler.graph import UOp, ops as o
 
-open_blocks = 0                  # blocks, and traces of the jit, in all threads; with none, nothing is checked
+open_blocks = 0                  # blocks and jit traces, in all threads; at 0 nothing is checked
 _counting = held_at_fork(threading.Lock(), "counter")
 
 
@@ -26,7 +26,7 @@ _blocks = _Blocks()
 
 
 class no_grad(ContextDecorator):
-    """A block, or a function as a decorator, whose results are values: no gradient passes through them.
+    """A block, or a decorated function, whose results pass no gradient on.
 
     >>> x = Tensor([2.0])
     >>> with no_grad():
@@ -51,8 +51,8 @@ class no_grad(ContextDecorator):
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """A block in which tensors that are made are noted (engine/capture.py): it counts among the open ones, so that
-    making a tensor has one thing to check."""
+    """A block in which new tensors are recorded (engine/capture.py). It counts as an open block, so that making a
+    tensor checks one counter."""
     global open_blocks
     with _counting:
         open_blocks += 1
@@ -64,12 +64,12 @@ def traced() -> Iterator[None]:
 
 
 def inside() -> bool:
-    """Whether this thread is in such a block."""
+    """Whether this thread is in a `no_grad` block."""
     return open_blocks > 0 and _blocks.depth > 0
 
 
 def cut(node: UOp) -> UOp | None:
-    """A node that was just computed, cut off from its sources; None where this thread is in no such block."""
+    """A node that was just computed, detached from its sources; None if this thread is in no `no_grad` block."""
     if not _blocks.depth:
         return None
     if node.op.kind == o.Kind.MOVEMENT:
@@ -78,5 +78,5 @@ def cut(node: UOp) -> UOp | None:
 
 
 def ended(node: UOp) -> UOp:
-    """A node's value, which no gradient passes. The argument tells it from a `detach` of the user's."""
+    """The node, detached. The argument tells it from a `detach` of the user's."""
     return UOp(o.DETACH, node.dtype, (node,), "no_grad")

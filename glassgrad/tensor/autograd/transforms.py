@@ -1,7 +1,7 @@
 """Functions of functions: jvp, vmap, checkpoint, grad. In: a function of tensors. Out: another.
 
-`vmap` writes the function's graph down once, for one example, and then again with one more axis in front. `jvp` is the
-gradient of a gradient: backward is linear in what it starts from, so its own gradient is the forward derivative.
+`vmap` traces the function for one example, and rebuilds its graph with a batch axis in front. `jvp` is the gradient of
+a gradient: backward is linear in what it starts from, so its own gradient is the forward derivative.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from glassgrad.tensor.tensor import Tensor
 
 
 def _alias(tensor: Tensor) -> Tensor:
-    """The same value as a node of its own, through which gradients pass on."""
+    """The same value at a separate node, through which gradients pass."""
     return tensor._with(own_gradient(tensor.uop, (tensor.uop,), lambda g, y, x: (g,)))
 
 
 # -- derivatives ---------------------------------------------------------------------------------------------
 def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor],
         tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The value at `primals`, and how fast it changes when they move along `tangents`.
+    """The value at `primals`, and its derivative in the direction of `tangents`.
 
     >>> y, dy = jvp(lambda x: x ** 3, [Tensor([2.0])], [Tensor([1.0])])
     >>> y.tolist(), dy.tolist()
@@ -81,7 +81,7 @@ def value_and_grad(function: Callable[..., Tensor], argnums: int | Sequence[int]
 
 # -- memory --------------------------------------------------------------------------------------------------
 def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
-    """function(*args), whose inner values are not kept for backward but computed again: less memory, more time.
+    """function(*args), whose inner values are not kept for backward but recomputed: less memory, more time.
 
     >>> x = Tensor([2.0])
     >>> y = checkpoint(lambda x: x.exp().log() * x, x).sum().backward()
@@ -92,7 +92,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
     leaves = _outside(value, [a for a in args if isinstance(a, Tensor)])
 
     def backward(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
-        # a copy of the inputs, made once the gradient is there: what hangs on it is computed then, not kept
+        # a copy of the inputs that depends on the gradient: what follows from it is recomputed then, not kept
         again = {n: UOp(o.CONTIGUOUS, n.dtype, (_after(n, g),), "again") for n in nodes}
         copied = value._with(*substitute([value.uop], again))
         targets = [value._with(again[n]) for n in nodes]
@@ -103,7 +103,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
 
 
 def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
-    """What a graph is computed from: its arguments and every other float leaf (weights)."""
+    """The float leaves of a graph: its arguments and every other one (weights)."""
     given = dict.fromkeys(a.uop for a in args)
 
     def is_leaf(node: UOp) -> bool:
@@ -114,7 +114,7 @@ def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
 
 
 def _after(node: UOp, g: UOp) -> UOp:
-    """The same value, but not to be had before g: chosen by a test on g whose answer is not known before."""
+    """The same value, made to depend on g: a WHERE whose condition is a test of g that in practice never holds."""
     first = g.shrink([(0, min(1, n)) for n in g.shape]).reshape(()) if g.size else full((), 0.0, g.dtype)
     late = first.cast(dtypes.float32).bitcast(dtypes.int32).eq(0x7FC0BEEF)        # one NaN of four billion
     return UOp(o.WHERE, node.dtype, (late.broadcast(node.shape), full(node.shape, 0.0, node.dtype), node))
@@ -122,8 +122,8 @@ def _after(node: UOp, g: UOp) -> UOp:
 
 # -- one more axis -------------------------------------------------------------------------------------------
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **spelling: Any) -> Callable[..., Any]:
-    """The function for a whole batch, written for one example: in_axes says which axis of each argument counts the
-    examples (None: the same for all), out_axes where it goes in the result.
+    """The function for a whole batch, written for one example: `in_axes` is the batch axis of each argument (None: the
+    same for all examples), `out_axes` that of the results.
 
     >>> vmap(lambda x, y: (x * y).sum())(Tensor([[1, 2], [3, 4]]), Tensor([[1, 1], [0, 1]])).tolist()
     [3, 4]
@@ -179,14 +179,14 @@ class _Batch:
         return self.full(root, root.shape)
 
     def mapped(self, root: UOp) -> UOp:
-        """A node with one more axis in front, or as it is where examples do not differ in it."""
+        """A node with the batch axis in front, or as it is if it is the same for all examples."""
         for node in toposort([root]):
             if node not in self.made and any(s in self.made for s in node.src):
                 self.made[node] = self._batched(node)
         return self.made.get(root, root)
 
     def full(self, node: UOp, shape: tuple[int, ...]) -> UOp:
-        """A node at (batch, *shape), whether it differs between examples or not, and also from shape ()."""
+        """A node at (batch, *shape), whether or not it differs between examples; a scalar is broadcast."""
         if node in self.made:
             own = self.made[node]
             if node.shape != shape:
@@ -219,13 +219,13 @@ class _Batch:
         raise Bug(f"vmap does not know {op.name}")
 
     def _linear(self, index: UOp, n: int) -> UOp:
-        """Each example's indices, moved to its part of all rows."""
+        """Each example's indices, offset to its own rows of the flattened batch."""
         own = self.full(index, index.shape).cast(dtypes.int64)
         start = (counting(self.size, dtypes.int64) * n).reshape((self.size, *(1,) * len(index.shape)))
         return index_range_check.nearest(own, n) + start
 
     def _watch(self, wish: Any, index: UOp, limit: int, user: UOp | None = None) -> None:
-        """Look at an index for all examples, as it was to be looked at for one."""
+        """Check the range of an index for all examples, as it was to be checked for one."""
         picks = [pick._replace(indices=self.mapped(pick.indices)) for pick in wish.picks]
         index_range_check.watch(index, picks, wish.shape, limit, wish.ignored)
         if user is not None:
@@ -251,6 +251,6 @@ class _Batch:
         flat = UOp(o.SCATTER, node.dtype, (rows, linear, self.full(value, (*index.shape, *rest))), node.arg)
         if found is not None and found[0] is index:
             self._watch(found[1], linear, limit)
-        elif found is not None:         # another than it writes by
+        elif found is not None:         # the check is of another index than the SCATTER's
             self._watch(found[1], self.mapped(found[0]), found[1].limit, flat)
         return flat.reshape((self.size, n, *rest))

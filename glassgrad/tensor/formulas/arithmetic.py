@@ -54,7 +54,7 @@ def as_float(x: UOp) -> UOp:
 
 
 def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
-    """A formula of several ops on floats of one type: float16 and bfloat16 pass through it in float32 and are rounded
+    """Decorate a formula of several ops on floats of one type: float16 and bfloat16 are computed in float32 and rounded
     once."""
     dtype = operands[0].dtype
     wide = dtype.accumulator
@@ -148,7 +148,7 @@ def truncated_divide(x: Any, y: Any) -> UOp:
 
 
 def truncated_remainder(x: Any, y: Any) -> UOp:
-    """What `truncated_divide` leaves, with the sign of x (C's fmod)."""
+    """The remainder of `truncated_divide`, with the sign of x (C's fmod)."""
     if is_float(x) or is_float(y):
         return _of_floats(float_remainder.toward_zero, o.MOD, x, y)
     return sub(x, mul(truncated_divide(x, y), y))
@@ -270,7 +270,7 @@ def is_negative(x: UOp) -> UOp:
 
 # -- formulas of several operators ---------------------------------------------------------------------------
 def round_to(x: UOp, decimals: int) -> UOp:
-    """Rounded to so many decimals; negative ones round to tens, hundreds, ..."""
+    """Rounded to a number of decimals; a negative number rounds to tens, hundreds, ..."""
     if not decimals:
         return round_half_even(x)
     scale = 10.0 ** abs(decimals)
@@ -278,7 +278,7 @@ def round_to(x: UOp, decimals: int) -> UOp:
 
 
 def lerp(x: UOp, end: Any, weight: Any) -> UOp:
-    """From x (weight 0) to `end` (weight 1), in a straight line."""
+    """Linear interpolation from x (weight 0) to `end` (weight 1)."""
     return add(x, mul(sub(end, x), weight))
 
 

@@ -1,8 +1,8 @@
 """The same memory read as another element type. In: a node and a type. Out: a node, lazily, on any device.
 
-Elements of one size are one BITCAST. Between sizes, words are cut into parts or put together from them with shifts of
-unsigned integers, the lowest bits first, as every supported processor keeps them in memory. Bits have no gradient:
-a gradient through them is an error.
+Elements of one size are one BITCAST. Between sizes, words are split into parts or assembled from them with shifts of
+unsigned integers, the lowest bits first (little-endian, as every supported processor is). Bits have no gradient: a
+gradient through them is an error.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _no_gradient(g: UOp, y: UOp, x: UOp) -> tuple[None]:
 
 
 def refuse_bits(root: UOp, targets: Sequence[UOp]) -> None:
-    """An error where the gradient of one of `targets` would come through a bitcast between floats. Data without a
-    gradient may be read as bits."""
+    """Raise if the gradient of one of `targets` would pass through a bitcast between floats. Data without a gradient
+    may be read as bits."""
     if not _floats_as_bits:
         return
     for node in reached_from([root]):
@@ -77,12 +77,12 @@ def refuse_bits(root: UOp, targets: Sequence[UOp]) -> None:
 
 
 def next_after(x: UOp, y: UOp) -> UOp:
-    """The number next to x on the way to y, both of one float type: the bits of a size, counted one up or down."""
+    """The next representable number from x toward y, both of one float type: the bits of |x|, plus or minus 1."""
     word, sign = WORDS[x.dtype.itemsize], 1 << (x.dtype.bits - 1)
     bits = x.bitcast(word)
-    grows = (x < y).eq(const(0.0, x.dtype) < x)                          # the size does
+    grows = (x < y).eq(const(0.0, x.dtype) < x)                          # whether |x| grows
     stepped = grows.where(bits + 1, bits - 1)
-    smallest = (y < 0.0).where(const(sign + 1, word), const(1, word))    # after zero
+    smallest = (y < 0.0).where(const(sign + 1, word), const(1, word))    # next to zero
     found = (bits & (sign - 1)).eq(0).where(smallest, stepped).bitcast(x.dtype)
     return x.eq(y).where(y, (x.ne(x) | y.ne(y)).where(x + y, found))
 

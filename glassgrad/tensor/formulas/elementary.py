@@ -28,7 +28,7 @@ def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
 
 
 def terms(x: UOp, single: int, double: int) -> int:
-    """How long a series has to be for this dtype."""
+    """How many terms of a series this dtype needs."""
     return double if x.dtype is dtypes.float64 else single
 
 
@@ -122,7 +122,7 @@ def cosh(x: UOp) -> UOp:
 
 
 def _half_exp(x: UOp) -> UOp:
-    """e^x / 2, which is a number a little longer than e^x is."""
+    """e^x / 2, which overflows a little later than e^x."""
     far = x > 80.0                                     # there halving the exponent costs no digits of e^-x
     return far.where(exp(x - 1.0) * (math.e / 2), exp(x) * 0.5)
 
@@ -341,12 +341,12 @@ def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
 
 
 def limited(op: o.Op, x: UOp, limit: UOp) -> UOp:
-    """The larger or the smaller of x and one number, which takes half of the gradient where they are equal."""
+    """The larger or the smaller of x and a limit, which takes half of the gradient where they are equal."""
     backward = _larger_backward if op is o.MAX else _smaller_backward
     return own_gradient(UOp(op, x.dtype, (x, limit)), (x, limit), backward, backward.__name__)
 
 
-# x is compared with the limits, not with y: computed again, x may be rounded in another way
+# x is compared with the limits, not with y: recomputed, x may be rounded differently
 def _above_backward(g: UOp, y: UOp, x: UOp, low: UOp) -> tuple[UOp, None]: return low.le(x).where(g, 0.0), None
 def _below_backward(g: UOp, y: UOp, x: UOp, high: UOp) -> tuple[UOp, None]: return x.le(high).where(g, 0.0), None
 

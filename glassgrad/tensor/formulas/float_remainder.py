@@ -1,8 +1,8 @@
-"""Quotients of floats rounded to integers, and what remains. In: float UOps of one type. Out: UOps.
+"""Floor quotients and exact remainders of floats. In: float UOps of one type. Out: UOps.
 
-As in C and in PyTorch a remainder is exact: it is what is left after the integer of times, not after a rounded
-product of a rounded quotient. So 1.0 // 0.1 is 9, because the float 0.1 is a little more than a tenth. Exact up to
-quotients of 2^46 in float32 and 2^104 in float64.
+As in C and in PyTorch a remainder is exact: x minus an integer multiple of y, not minus a rounded product of a rounded
+quotient. So 1.0 // 0.1 is 9, because the float 0.1 is a little more than a tenth. Exact up to quotients of 2^46 in
+float32 and 2^104 in float64.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from glassgrad.tensor.autograd.custom_gradient import gradient_is
 
 @gradient_is(lambda g, rest, x, y: (g, -g * (x / y).trunc()))
 def toward_zero(x: UOp, y: UOp) -> UOp:
-    """What remains of x after y times the integer part of x / y: it has the sign of x (C's fmod)."""
+    """The remainder x - y trunc(x / y), with the sign of x (C's fmod)."""
     return _rest(x, y)
 
 
 @gradient_is(lambda g, rest, x, y: (g, -g * floor_quotient(x, y)))
 def floored(x: UOp, y: UOp) -> UOp:
-    """What remains of x after y times x / y rounded down: it has the sign of y."""
+    """The remainder x - y floor(x / y), with the sign of y."""
     rest = _rest(x, y)
     return _opposite(rest, y).where(rest + y, rest)
 
 
 @gradient_is(lambda g, quotient, x, y: (full(x.shape, 0, x.dtype), full(y.shape, 0, y.dtype)))
 def floor_quotient(x: UOp, y: UOp) -> UOp:
-    """x / y rounded down; flat everywhere."""
+    """x / y rounded down; its gradient is 0."""
     rest = _rest(x, y)
     plain = x / y
     near = (x - rest) / y                              # an integer, but for the rounding of its last digit
@@ -45,7 +45,7 @@ def _rest(x: UOp, y: UOp) -> UOp:
     step = (x < 0.0).where(-size, size)
     rest = (rest.ne(0.0) & (rest < 0.0).ne(x < 0.0)).where(rest + step, rest)     # a quotient was rounded up
     rest = (rest.abs() < size).where(rest, rest - step)                           # or down
-    signed = rest.eq(0.0).where(x * 0.0, rest)         # nothing has the sign of x, too
+    signed = rest.eq(0.0).where(x * 0.0, rest)         # a remainder of 0 has the sign of x, too
     return (size.eq(math.inf) & (x.abs() < math.inf)).where(x, signed)
 
 
@@ -66,7 +66,7 @@ def _halves(x: UOp) -> tuple[UOp, UOp]:
 
 
 def _opposite(rest: UOp, y: UOp) -> UOp:
-    """Whether something remains, on the other side of 0 than the divisor."""
+    """Whether a remainder is not 0 and its sign is not the divisor's."""
     return rest.ne(0.0) & (rest < 0.0).ne(y < 0.0)
 
 

@@ -40,7 +40,7 @@ def hash_parameters(cfg: Any) -> tuple[int, int, int]:
 
 
 def padding_bytes(n: int, rate: int, domain: int) -> bytes:
-    """What follows n bytes, so that they fill whole blocks."""
+    """The padding after n bytes that completes the last block."""
     tail = [0] * ((n // rate + 1) * rate - n)
     tail[0] ^= domain
     tail[-1] ^= 0x80

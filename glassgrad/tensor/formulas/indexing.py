@@ -22,10 +22,10 @@ from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
 # -- looking up ----------------------------------------------------------------------------------------------
 def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True, known: bool = False) -> UOp:
-    """One GATHER of the picked axes, moved to the front and made one, under the linear index. `from_end`: -1 is the
-    last index. `known`: no index can be out of range."""
+    """One GATHER by a linear index into the picked axes, which are moved to the front and flattened. `from_end`: -1 is
+    the last index. `known`: no index can be out of range."""
     single = [(axis, index) for axis, index in picks if not index.shape]
-    if 0 < len(single) < len(picks):        # a node of one number is a number: its axis goes, and parts no neighbours
+    if 0 < len(single) < len(picks):        # scalars first: their axes go, and the rest may be adjacent then
         gone = [axis for axis, _ in single]
         others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
         return lookup(lookup(x, single, from_end, known), others, from_end, known)
@@ -89,7 +89,7 @@ def choose(x: UOp, target: UOp, axis: int, ignored: int | None = None) -> UOp:
 
 # -- order ---------------------------------------------------------------------------------------------------
 def rows_of(x: UOp, axis: int) -> UOp:
-    """(rows, n): an axis last and the others made one."""
+    """x as (rows, n): one axis last, the others flattened."""
     if not x.shape:
         return x.reshape((1, 1))
     n = x.shape[axis]
@@ -97,7 +97,7 @@ def rows_of(x: UOp, axis: int) -> UOp:
 
 
 def unrows(rows: UOp, axis: int, shape: tuple[Any, ...]) -> UOp:
-    """The opposite: rows of any length back under a shape."""
+    """The inverse of `rows_of`, for rows of any length."""
     if not shape:
         return rows.reshape(())
     return movedim(rows.reshape((*shape[:axis], *shape[axis + 1:], rows.shape[-1])), -1, axis)
@@ -134,7 +134,7 @@ def topk(x: UOp, k: int, axis: int, largest: bool) -> tuple[UOp, UOp]:
 
 
 def true_indices(mask: UOp, size: int) -> UOp:
-    """The indices (row by row) where a mask is true, as int32 (size,); -1 fills what is left over."""
+    """The indices (row by row) where a mask is true, as int32 (size,), padded with -1."""
     count = mask.elements
     mask = mask.reshape((count,)).contiguous()
     so_far = UOp(o.SCAN, dtypes.int32, (mask.cast(dtypes.int32),), Scan(0, o.ADD))
@@ -145,10 +145,10 @@ def true_indices(mask: UOp, size: int) -> UOp:
 
 # -- writing -------------------------------------------------------------------------------------------------
 def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp) -> UOp:
-    """x with what a view of it shows replaced; `steps` are the movement ops from x to the view, and where its bits are
-    read as another type."""
+    """x with the elements that a view of it shows replaced; `steps` are the movement ops and bitcasts from x to the
+    view."""
     for at, (op, arg) in enumerate(steps):
-        if op is o.BITCAST:                  # replaced in the bits, which then are read as the type before
+        if op is o.BITCAST:                  # replaced in the other type, then read back as the first
             shown = applied(steps[:at], x, cuts=False)
             bits = replace_part(reread(shown, arg[1]), steps[at + 1:], value)
             return replace_part(x, steps[:at], reread(bits, arg[0]))
@@ -161,7 +161,7 @@ def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp) -> UOp:
 
 
 def put(x: UOp, linear: UOp, value: UOp, mode: str = "set") -> UOp:
-    """x with values written to indices that count its elements row by row."""
+    """x with values written at linear indices."""
     return scatter(x, linear.reshape((math.prod(linear.shape),)), value, mode)
 
 
@@ -224,8 +224,8 @@ def scatter_reduce(x: UOp, axis: int, index: UOp, target: UOp, value: UOp, how: 
 
 
 def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value: UOp) -> UOp:
-    """The product of all values written to each element of a tensor of `shape`, 1 where none is. The index is put in
-    order, and neighbours of one element are multiplied in doubling steps."""
+    """The product of all values written to each element of a tensor of `shape`, 1 where none is. The index is sorted,
+    and the values of one element, now adjacent, are multiplied in doubling steps."""
     if not index.shape:
         return value
     dtype, elements, n = value.dtype, math.prod(shape), shape[axis]
@@ -237,10 +237,10 @@ def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value
     while step < count:      # after it, each element holds the product of the last 2 * step of its index
         before = pad_axis(part(products, 1, 0, count - step), 1, step, 0, 1)
         same = pad_axis(part(names, 1, 0, count - step), 1, step, 0, -1).eq(names)
-        products = same.where(products * before, products).contiguous()      # else a step would write out all before it
+        products = same.where(products * before, products).contiguous()      # else a kernel would repeat all steps
         step *= 2
     after = pad_axis(part(names, 1, 1, count), 1, 0, 1, -1)
-    last = after.ne(names).where(index_range_check.nearest(names, n), n)     # one more, for those that are not the last
+    last = after.ne(names).where(index_range_check.nearest(names, n), n)     # n, dropped below, if not the last
     linear = along(rows, 0, last.shape, dtypes.int64) * (n + 1) + last
     flat = UOp(o.SCATTER, dtype, (full((rows * (n + 1),), 1, dtype), linear, products), Scatter("set"))
     index_range_check.watch_for(flat, target, elements)

@@ -51,13 +51,13 @@ def movedim(x: UOp, source: int, destination: int) -> UOp:
 
 
 def unsqueeze(x: UOp, axis: int) -> UOp:
-    """With a new axis of size 1."""
+    """x with a new axis of size 1."""
     axis = _from_front(axis, len(x.shape) + 1)
     return x.reshape(x.shape[:axis] + (1,) + x.shape[axis:])
 
 
 def squeeze(x: UOp, axis: int) -> UOp:
-    """Without an axis, if its size is 1."""
+    """x without an axis, if its size is 1."""
     axis = _from_front(axis, len(x.shape))
     return x.reshape(x.shape[:axis] + x.shape[axis + 1:]) if x.shape and x.shape[axis] == 1 else x
 
@@ -82,7 +82,7 @@ def at(x: UOp, axis: int, index: int) -> UOp:
 
 
 def halves(x: UOp, axis: int) -> tuple[UOp, UOp]:
-    """An even axis cut in the middle."""
+    """The two halves of an axis of even size."""
     size = x.shape[axis]
     return part(x, axis, 0, size // 2), part(x, axis, size // 2, size)
 
@@ -116,7 +116,7 @@ def every(x: UOp, axis: int, step: int) -> UOp:
 
 # -- together ------------------------------------------------------------------------------------------------
 def joined(parts: list[UOp], axis: int) -> UOp:
-    """Nodes of one type one after another along an axis: each padded to the whole, the right one chosen by index."""
+    """Nodes of one type concatenated along an axis: each padded to the full length, the right one chosen by index."""
     parts = [p for p in parts if p.shape[axis]] or parts[:1]
     total, start = sum(p.shape[axis] for p in parts), parts[0].shape[axis]
     out = pad_axis(parts[0], axis, 0, total - start)
@@ -130,13 +130,13 @@ def joined(parts: list[UOp], axis: int) -> UOp:
 
 
 def cat(parts: Sequence[UOp], axis: int = 0) -> UOp:
-    """Nodes one after another along an axis, in the type that holds all."""
+    """Nodes concatenated along an axis, in the type that holds all."""
     dtype = functools.reduce(promote, [p.dtype for p in parts])
     return joined([p.cast(dtype) for p in parts], _from_front(axis, len(parts[0].shape)))
 
 
 def stack(parts: Sequence[UOp], axis: int = 0) -> UOp:
-    """Nodes of one shape side by side along a new axis."""
+    """Nodes of one shape concatenated along a new axis."""
     axis = _from_front(axis, len(parts[0].shape) + 1)
     return cat([unsqueeze(p, axis) for p in parts], axis)
 
@@ -163,7 +163,7 @@ def pad_axis(x: UOp, axis: int, before: int, after: int, value: Any = 0) -> UOp:
 
 # -- diagonals -----------------------------------------------------------------------------------------------
 def along(n: Any, axis: int, shape: Sequence[Any], dtype: DType = dtypes.int32) -> UOp:
-    """0, 1, ... along an axis of a shape."""
+    """Each element's index along one axis of a shape."""
     axis = _from_front(axis, len(shape))
     return counting(n, dtype).reshape(tuple(n if a == axis else 1 for a in range(len(shape)))).expand(tuple(shape))
 

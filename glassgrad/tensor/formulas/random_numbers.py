@@ -1,6 +1,6 @@
 """Random numbers on nodes. In: shapes. Out: UOps whose numbers are fixed now, though they are computed later.
 
-Numbers are counted, not drawn: element i of the n-th random node is a function of (seed, n, i). So the order in which
+The generator is counter-based: element i of the n-th random node is a function of (seed, n, i). So the order in which
 results are read changes nothing, and every device gives the same numbers. Seed and n are scalars that kernels are
 passed when they run, so each call runs the same compiled code. Does not know tensors.
 """
@@ -44,7 +44,7 @@ class RandomStreams:
     def bits(self, shape: tuple[int, ...]) -> UOp:
         seed = self._begun()
         self.count += 1
-        bits = RandomBits(tuple(map(most, shape)))       # an element's number does not depend on a variable's value
+        bits = RandomBits(tuple(map(most, shape)))       # so a variable's value does not change an element's bits
         return UOp(o.RANDOM, dtypes.uint64, (seed, _scalar(self.count & 0xFFFFFFFF)), bits).shrink(
             [(0, n) for n in shape])
 

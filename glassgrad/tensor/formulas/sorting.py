@@ -17,10 +17,10 @@ from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.movement import cat, counting, pad_axis
 
 SHORT = 64                 # rows up to here are ordered by counting
-MERGED, WAYS = 4096, 4     # rows up to here are merged, of so many blocks at a time; a CPU sorts longer ones faster by
-MERGED_BY_GROUPS = 1 << 18 # digits, a GPU those beyond this,
-FEW_BITS = 16              # and both those whose keys differ in no more bits than these
-FEW = 16                   # elements of a long row that are found one by one
+MERGED, WAYS = 4096, 4     # rows up to here are merge sorted, WAYS blocks at a time,
+MERGED_BY_GROUPS = 1 << 18 # on a GPU up to here;
+FEW_BITS = 16              # longer ones, and keys that differ in at most these bits, are radix sorted
+FEW = 16                   # up to here the largest k of a long row are found one by one
 _WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 _FIELD = 21                # bits of a running count: three of them share an int64
 
@@ -71,26 +71,26 @@ def _has_groups(x: UOp) -> bool:
 
 
 def _linear(within: UOp, n: int) -> UOp:
-    """The linear indices of elements, by their indices within rows of n, as a vector."""
+    """Indices within rows of n as a vector of linear indices."""
     rows = within.shape[0]
-    start = (counting(rows, _counted(rows * n)) * n).reshape((rows, 1))
+    start = (counting(rows, _index_dtype(rows * n)) * n).reshape((rows, 1))
     return (start + within).reshape((within.elements,))
 
 
-def _counted(elements: Any) -> DType:
-    """The type that counts so many elements."""
+def _index_dtype(elements: Any) -> DType:
+    """The index type for this many elements."""
     return dtypes.int32 if most(elements) < 1 << 31 else dtypes.int64
 
 
 def _moved_to(value: UOp, within: UOp) -> UOp:
-    """A permutation of each row: value[i] goes to within[i]."""
+    """Permute each row by a SCATTER: out[within[i]] = value[i]."""
     flat = value.reshape((value.elements,))
     src = full(flat.shape, 0, value.dtype), _linear(within, value.shape[1]), flat
     return UOp(o.SCATTER, value.dtype, src, Scatter("permute")).reshape(value.shape)
 
 
 def _taken(value: UOp, within: UOp) -> UOp:
-    """The opposite: value[within[i]] goes to i."""
+    """Pick from each row by a GATHER: out[i] = value[within[i]]."""
     at = _linear(within, value.shape[1])
     return UOp(o.GATHER, value.dtype, (value.reshape((value.elements,)), at)).reshape(within.shape)
 
@@ -106,12 +106,12 @@ def _by_counting(key: UOp) -> UOp:
 
 
 def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
-    """A stable radix sort of 32-bit keys, taken in `order` (None: as they are)."""
+    """A stable radix sort of 32-bit keys, permuted by `order` first (None: as they are)."""
     rows, n = key.shape
     index = counting(n).broadcast((rows, n)) if order is None else order
     if order is not None:
         key = _taken(key, order)
-    # key and index are one number: one SCATTER a pass
+    # key and index share a word: one SCATTER per pass
     packed = ((key.cast(dtypes.uint64) << 32) | index.cast(dtypes.uint64)).contiguous()
     pairs = n < 1 << _FIELD
     for first in range(0, bits, 2 if pairs else 1):
@@ -121,14 +121,14 @@ def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
 
 
 def _by_merging(key: UOp, order: UOp | None) -> UOp:
-    """A merge sort of 32-bit keys, taken in `order`: short blocks by counting, then up to four at a time as one."""
+    """A merge sort of 32-bit keys, permuted by `order` first: short blocks by counting, then merged WAYS at a time."""
     rows, n = key.shape
     if order is not None:
         key = _taken(key, order)
     blocks = 1 << (-(-n // SHORT) - 1).bit_length()
     width = -(-n // blocks)
-    key = pad_axis(key, 1, 0, blocks * width - n, key.dtype.max)             # they come last: so do their indices
-    # key and index are one number, so no two are equal
+    key = pad_axis(key, 1, 0, blocks * width - n, key.dtype.max)             # the padding sorts last
+    # key and index share a word, so no two are equal
     packed = (key.cast(dtypes.uint64) << 32) | counting(blocks * width, dtypes.int64).cast(dtypes.uint64)
     packed = packed.contiguous().reshape((rows * blocks, width))
     mine, other = packed.reshape((rows * blocks, width, 1)), packed.reshape((rows * blocks, 1, width))
@@ -141,21 +141,21 @@ def _by_merging(key: UOp, order: UOp | None) -> UOp:
 
 
 def _merged(blocks: UOp, ways: int) -> UOp:
-    """Neighbouring blocks in order, so many at a time, as one: an element goes behind those before it in its own block,
-    and behind those of each other block that are smaller."""
+    """Merge every `ways` adjacent sorted blocks: an element's position is its index in its own block plus the number of
+    smaller elements in each other block."""
     count, width = blocks.shape
-    block = counting(count, _counted(count * width)).reshape((count, 1))
+    block = counting(count, _index_dtype(count * width)).reshape((count, 1))
     first, place = block - block % ways, counting(width).broadcast((count, width))
     for step in range(1, ways):
-        place = place + passed_in(blocks, first + (block + step) % ways, blocks.shape,
-                                  lambda read: read < blocks)
+        place = place + passing_prefix(blocks, first + (block + step) % ways, blocks.shape,
+                                       lambda read: read < blocks)
     joined = (count // ways, ways * width)
     return _moved_to(blocks.reshape(joined), place.reshape(joined))
 
 
-def passed_in(ordered: UOp, row: UOp, shape: tuple[Any, ...], passes: Callable[[UOp], UOp]) -> UOp:
-    """How many elements of a row a condition holds for, which holds up to some element: a binary search, whose steps
-    are powers of two, for every element of `shape`. `row` is the number of the row that each looks into."""
+def passing_prefix(ordered: UOp, row: UOp, shape: tuple[Any, ...], passes: Callable[[UOp], UOp]) -> UOp:
+    """The length of the prefix of a row whose elements pass a test (all before some element do): a binary search in
+    steps of powers of two, for every element of `shape`. `row`: the row that each one searches."""
     n = ordered.shape[1]
     flat, found = ordered.reshape((ordered.elements,)), full(shape, 0, row.dtype)
     for bit in range(most(n).bit_length() - 1, -1, -1):
@@ -177,14 +177,14 @@ def _totals(running: UOp) -> UOp:
 
 
 def _by_one_bit(packed: UOp, shift: UOp, n: int) -> UOp:
-    """Zeros first, then ones: where each element goes within its row."""
+    """Each element's new index within its row, elements with a 0 in this bit first."""
     one = ((packed >> shift) & 1).ne(0)
     ones = _running(one.cast(dtypes.int32))
     return one.where((n - 1) - _totals(ones) + ones, counting(n) - ones)
 
 
 def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
-    """The same for the digits 0 to 3: the counts of 0, 1 and 2 run along together, in three fields of one number."""
+    """The same for a digit of two bits: the running counts of 0, 1 and 2 are three fields of one integer."""
     digit = ((packed >> shift) & 3).cast(dtypes.int64)
     field = digit * _FIELD
     counts = _running(digit.eq(3).where(0, const(1, dtypes.int64) << field))
@@ -205,7 +205,7 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
 def few_largest_of(key: UOp, k: int) -> UOp:
     """The indices of each row's k largest 32-bit keys, the largest first (rows, k), int32: one pass over the row each.
 
-    Key and index are one number, larger for an earlier index: each pass finds the largest below that of the last.
+    Key and index share a word, larger for an earlier index: each pass finds the largest below that of the last.
     """
     rows, n = key.shape
     last = (1 << 32) - 1
@@ -217,7 +217,7 @@ def few_largest_of(key: UOp, k: int) -> UOp:
 
 
 def largest_of(key: UOp, k: int) -> UOp:
-    """The indices of each row's k largest keys, in their own order (rows, k), int32.
+    """The indices of each row's k largest keys, in ascending order of index (rows, k), int32.
 
     The k-th largest key is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with
     that bit set. (A GPU finds two at once.) Keys above it, and the first of those equal to it, are taken: running
@@ -232,14 +232,14 @@ def largest_of(key: UOp, k: int) -> UOp:
         limit = raised(key, limit, UOp(o.SCALAR, word, (), Cell(1 << bit)), k).contiguous()
     above, level = limit < key, key.eq(limit)
     left = k - above.cast(dtypes.int32).sum((1,)).contiguous()      # how many of the equal ones are taken
-    # both are counted in one number: those above in its high half
+    # both running counts share an integer: those above in its high half
     half, count = (16, dtypes.int32) if most(n) < 1 << 15 else (32, dtypes.int64)
     counts = _running((above.cast(count) << half) | level.cast(count))
 
     def before(reached: UOp) -> UOp:
         return (reached >> half) + (reached & ((1 << half) - 1)).minimum(left.cast(count)) < wanted
     wanted = (counting(k, count) + 1).reshape((1, k)).broadcast((rows, k))
-    return passed_in(counts, counting(rows, _counted(rows * n)).reshape((rows, 1)), (rows, k), before)
+    return passing_prefix(counts, counting(rows, _index_dtype(rows * n)).reshape((rows, 1)), (rows, k), before)
 
 
 def _by_one_count(key: UOp, limit: UOp, bit: UOp, k: int) -> UOp:

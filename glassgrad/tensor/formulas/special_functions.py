@@ -56,7 +56,7 @@ def lgamma(x: UOp) -> UOp:
 
 
 def digamma(x: UOp) -> UOp:
-    """The derivative of lgamma: pushed above 6 by psi(x) = psi(x + 1) - 1/x, then its asymptotic series."""
+    """The derivative of lgamma: x is shifted above 6 by psi(x) = psi(x + 1) - 1/x, then the asymptotic series."""
     below = x < 0.5
     z = below.where(1.0 - x, x)
     shift = const(0.0, x.dtype)
@@ -131,7 +131,7 @@ def logcumsumexp(x: UOp, axis: int) -> UOp:
 
 
 def differences(x: UOp, axis: int, times: int) -> UOp:
-    """Each element less the one before it, so many times over."""
+    """Each element minus the one before it, repeated `times` times."""
     for _ in range(min(times, x.shape[axis])):      # then nothing is left
         size = x.shape[axis]
         later, earlier = part(x, axis, min(1, size), size), part(x, axis, 0, max(size - 1, 0))

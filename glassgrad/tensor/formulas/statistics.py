@@ -14,7 +14,7 @@ from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extre
                                        matrix_transpose, maximum, mean, movedim, mul, pad_axis, part, round_half_even,
                                        rows_of, running, sort, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.sorting import passed_in
+from glassgrad.tensor.formulas.sorting import passing_prefix
 from glassgrad.tensor.formulas.special_functions import differences
 
 
@@ -33,7 +33,7 @@ def mode(x: UOp, axis: int) -> tuple[UOp, UOp]:
 
 
 def histogram(x: UOp, bins: int, low: float, high: float) -> UOp:
-    """How many values of a vector fall into each of so many equal parts from low to high."""
+    """How many values of a vector fall into each of `bins` equal parts from low to high."""
     x = as_float(x)
     bin_of = floor((x - low) * (bins / (high - low)))
     inside = x.ge(low) & x.le(high)
@@ -43,7 +43,7 @@ def histogram(x: UOp, bins: int, low: float, high: float) -> UOp:
 
 
 def trapezoids(y: UOp, x: UOp | None, dx: float, axis: int) -> UOp:
-    """The area between each two neighbours along an axis and 0; they are dx apart, or at positions x."""
+    """The area under the line between each two adjacent values along an axis; they are dx apart, or at positions x."""
     n = y.shape[axis]
     middle = divide(add(part(y, axis, 1, n), part(y, axis, 0, n - 1)), 2) if n > 1 else part(y, axis, 0, 0)
     if x is None:
@@ -74,8 +74,8 @@ def correlation(x: UOp) -> UOp:
 
 # -- of sorted axes ------------------------------------------------------------------------------------------
 def median(x: UOp, axis: int, skip_nan: bool) -> tuple[UOp, UOp]:
-    """The lower of the middle values along an axis, which stays with size 1, and its index. With a NaN the median is
-    the first of them, or NaN are left out."""
+    """The lower of the middle values along an axis, which stays with size 1, and its index. If there is a NaN, the
+    median is the first one, unless `skip_nan` leaves them out."""
     n = x.shape[axis]
     values, indices = sort(x, axis)
     at: Any = const((n - 1) // 2, dtypes.int32)
@@ -87,7 +87,7 @@ def median(x: UOp, axis: int, skip_nan: bool) -> tuple[UOp, UOp]:
 
 
 def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation: str, skip_nan: bool) -> UOp:
-    """The values below which shares of an axis are; a new first axis for several shares."""
+    """The quantiles of an axis at the given shares; a new first axis for several shares."""
     rank = len(x.shape)
     whole = axis is None
     x, axis = (flatten(x), 0) if axis is None else (x, axis)
@@ -120,4 +120,4 @@ def search_sorted(rows: UOp, values: UOp, right: bool) -> UOp:
 
     lead, n = rows.shape[:-1], rows.shape[-1]
     row = counting(math.prod(lead), dtypes.int64).reshape((*lead, 1))
-    return passed_in(rows.reshape((math.prod(lead), n)), row, values.shape, goes_before)
+    return passing_prefix(rows.reshape((math.prod(lead), n)), row, values.shape, goes_before)

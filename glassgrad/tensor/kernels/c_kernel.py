@@ -9,8 +9,8 @@ a number: as it is declared), then the number of the result's elements. Tensors 
 compiled when first used, by the system's C compiler, and runs at once: the compiler cannot see into it, so nothing is
 fused with it. Inside a jitted function it is launched again by each replay.
 
-On the device CUDA the source is CUDA, and the function a kernel that is started with a thread for each element of the
-result, in groups of 256, the last of which has some to spare:
+On the device CUDA the source is CUDA, and the function a kernel that is launched with a thread for each element of the
+result, in blocks of 256, the last of which may have idle threads:
 
     extern "C" __global__ void double_it(float *out, const float *x, long long n) {
         long long i = blockIdx.x * 256ll + threadIdx.x;
@@ -97,7 +97,7 @@ def c_kernel(source: str, name: str, backward: Callable[..., Any] | None = None,
 
 
 def launch_on(tensors: Sequence[TensorBase], call: UserCall, results: Sequence[tuple[Any, DType]]) -> list[UOp]:
-    """Compute the tensors, and call a function with the addresses of its results, then of theirs."""
+    """Compute the tensors, and call a function with the addresses of its results, then of the tensors."""
     device = tensors[0].device
     nodes = running.realize([t.uop.contiguous() for t in tensors], device)
     return run_call(call, results, [running.value_of(node, device) for node in nodes], device)

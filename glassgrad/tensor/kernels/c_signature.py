@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(source: str, name: str) -> list[Parameter] | None:
-    """What a function declares; None where the source has no such function, or is not understood.
+    """The parameters of a function; None if the source has no such function, or is not understood.
 
     >>> [(p.dtype, p.is_pointer) for p in parameters_of("void f(float *out, const int32_t *x, long long n) {}", "f")]
     [(dtypes.float32, True), (dtypes.int32, True), (dtypes.int64, False)]

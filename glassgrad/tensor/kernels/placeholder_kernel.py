@@ -5,7 +5,7 @@
         return out[i].store(x[i] + 1).end(i).sink()
 
 The function is called once with a placeholder for each tensor. Elements are read and written by index; `end` closes a
-loop around all that was said so far, and `set` is `store` that can be read again. What comes back is a loop tree
+loop around all steps so far, and `set` is a `store` whose memory can be read afterwards. What comes back is a loop tree
 (compiler/lower/loops.py), which is written as C and run as `c_kernel` runs it: at once, and fused with nothing.
 """
 
@@ -65,7 +65,7 @@ class Value(Operators["Value"]):
         node = UOp(op, dtypes.bool if op.compares else kind, tuple(value.node.cast(kind) for value in values))
         if op.approximate:
             node = expand(node)
-        elif not any(n.op is o.LOAD for n in toposort([node])):      # of counters alone
+        elif not any(n.op is o.LOAD for n in toposort([node])):      # computed from loop counters alone
             node = rebuild(node, node.src)
         return Value(node, _merged(*[value.steps for value in values]))
 
@@ -104,11 +104,11 @@ class Element(Value):
         self.memory, self.position = memory, position
 
     def store(self, value: Any) -> Program:
-        """Write; the program so far, and this."""
+        """The program so far, then a write of this element."""
         return self.set(value)
 
     def set(self, value: Any, end: Any = ()) -> Memory:
-        """Write, inside loops that end here; the memory, to be read afterwards."""
+        """Write this element, inside loops that end here; return the memory, to be read afterwards."""
         memory, found = self.memory, self._wrap(value)
         inside = [s for s in _merged(found.steps, self.position.steps) if all(s is not b for b in memory.steps)]
         store = Store(memory.node, self.position.node, found.node.cast(self.dtype))
@@ -130,7 +130,7 @@ class Program:
         self.steps = steps
 
     def end(self, *loops: Value) -> Program:
-        """All of it inside loops, the first outermost."""
+        """The program inside loops, the first outermost."""
         return Program(_closed(self.steps, loops))
 
     def sink(self, *others: Any, arg: Any = None) -> Program:
@@ -143,7 +143,7 @@ class Program:
 
 
 class Memory(Program):
-    """A tensor's elements, or a few of the kernel's own (`node`: a PARAM or a LOCAL)."""
+    """A tensor's elements, or a private array of the kernel (`node`: a PARAM or a LOCAL)."""
 
     def __init__(self, node: UOp, shape: tuple[int, ...], steps: tuple[Statement, ...] = (),
                  offset: Value | None = None):
@@ -156,7 +156,7 @@ class Memory(Program):
         return self.size
 
     def after(self, *_: Any) -> Memory:
-        """The same memory, read after what is named: here reading is always after what was set."""
+        """The same memory. (tinygrad orders reads by this; here a read comes after every earlier `set`.)"""
         return self
 
     def reshape(self, *shape: Any) -> Memory:
@@ -170,7 +170,7 @@ class Memory(Program):
         return Memory(self.node, tuple(sizes), self.steps, self.offset)
 
     def flatten(self) -> Memory:
-        """The elements in a row."""
+        """The elements as a vector."""
         return self.reshape(-1)
 
     def __getitem__(self, index: Any) -> Any:
@@ -198,7 +198,7 @@ def group(*programs: Any) -> Program:
 
 
 def register(shape: Sequence[int], dtype: DType, slot: int = 0, **_: Any) -> Memory:
-    """Elements of the kernel's own."""
+    """A private array of the kernel."""
     return Memory(local(f"own{slot}_{math.prod(shape)}_{dtype.name}", dtype, math.prod(shape)), tuple(shape))
 
 

@@ -5,7 +5,7 @@
     y[10:20].assign(z)                                  # so is this
     y[10:20].to("CPU")                                  # read from there, at once; `numpy` and `tolist` do the same
 
-The file is mapped, so only what is touched is read. Others may write to it, so nothing that was read is remembered, and
+The file is mapped, so only what is touched is read. Others may write to it, so nothing that was read is cached, and
 inside a jitted function nothing is read or written.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["no_place", "on_disk", "opened", "reread_in_place", "stored", "write"
 
 
 def opened(device: str, shape: Shape, dtype: DType) -> UOp:
-    """The first bytes of a file as a BUFFER; one that is too short or not there is made so long."""
+    """The first bytes of a file as a BUFFER; the file is created, or extended, as needed."""
     path, buffer = device[len(PREFIX):], Buffer.from_host(None, 0, shape, dtype, device)
     if buffer.nbytes:
         buffer.owner, buffer.address = exported(_map(path, buffer.nbytes))
@@ -38,7 +38,7 @@ def opened(device: str, shape: Shape, dtype: DType) -> UOp:
 
 def _map(path: str, nbytes: int) -> Any:
     if os.path.exists(path) and not os.access(path, os.W_OK) and os.path.getsize(path) >= nbytes:
-        return mapped(path)                              # to be read: `write` looks again
+        return mapped(path)                              # read-only: `write` checks again
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         if os.fstat(handle).st_size < nbytes:
@@ -57,7 +57,7 @@ def stored(node: UOp, computed_on: str, place: str) -> UOp:
 
 
 def reread_in_place(node: UOp, dtype: DType) -> UOp:
-    """The bits of a part of a file as another type: the same place, where the part lies in one piece."""
+    """The bits of a part of a file as another type; over the file itself if the part is contiguous."""
     other = reread(node, dtype)
     views: tuple[View, ...] = node.st.views if node.base.op is o.BUFFER else ()
     if len(views) != 1 or views[0].mask is not None or views[0].strides != View.of(node.shape).strides:

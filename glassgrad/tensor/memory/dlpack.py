@@ -99,7 +99,7 @@ def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, cop
 
 # -- taking --------------------------------------------------------------------------------------------------
 class Foreign(NamedTuple):
-    """Another library's memory: `owner` keeps it alive, `steps` count elements."""
+    """Another library's memory: `owner` keeps it alive, `steps` are strides in elements."""
     owner: Any
     address: int
     shape: tuple[int, ...]

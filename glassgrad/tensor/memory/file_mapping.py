@@ -38,7 +38,7 @@ def mapped(path: Path) -> Any:
 
 
 def exported(memory: Any) -> tuple[Any, int]:
-    """What keeps memory exported, and so alive, as long as it lives; and where the memory begins."""
+    """An object that keeps memory exported, and so alive, as long as it lives; and the memory's address."""
     if not len(memory):
         return None, 0
     owner = (ctypes.c_char * len(memory)).from_buffer(memory)
@@ -46,7 +46,7 @@ def exported(memory: Any) -> tuple[Any, int]:
 
 
 def of_file(path: Path, dtype: DType, device: str) -> UOp:
-    """A file's content as numbers of one type, in the file's own order; a rest that fills none is left out."""
+    """A file's content as elements of one type, in file order; trailing bytes that fill no element are left out."""
     owner, address = exported(mapped(path))
     shape = (ctypes.sizeof(owner) // dtype.itemsize if owner is not None else 0,)
     place = device if Device[device].memory.on_host else "CPU"

@@ -20,7 +20,7 @@ from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.python_values import HostValue
 from glassgrad.tensor.tensor_base import Self, TensorBase
 
-# NumPy's functions of two elements, and what computes them here, beside a tensor and behind something else
+# NumPy's binary functions, and the methods for them of a left operand and of a right one
 _OPERATORS = {name: (f"__{sign}__", f"__r{sign}__") for name, sign in {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv", "floor_divide": "floordiv",
     "remainder": "mod", "power": "pow", "matmul": "matmul", "bitwise_and": "and", "bitwise_or": "or",
@@ -133,8 +133,8 @@ class InteropMixin(TensorBase):
     @classmethod
     def _foreign(cls, owner: Any, address: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType,
                  device: str | None, read_only: bool = False) -> Self:
-        """Memory of another owner, as a leaf; copied where it is not row-major, not aligned, not to be written,
-        or the device has memory of its own."""
+        """Memory of another owner, as a leaf; copied if it is not row-major, not aligned or read-only, or if the device
+        has separate memory."""
         place = running.canonical_device(device) or running.default_device()
         dense = all(n == 1 or s == math.prod(shape[i + 1:]) for i, (n, s) in enumerate(zip(shape, steps)))
         if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
@@ -185,7 +185,7 @@ class InteropMixin(TensorBase):
         return cls.from_dlpack(plain.contiguous(), device)
 
     def torch(self) -> Any:
-        """The values as a torch.Tensor of its own memory.
+        """The values as a torch.Tensor with separate memory.
 
         >>> Tensor([1.0, 2.0]).torch().tolist()
         [1.0, 2.0]

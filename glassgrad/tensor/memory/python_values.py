@@ -35,7 +35,7 @@ class HostValue(NamedTuple):
 
 
 def read_value(value: Any, dtype: DType | None = None) -> HostValue:
-    """What the user gave to Tensor(...), as bytes. `dtype` is what it should become, where bytes can already have it.
+    """The argument of Tensor(...) as bytes; in the wanted `dtype`, where bytes can be written in it.
 
     >>> read_value([[1, 2], [3, 4]]).shape, read_value([1, 2.5]).dtype
     ((2, 2), dtypes.float32)
@@ -61,7 +61,7 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
 
 
 def read_array(value: Any, dtype: DType | None = None) -> HostValue:
-    """A NumPy array (or what becomes one) in row-major order: its own memory, or a copy of what lies otherwise."""
+    """A NumPy array (or what becomes one) in row-major order: its own memory, or a copy if it is in another order."""
     import numpy  # deferred: a program that has an array has loaded it already
     found = numpy.asarray(value)
     if dtype is not None and dtype in _CODES and found.dtype.kind in "biuf":
@@ -77,7 +77,7 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
 
 
 def is_torch(value: Any) -> bool:
-    """Whether this is a tensor of PyTorch's; if PyTorch is not loaded, it is none.
+    """Whether this is a tensor of PyTorch's; False if PyTorch is not loaded.
 
     >>> is_torch([1.0])
     False
@@ -87,7 +87,7 @@ def is_torch(value: Any) -> bool:
 
 
 def _read_torch(value: Any) -> HostValue:
-    """A tensor of PyTorch's in row-major order: as bytes, for NumPy has not all of its types."""
+    """A tensor of PyTorch's in row-major order: as bytes, because NumPy lacks some of its types."""
     torch, name = sys.modules["torch"], str(value.dtype).removeprefix("torch.")
     dtype = TORCH_TYPES.get(name)
     if dtype is None or value.layout is not torch.strided or value.device.type == "meta":
@@ -99,7 +99,7 @@ def _read_torch(value: Any) -> HostValue:
 
 
 def numpy_dtype(dtype: Any) -> DType | None:
-    """Our name of a NumPy dtype, or None."""
+    """The DType of a NumPy dtype, or None."""
     return _BY_FORMAT.get(dtype.char)
 
 

@@ -1,10 +1,9 @@
 """What a tensor and its views share. In: tensors, nodes. Out: `TensorStorage`, the tensors that show one value.
 
 A view shows elements of another tensor, and a write through any of them is seen by all of them; docs/design/
-views_and_memory.md says which tensors see a write. Nodes never change, so a write makes a new value of the whole, and
-every live tensor of the storage gets the node that shows its part of that. Each holds the movement ops ("steps") that
-lead there; bits read as another type are a step too.
-Does not know how a part is replaced: methods/assignment.py does that.
+views_and_memory.md says which tensors see a write. Nodes never change, so a write makes a new node for the whole value,
+and every live tensor of the storage gets the node of its part of that. Each holds the movement ops ("steps") that lead
+there; a bitcast is a step too. Does not know how a part is replaced: methods/assignment.py does that.
 """
 
 from __future__ import annotations
@@ -25,31 +24,31 @@ _ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))
 
 
 class TensorStorage:
-    """The live tensors that show one value: it itself, and views of it."""
+    """The live tensors that show one value: all of it, or views of it."""
     __slots__ = ("members", "written", "_kept")
 
     def __init__(self) -> None:
         self.members: list[ref[Any]] = []
         self.written = False                 # a write made the present value: its tensor is computed before its views
-        self._kept: UOp | None = None        # the whole, where no member leads to it any more
+        self._kept: UOp | None = None        # the whole value, if no member's node leads to it any more
 
     def live(self) -> list[Any]:
-        """The tensors that show it now."""
+        """The members that are alive."""
         return [t for t in (m() for m in self.members) if t is not None and t._storage is self]
 
     def add(self, tensor: Any) -> None:
-        """One more tensor shows it."""
+        """Add a member; dead ones are dropped if there are many."""
         members = self.members
         if len(members) >= _FEW:
             members[:] = [m for m in members if m() is not None]
         members.append(ref(tensor))
 
     def owners(self) -> list[Any]:
-        """The live tensors that show the whole."""
+        """The live members that show the whole value."""
         return [t for t in self.live() if not t._steps]
 
     def whole(self) -> UOp:
-        """The present value of all of it."""
+        """The node of the whole present value."""
         members = sorted(self.live(), key=lambda member: bool(member._steps))          # first those that show all of it
         roots = [_undone(member.uop, member._steps) for member in members]
         found = next((root for root in (*roots, self._kept) if root is not None), None)
@@ -58,12 +57,12 @@ class TensorStorage:
         return found
 
     def keep(self) -> None:
-        """A view is about to get memory of its own: hold the whole, unless a tensor that shows it all lives."""
+        """Hold the whole value, before a view gets separate memory, unless a live tensor shows all of it."""
         if not self.owners():
             self._kept = self.whole()
 
     def forget(self) -> None:
-        """The members lead to the whole again."""
+        """Drop the value that `keep` held: the members lead to it again."""
         self._kept = None
 
 
@@ -78,30 +77,30 @@ def is_shared(tensor: Any) -> bool:
     if storage is None or len(storage.members) == 1:
         return False
     live = storage.live()
-    storage.members = [ref(member) for member in live]          # without views that are gone: the next look is short
+    storage.members = [ref(member) for member in live]          # drop dead views, for the next call
     return any(other is not tensor for other in live)
 
 
 def is_view(tensor: Any) -> bool:
-    """Whether a tensor shows a part of another live one, or all of it, so that assigning to it changes that one."""
+    """Whether a tensor is a view (of a part or all) of another live one, so that assigning to it changes both."""
     return is_shared(tensor) and bool(tensor._steps)
 
 
 def follows(tensor: Any) -> bool:
-    """Whether a tensor is a view of a live one: giving that a value gives this one its own."""
+    """Whether a tensor is a view whose owner lives: it gets a new node whenever the owner does."""
     storage = tensor._storage
     return storage is not None and bool(tensor._steps) and bool(storage.owners())
 
 
 def shares_with(tensor: Any, others: Set[int]) -> bool:
-    """Whether a tensor shows the storage of another that is among these, given by id."""
+    """Whether a tensor shares its storage with one of `others`, given by id."""
     storage = tensor._storage
     return storage is not None and any(id(other) in others for other in storage.live() if other is not tensor)
 
 
 def share(view: Any, source: Any, bits: UOp | None = None) -> None:
-    """`view`, whose node is movement ops over that of `source`, shows the storage of `source` from now on. Where they
-    are over `bits`, that is the node of `source` read as another type."""
+    """Add `view`, whose node is movement ops over that of `source`, to the storage of `source`. `bits`, if given, is
+    the node of `source` read as another type, which the movement ops are over."""
     storage = source._storage
     if storage is None:
         storage = source._storage = TensorStorage()
@@ -117,7 +116,7 @@ def share(view: Any, source: Any, bits: UOp | None = None) -> None:
 
 
 def leave(tensor: Any) -> None:
-    """The tensor has a value of its own from now on."""
+    """Take a tensor out of its storage: from now on it has a separate value."""
     tensor._storage = None
 
 
@@ -135,7 +134,7 @@ def _steps(node: UOp, below: UOp) -> tuple[Step, ...]:
 
 
 def _undone(node: UOp, steps: tuple[Step, ...]) -> UOp | None:
-    """The node below some steps; None where the node is not that."""
+    """The node below the given steps; None if `node` does not end in these steps."""
     for op, arg in reversed(steps):
         if op is o.BITCAST:
             below = _read_as_bits(node, *arg)
@@ -150,8 +149,8 @@ def _undone(node: UOp, steps: tuple[Step, ...]) -> UOp | None:
 
 
 def _read_as_bits(node: UOp, before: DType, after: DType) -> UOp | None:
-    """The node whose bits `node` shows as another type; None where it shows none. Equal nodes are one object, so it is
-    the one that gives `node` when it is read as that type."""
+    """The node that `node` is a bitcast of; None if there is none. Equal nodes are one object, so it is the one whose
+    `reread` is `node`."""
     nbytes = math.prod(node.shape) * after.itemsize
     below = node
     while below.src:
@@ -163,7 +162,7 @@ def _read_as_bits(node: UOp, before: DType, after: DType) -> UOp | None:
 
 
 def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:
-    """The steps over a node; without those that only end gradients, where `cuts` is False."""
+    """The node after these steps; without DETACH steps, if `cuts` is False."""
     for op, arg in steps:
         if op is o.BITCAST:
             node = reread(node, arg[1])
@@ -173,8 +172,8 @@ def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:
 
 
 def refuse_repeated(steps: tuple[Step, ...], numbers: UOp) -> None:
-    """Raise where a view shows an element of its tensor more than once, or none. `numbers` are the steps over the
-    number of each element."""
+    """Raise if a view shows an element of its tensor more than once, or padding. `numbers`: each element's linear
+    index, after the steps."""
     if all(op in _ONE_TO_ONE for op, _ in steps):
         return
     if all(op.kind == o.Kind.MOVEMENT or op is o.DETACH for op, _ in steps) and not numbers.symbolic and all(
@@ -187,7 +186,7 @@ def refuse_repeated(steps: tuple[Step, ...], numbers: UOp) -> None:
 
 
 def _one_to_one(view: View) -> bool:
-    """Whether no two elements of a view have one address."""
+    """Whether all elements of a view have different addresses."""
     reach = 0
     for stride, n in sorted((abs(s), n) for s, n in zip(view.strides, view.shape) if n > 1):
         if stride <= reach:

@@ -105,7 +105,7 @@ class ArithmeticMixin(TensorBase):
     __hash__ = object.__hash__   # by identity: == is elementwise
 
     def ufix(self, x: Any) -> Self:
-        """What may be used beside this tensor, as a tensor: a number (which takes this type), a list, or a tensor.
+        """An operand for this tensor as a tensor: a number (which takes this type), a list, or a tensor.
 
         >>> Tensor([1.5]).ufix(2).dtype
         dtypes.float32
@@ -137,7 +137,7 @@ class ArithmeticMixin(TensorBase):
         return self
 
     def abs(self) -> Self:
-        """The size of each value without its sign.
+        """The absolute value of each element.
 
         >>> Tensor([1, -2]).abs().tolist()
         [1, 2]
@@ -147,7 +147,7 @@ class ArithmeticMixin(TensorBase):
     absolute = abs
 
     def bitwise_not(self) -> Self:
-        """Every bit inverted; the opposite of truth values.
+        """Every bit inverted; for bools, logical not.
 
         >>> (~Tensor([True, False])).tolist(), (~Tensor([0, 5])).tolist()
         ([False, True], [-1, -6])
@@ -316,7 +316,7 @@ class ArithmeticMixin(TensorBase):
     xor = bitwise_xor
 
     def lshift(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
-        """The bits moved up; the same as `x << other`.
+        """The bits shifted left; the same as `x << other`.
 
         >>> Tensor([3]).lshift(2).tolist()
         [12]
@@ -326,7 +326,7 @@ class ArithmeticMixin(TensorBase):
     bitwise_left_shift = lshift
 
     def rshift(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
-        """The bits moved down; the same as `x >> other`.
+        """The bits shifted right; the same as `x >> other`.
 
         >>> Tensor([12]).rshift(2).tolist()
         [3]

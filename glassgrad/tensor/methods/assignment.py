@@ -1,9 +1,9 @@
-"""A tensor that takes another value: assign, replace, copy_, and PyTorch's names with an underscore. In, out: tensors.
+"""Assignment: assign, replace, copy_, and PyTorch's in-place methods with an underscore. In, out: tensors.
 
 A write gives a storage a new value: the tensor and all views of it show it, and nothing that was computed from the old
 one changes. So `x.add_(1)` is `x.assign(x.add(1))` in x's own type, and `x[2:4].assign(y)` is `x[2:4] = y`. `replace`
-gives the name another storage instead. `select_scatter` and its kin leave the tensor as it is and give the changed
-copy. Also here: a tensor's values drawn anew.
+gives the tensor another storage instead. `select_scatter` and its kin leave the tensor as it is and return a changed
+copy. Also here: in-place random values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weakref import ref
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, promote
 from glassgrad.tensor import realize_and_read as running
-from glassgrad.tensor.autograd.gradient_leaves import assigned, distinct, has_another_value, hold, is_held, others_at
+from glassgrad.tensor.autograd.gradient_leaves import assigned, distinct, has_another_value, hold, is_held, leaf_shared
 from glassgrad.tensor.formulas import (add, as_node, ceil, counting, divide, elementary, flatten, in_accumulator, less,
                                        lookup, maximum, mul, replace_part, running as running_total, sub, where)
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
@@ -24,7 +24,7 @@ from glassgrad.tensor.memory.disk import on_disk, write
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
 from glassgrad.tensor.methods import REQUIRED, Self, TensorBase, arguments, broadcast_to, of_kind, spelled, working_axis
 
-# methods that have an in-place form: for their examples a tensor and arguments, and their names
+# methods that have an in-place form: a tensor and arguments for their examples, and their names
 _IN_PLACE = (
     ("Tensor([1.0])", "", """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh
      ceil cos cosh deg2rad detach digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2
@@ -56,12 +56,12 @@ _CHANGING_SHAPE = frozenset(("unsqueeze", "squeeze", "t", "transpose", "swapaxes
 
 
 class AssignmentMixin(TensorBase):
-    """A tensor that takes another value."""
+    """In-place methods."""
     __slots__ = ()
 
     def assign(self, value: Any = REQUIRED, **spelling: Any) -> Self:
-        """This tensor and its views take a new value, in its own shape and type; of a view, such as `x[1:3]`, x takes
-        it there. Tensors computed before keep the old one.
+        """Give this tensor and its views a new value, in its own shape and type; assigning to a view, such as `x[1:3]`,
+        writes that part of x. Tensors computed before keep the old value.
 
         >>> x = Tensor([1, 2]); y = x * 10
         >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
@@ -95,8 +95,8 @@ class AssignmentMixin(TensorBase):
         return self
 
     def _write(self, new: Self, leaf: bool) -> None:
-        """Put a value of this tensor's shape and type where it and its views see it. A tensor that shows all of its
-        storage is a `leaf` afterwards, if that is wanted; others that were leaves still are."""
+        """Give this tensor and its views a new value of its shape and type. A tensor that shows all of its storage is a
+        `leaf` afterwards, if that is wanted; others that were leaves still are."""
         storage = storage_of(self)
         if storage is None:
             self._take(new.uop, new, leaf)
@@ -108,7 +108,7 @@ class AssignmentMixin(TensorBase):
         storage.forget()
 
     def _rebound(self, node: UOp) -> None:
-        """A computed value for this tensor and its views."""
+        """Give this tensor and its views a value that was computed."""
         self._write(self._with(node), leaf=True)
 
     def _take(self, node: UOp, new: Self, leaf: bool) -> None:
@@ -116,7 +116,7 @@ class AssignmentMixin(TensorBase):
         self.uop, self._device = node, new._device
         if leaf or held:
             # equal values share one node; two leaves do not
-            if others_at(node, self):
+            if leaf_shared(node, self):
                 self.uop = distinct(node)
             hold(self)
             assigned(self)
@@ -143,8 +143,7 @@ class AssignmentMixin(TensorBase):
         return self
 
     def replace(self, value: Self = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Self:
-        """This tensor takes the place of another in the graph: its node, whatever shape and type that has. Views of it
-        keep the value they show.
+        """Give this tensor the node of another, whatever its shape and type. Views of this tensor keep their value.
 
         >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
         [3.0]
@@ -159,13 +158,13 @@ class AssignmentMixin(TensorBase):
 
     # -- with an underscore ----------------------------------------------------------------------------------
     def _kept(self, value: Self) -> Self:
-        """A result as this tensor's value: widened or narrowed to its type, as long as its kind is no richer."""
+        """Assign a result to this tensor, cast to its type unless that would lose its kind (a float to an integer)."""
         kinds = "b", "iu", "f"
         richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
         return self.assign(value.cast(self.dtype) if richer[0] <= richer[1] else value)
 
     def copy_(self, src: Any = REQUIRED, **spelling: Any) -> Self:
-        """This tensor takes the values of another, in its own type, broadcast to its shape.
+        """Copy the values of another tensor into this one, in its own type, broadcast to its shape.
 
         >>> Tensor([1.0, 2.0]).copy_(Tensor([3])).tolist()
         [3.0, 3.0]
@@ -241,7 +240,7 @@ class AssignmentMixin(TensorBase):
                              expected="a float tensor", fix="use random_ for integers")
         return self._assigned(formula(draw(self.shape, self.dtype)))
 
-    # -- drawn anew ------------------------------------------------------------------------------------------
+    # -- random values ---------------------------------------------------------------------------------------
     def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
         """Numbers of a normal distribution.
 
@@ -260,7 +259,7 @@ class AssignmentMixin(TensorBase):
                            lambda x: in_accumulator(elementary.exp, add(mul(x, std), mean)), std=std, mean=mean)
 
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
-        """Numbers spread evenly from low to high.
+        """Uniform random numbers from low to high.
 
         >>> Tensor.zeros(2).uniform_(5, 5).tolist()
         [5.0, 5.0]
@@ -296,7 +295,7 @@ class AssignmentMixin(TensorBase):
         return self._assigned(less(drawn, self._operand(p, "as a probability")).cast(self.dtype))
 
     def exponential_(self, lambd: float = 1.0) -> Self:
-        """Numbers of an exponential distribution of rate lambd: ways to wait.
+        """Numbers of an exponential distribution of rate lambd: waiting times.
 
         >>> (Tensor.zeros(100).exponential_() >= 0).all().item()
         True

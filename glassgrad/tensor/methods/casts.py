@@ -1,7 +1,7 @@
 """Casts by their short names, and predicates. In: a tensor. Out: its values in another type, or a plain answer.
 
-The casts have a class of their own because they are called float, int, bool and type, which would hide Python's own
-names in the annotations of other methods.
+The casts have a separate class because they are called float, int, bool and type, which would hide Python's own names
+in the annotations of other methods.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class PredicatesMixin(TensorBase):
         return self._with(full(self.shape, True, dtypes.bool))
 
     def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
-        """By how many elements one step along each axis (or along `dim`) moves, row by row.
+        """The row-major stride of each axis (or of `dim`), in elements.
 
         >>> Tensor.zeros(2, 3).stride(), Tensor.zeros(2, 3).stride(0)
         ((3, 1), 3)

@@ -1,6 +1,6 @@
 """New tensors: zeros, ones, ranges, grids, triangles. In: shapes and numbers. Out: tensors; most need no memory.
 
-Each one is a leaf of its own, with a gradient of its own, even when two hold the same constant.
+Each one is a separate leaf with a separate gradient, even when two hold the same constant.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class CreationMixin(TensorBase):
     @classmethod
     def linspace(cls, start: float, stop: float = REQUIRED, steps: int = REQUIRED, dtype: DType | str | None = None,
                  device: str | None = None, requires_grad: bool | None = None, **spelling: Any) -> Self:
-        """`steps` numbers at equal distances from start to stop, both included.
+        """`steps` evenly spaced numbers from start to stop, both included.
 
         >>> Tensor.linspace(0, 1, 5).tolist()
         [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -299,7 +299,7 @@ class CreationMixin(TensorBase):
         >>> Tensor.tril_indices(2, 2).tolist()
         [[0, 1, 1], [0, 0, 1]]
         """
-        return cls(_places("tril_indices", row, col, offset, lambda beyond: beyond <= 0), dtype=dtypes.int32)
+        return cls(_triangle_indices("tril_indices", row, col, offset, lambda beyond: beyond <= 0), dtype=dtypes.int32)
 
     @classmethod
     def triu_indices(cls, row: int, col: int, offset: int = 0) -> Self:
@@ -308,7 +308,7 @@ class CreationMixin(TensorBase):
         >>> Tensor.triu_indices(2, 2).tolist()
         [[0, 0, 1], [0, 1, 1]]
         """
-        return cls(_places("triu_indices", row, col, offset, lambda beyond: beyond >= 0), dtype=dtypes.int32)
+        return cls(_triangle_indices("triu_indices", row, col, offset, lambda beyond: beyond >= 0), dtype=dtypes.int32)
 
     def one_hot(self, num_classes: int = -1) -> Self:
         """A new last axis with 1 at the index that each value names and 0 elsewhere; -1 counts up to the largest value.
@@ -334,7 +334,7 @@ class CreationMixin(TensorBase):
     @classmethod
     def from_numpy(cls, array: Any, device: str | None = None, requires_grad: bool | None = None) -> Self:
         """A NumPy array's own memory as a tensor: later writes to the array are seen. Arrays that a device cannot share
-        (not row-major, or on a device with memory of its own) are copied.
+        (not row-major, or on a device with separate memory) are copied.
 
         >>> import numpy
         >>> Tensor.from_numpy(numpy.array([1.0, 2.0], "float32")).tolist()
@@ -348,8 +348,8 @@ class CreationMixin(TensorBase):
         return cls._leaf(shared if shared is not None else running.store(read_array(array), place), None, requires_grad)
 
 
-def _places(what: str, row: Any, col: Any, offset: Any, chosen: Callable[[int], bool]) -> list[list[int]]:
-    """The rows, and the columns, of the elements chosen by how far they lie beyond a diagonal."""
+def _triangle_indices(what: str, row: Any, col: Any, offset: Any, chosen: Callable[[int], bool]) -> list[list[int]]:
+    """The row and column indices of the elements that `chosen` accepts by their distance from a diagonal."""
     rows, columns, offset = arguments(what, row=row, col=col, offset=offset)
     if rows * columns > 1 << 28:
         raise InputError(f"{what} lists its indices one by one", given=f"{rows} x {columns}",

@@ -85,7 +85,7 @@ class ElementwiseMixin(TensorBase):
         return self._combined(lambda x, y: arithmetic.logaddexp(*both(x, y)), other)
 
     def detach(self) -> Self:
-        """The same values, where gradients stop.
+        """The same values, through which no gradient passes.
 
         >>> x = Tensor([2.0])
         >>> (x * x.detach()).sum().gradient(x)[0].tolist()
@@ -172,7 +172,7 @@ class ElementwiseMixin(TensorBase):
         return self._with(arithmetic.ceil(self.uop)) if self.uop.dtype.kind == "f" else self
 
     def round(self, decimals: int = 0) -> Self:
-        """Rounded to the nearest integer, halves to the even one; or to so many decimals.
+        """Rounded to the nearest integer, halves to the even one; or to a number of decimals.
 
         >>> Tensor([0.5, 1.5, 2.5, -0.7]).round().tolist(), Tensor([1.25, 2.5]).round(decimals=1).tolist()
         ([0.0, 2.0, 2.0, -1.0], [1.2000000476837158, 2.5])
@@ -181,7 +181,7 @@ class ElementwiseMixin(TensorBase):
         return self._with(arithmetic.round_to(self.uop, decimals)) if self.uop.dtype.kind == "f" else self
 
     def frac(self) -> Self:
-        """What `trunc` leaves over.
+        """The fractional part, with the sign of the value: x - trunc(x).
 
         >>> Tensor([1.5, -1.25]).frac().tolist()
         [0.5, -0.25]
@@ -201,7 +201,7 @@ class ElementwiseMixin(TensorBase):
     sgn = sign
 
     def copysign(self, other: Any) -> Self:
-        """The size of this with the sign of the other; -0.0 counts as negative.
+        """The absolute value of this with the sign of the other; -0.0 counts as negative.
 
         >>> Tensor([1.0, 2.0]).copysign(Tensor([-3.0, 3.0])).tolist()
         [-1.0, 2.0]
@@ -211,7 +211,7 @@ class ElementwiseMixin(TensorBase):
         return self._with(where(arithmetic.is_negative(y), -size, size), other)
 
     def nextafter(self, other: Any) -> Self:
-        """The number of this type that is next to this one on the way to the other. It has no gradient.
+        """The next number of this type toward the other. It has no gradient.
 
         >>> (Tensor([1.0]).nextafter(2.0) - 1).item() == 2.0 ** -23
         True
@@ -251,7 +251,7 @@ class ElementwiseMixin(TensorBase):
         return self.clamp(None, max)
 
     def lerp(self, end: Operand, weight: Operand) -> Self:
-        """From this (weight 0) to `end` (weight 1), in a straight line.
+        """Linear interpolation from this (weight 0) to `end` (weight 1).
 
         >>> Tensor([0.0, 10.0]).lerp(Tensor([10.0, 20.0]), 0.5).tolist()
         [5.0, 15.0]

@@ -24,7 +24,7 @@ class RandomMixin(TensorBase):
 
     @staticmethod
     def manual_seed(seed: int = 0) -> None:
-        """Start the random numbers anew: the same seed gives the same numbers.
+        """Restart the random numbers: the same seed gives the same numbers.
 
         >>> Tensor.manual_seed(7); a = Tensor.rand(2).tolist()
         >>> Tensor.manual_seed(7); a == Tensor.rand(2).tolist()
@@ -38,7 +38,7 @@ class RandomMixin(TensorBase):
     @classmethod
     def rand(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
              requires_grad: bool | None = None, contiguous: bool = True) -> Self:
-        """Numbers spread evenly over [0, 1). (`contiguous` is tinygrad's; numbers are drawn inside kernels here.)
+        """Uniform random numbers in [0, 1). (`contiguous` is tinygrad's; numbers are drawn inside kernels here.)
 
         >>> 0 <= Tensor.rand(3).min().item() < 1
         True
@@ -77,7 +77,7 @@ class RandomMixin(TensorBase):
     @classmethod
     def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, device: str | None = None,
                 dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
-        """Numbers spread evenly over [low, high); in a whole-number dtype their whole parts.
+        """Uniform random numbers in [low, high); in an integer dtype truncated.
 
         >>> 5 <= Tensor.uniform(3, low=5, high=6).min().item() < 6
         True
@@ -103,7 +103,7 @@ class RandomMixin(TensorBase):
         return cls._leaf(node, device, requires_grad)
 
     def rand_like(self, **kwargs: Any) -> Self:
-        """Numbers spread evenly over [0, 1), in the shape and dtype of this tensor.
+        """Uniform random numbers in [0, 1), in the shape and dtype of this tensor.
 
         >>> Tensor.zeros(2, 3).rand_like().shape
         (2, 3)
@@ -123,7 +123,7 @@ class RandomMixin(TensorBase):
     # -- weights to start from -------------------------------------------------------------------------------
     @classmethod
     def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
-        """Even numbers over (-1, 1) divided by the square root of their count.
+        """Uniform random numbers in (-1, 1) divided by the square root of their count.
 
         >>> Tensor.scaled_uniform(2, 3).shape
         (2, 3)
@@ -133,7 +133,7 @@ class RandomMixin(TensorBase):
 
     @classmethod
     def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
-        """Even numbers within sqrt(6 / (inputs + outputs)) (Glorot and Bengio, 2010).
+        """Uniform random numbers up to +-sqrt(6 / (inputs + outputs)) (Glorot and Bengio, 2010).
 
         >>> Tensor.glorot_uniform(2, 3).shape
         (2, 3)
@@ -146,7 +146,7 @@ class RandomMixin(TensorBase):
 
     @classmethod
     def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
-        """Even numbers within sqrt(6 / ((1 + a^2) inputs)), for layers with relu (He et al., 2015).
+        """Uniform random numbers up to +-sqrt(6 / ((1 + a^2) inputs)), for layers with relu (He et al., 2015).
 
         >>> Tensor.kaiming_uniform(2, 3).shape
         (2, 3)
@@ -200,7 +200,7 @@ class RandomMixin(TensorBase):
         return self._with(found.cast(dtypes.default_int).reshape((*self.shape[:-1], count)))
 
     def bernoulli(self) -> Self:
-        """1 with the probability that this is, else 0, element by element.
+        """1 with the probability given by each element, else 0.
 
         >>> Tensor.bernoulli(Tensor([1.0, 0.0])).tolist()
         [1.0, 0.0]
@@ -246,7 +246,7 @@ class RandomMixin(TensorBase):
 
     def keccak(self, cfg: str | tuple[int, int] = "sha3_256") -> Self:
         """The SHA-3 hash (FIPS 202) of the bytes along the last axis: sha3_224, 256, 384, 512, shake_128 or shake_256;
-        or (rate in bytes, domain byte) for the first 200 bytes less half the rest.
+        or (rate in bytes, domain byte), which gives (200 - rate) / 2 bytes.
 
         >>> bytes(Tensor(b"abc").keccak().tolist()).hex()[:8]
         '3a985da7'

@@ -171,7 +171,7 @@ class ReductionsMixin(TensorBase):
                 self._with(reductions.largest(self.uop, dim, keepdim)))
 
     def argmax(self, axis: int | None = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The place of the largest value, the first of equals; without an axis, in the flattened tensor.
+        """The index of the largest value, the first of equals; without an axis, in the flattened tensor.
 
         >>> Tensor([[1, 5], [7, 2]]).argmax(axis=1).tolist(), Tensor([[1, 5], [7, 2]]).argmax().item()
         ([1, 0], 2)
@@ -180,7 +180,7 @@ class ReductionsMixin(TensorBase):
         return self._with(reductions.arg_extreme(self.uop, o.AMAX, axis, keepdim, "argmax"))
 
     def argmin(self, axis: int | None = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The place of the smallest value, the first of equals; without an axis, in the flattened tensor.
+        """The index of the smallest value, the first of equals; without an axis, in the flattened tensor.
 
         >>> Tensor([[1, 5], [7, 2]]).argmin(axis=1).tolist()
         [0, 1]
@@ -254,9 +254,9 @@ class ReductionsMixin(TensorBase):
     def _running_extreme(self, op: o.Op, axis: int) -> Found:
         return Found(*map(self._with, reductions.running_extreme(op, self.uop, axis)))
 
-    # -- what a set of numbers is like -----------------------------------------------------------------------
+    # -- counts and membership -------------------------------------------------------------------------------
     def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
-        """How many values fall into each of so many equal parts from min to max (both 0: the least to the greatest).
+        """How many values fall into each of `bins` equal parts from min to max; if both are 0, of the whole range.
 
         >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
         [0.0, 2.0, 1.0, 0.0]
@@ -287,7 +287,7 @@ class ReductionsMixin(TensorBase):
 
     # -- areas -----------------------------------------------------------------------------------------------
     def _trapezoids(self, what: str, spelling: dict[str, Any], **own: Any) -> tuple[UOp, int]:
-        """The area between each two neighbours and 0 along an axis, and the axis."""
+        """The area under the line between each two adjacent values along an axis, and the axis."""
         x, dx, dim = arguments(what, spelling, **own)
         axis = working_axis(dim, self.ndim, what)
         if x is not None and not x.ndim:
@@ -308,7 +308,7 @@ class ReductionsMixin(TensorBase):
     trapz = trapezoid
 
     def cumulative_trapezoid(self, x: Self | None = None, *, dx: float = 1.0, dim: int = -1, **spelling: Any) -> Self:
-        """The same up to each value but the first.
+        """`trapezoid` up to each value but the first.
 
         >>> Tensor([1.0, 2.0, 4.0]).cumulative_trapezoid().tolist()
         [1.5, 4.5]
@@ -317,7 +317,7 @@ class ReductionsMixin(TensorBase):
         return self._with(running_total(o.ADD, areas, axis, sum_dtype(areas.dtype)), x)
 
     def renorm(self, p: float = REQUIRED, dim: int = REQUIRED, maxnorm: float = REQUIRED, **spelling: Any) -> Self:
-        """Every slice along an axis with a p-norm above maxnorm made that long.
+        """Every slice along an axis, scaled to a p-norm of maxnorm where it is above that.
 
         >>> Tensor([[3.0, 4.0], [0.0, 1.0]]).renorm(2, 0, 1.0).numpy().round(4)
         array([[0.6, 0.8],

@@ -30,7 +30,7 @@ class SortingMixin(TensorBase):
         return (self.uop, axis) if self.ndim else (self.uop.reshape((1,)), 0)
 
     def _found(self, nodes: Iterable[UOp], axis: int, keepdim: bool) -> Found:
-        """Values and their indices, without the axis that they are one of; of a single number always without it."""
+        """Values and their indices, without the reduced axis; with `keepdim` it stays, unless this is a scalar."""
         return Found(*(self._with(node if keepdim and self.ndim else squeeze(node, axis)) for node in nodes))
 
     # -- order -----------------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ class SortingMixin(TensorBase):
 
     # -- extremes --------------------------------------------------------------------------------------------
     def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
-        """The largest value; NaN if there is one. Asked for by PyTorch's keyword, `dim`, it comes as in PyTorch with
-        its place; beside another tensor it is the larger of each pair.
+        """The largest value; NaN if there is one. With PyTorch's keyword `dim` also its index, as in PyTorch; with
+        another tensor, the larger of each pair.
 
         >>> x = Tensor([[1, 5], [7, 2]])
         >>> x.max(axis=1).tolist(), x.max(dim=1).indices.tolist(), x.max(Tensor(4)).tolist()
@@ -100,8 +100,8 @@ class SortingMixin(TensorBase):
         return self._extreme("max", o.AMAX, axis, keepdim, dim, spelling)
 
     def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
-        """The smallest value; NaN if there is one. Asked for by PyTorch's keyword, `dim`, it comes as in PyTorch with
-        its place; beside another tensor it is the smaller of each pair.
+        """The smallest value; NaN if there is one. With PyTorch's keyword `dim` also its index, as in PyTorch; with
+        another tensor, the smaller of each pair.
 
         >>> x = Tensor([[1, 5], [7, 2]])
         >>> x.min(axis=1).tolist(), x.min(dim=1).indices.tolist(), x.min(Tensor(4)).tolist()
@@ -121,7 +121,7 @@ class SortingMixin(TensorBase):
 
     # -- middles ---------------------------------------------------------------------------------------------
     def median(self, dim: int | None = None, keepdim: bool = False, **spelling: Any) -> Any:
-        """The lower of the middle values; along an axis also its place. NaN if there is one.
+        """The lower of the middle values; along an axis also its index. NaN if there is one.
 
         >>> Tensor([4.0, 1.0, 3.0, 2.0]).median().item()
         2.0
@@ -129,7 +129,7 @@ class SortingMixin(TensorBase):
         return self._median("median", dim, keepdim, False, spelling)
 
     def nanmedian(self, dim: int | None = None, keepdim: bool = False, **spelling: Any) -> Any:
-        """The lower of the middle values that are not NaN; along an axis also its place.
+        """The lower of the middle values that are not NaN; along an axis also its index.
 
         >>> Tensor([1.0, float("nan"), 3.0]).nanmedian().item()
         1.0

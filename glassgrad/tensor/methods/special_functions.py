@@ -178,7 +178,7 @@ class SpecialFunctionsMixin(TensorBase):
 
     def diff(self, n: int = 1, dim: int = -1, prepend: Self | None = None, append: Self | None = None,
              **spelling: Any) -> Self:
-        """Each element less the one before it, n times over; of an axis that may be longer by others at its ends.
+        """Each element minus the one before it, n times over; `prepend` and `append` extend the axis first.
 
         >>> Tensor([1, 4, 9]).diff().tolist()
         [3, 5]

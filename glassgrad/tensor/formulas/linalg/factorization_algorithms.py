@@ -1,8 +1,8 @@
-"""How matrices are taken apart, on nodes. In: stacks of matrices (batch, m, n). Out: their factors, in memory.
+"""Algorithms that factor matrices, on nodes. In: stacks of matrices (batch, m, n). Out: their factors, in memory.
 
 Each method is a loop over columns whose step has the same kernels every time: the column's number is a scalar argument,
 and rows or columns that a step must not touch are masked. So a step is compiled once, however large the matrix. The
-steps run at once, not lazily; what they give has the known gradient, as an ordinary graph.
+steps run at once, not lazily; their results have the known gradient, as an ordinary graph.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def _step(number: int) -> UOp:
 
 
 def _rows(n: int) -> UOp:
-    """The number of each row, as a column (1, n, 1)."""
+    """The index of each row, as a column (1, n, 1)."""
     return counting(n).reshape((1, n, 1))
 
 
 def _columns(n: int) -> UOp:
-    """The number of each column, as a row (1, 1, n)."""
+    """The index of each column, as a row (1, 1, n)."""
     return counting(n).reshape((1, 1, n))
 
 
@@ -38,8 +38,8 @@ def _run(device: str, *nodes: UOp) -> list[UOp]:
 
 
 def eliminate(a: UOp, b: UOp, device: str) -> tuple[UOp, UOp, UOp]:
-    """Gauss-Jordan elimination, the largest of a column as its pivot: the x of a x = b, the pivots (batch, n) and the
-    rows they were in. Rows are not swapped: each step takes a row that no step took before."""
+    """Gauss-Jordan elimination with partial pivoting: the x of a x = b, the pivots (batch, n) and the rows they were
+    in. Rows are not swapped: each step takes a row that no step took before."""
     batch, n, _ = a.shape
     width = n + b.shape[2]
     row, column, number = _rows(n), _columns(width), counting(n).reshape((1, n))

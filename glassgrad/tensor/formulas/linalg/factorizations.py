@@ -1,8 +1,8 @@
 """Solutions, determinants and factors of matrices with their gradients. In, out: UOps.
 
-The formulas take nodes (batch, m, n) of a type that sums well; what is last, "stacks of matrices", brings stacks of any
-shape and float type to that form, and checks them in the user's words. Factors are computed at once, by the algorithms
-of `factorization_algorithms`; their gradients are lazy expressions. Does not know tensors.
+The formulas take nodes (batch, m, n) of float32 or float64; the last section, "stacks of matrices", brings stacks of
+any shape and float type to that form, and checks them. Factors are computed at once, by the algorithms of
+`factorization_algorithms`; their gradients are lazy expressions. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _device(*nodes: UOp) -> str:
 
 
 def _computed(x: UOp) -> UOp:
-    """The value in memory: what follows does not repeat the steps."""
+    """The value, computed now: what follows does not repeat the steps."""
     found, = running.realize([x.contiguous()], _device(x))
     return found
 
@@ -69,7 +69,7 @@ def determinant(a: UOp) -> UOp:
 
 
 def signed_log(a: UOp) -> tuple[UOp, UOp]:
-    """The sign of each determinant, and the logarithm of its size."""
+    """The sign of each determinant, and the logarithm of its absolute value."""
     _, pivots, order = algorithms.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
     signs = product(sign(pivots), 1) * algorithms.parity(order)
     size = total(elementary.log(pivots.abs()), 1)
@@ -110,7 +110,7 @@ def orthogonal(a: UOp) -> JointResults:
 
 
 def complete_orthogonal(a: UOp) -> tuple[UOp, UOp]:
-    """The same with all of Q's columns, (batch, m, m), and rows of zeros below R."""
+    """`orthogonal` with all of Q's columns, (batch, m, m), and rows of zeros below R."""
     found = orthogonal(a)
     q, r = found.nodes(a)
     below = a.shape[1] - r.shape[1]
@@ -138,7 +138,7 @@ def _r_gradient(g: UOp, a: UOp, q: UOp, r: UOp) -> UOp:
 
 
 def _mirrored(x: UOp) -> UOp:
-    """A lower triangle, also above the diagonal."""
+    """A symmetric matrix from its lower triangle."""
     return tril(x) + matrix_transpose(tril(x, -1))
 
 
@@ -165,7 +165,7 @@ def singular(a: UOp) -> JointResults:
     has_length = unsqueeze(limit < s, 1)
     u = gather_known(work, 2, across.expand((batch, m, n))) / has_length.where(unsqueeze(s, 1), 1)
     u = _computed(has_length.where(u, 0))
-    complete = algorithms.householder(u, _device(a))[0]           # columns without a length get an orthogonal one
+    complete = algorithms.householder(u, _device(a))[0]           # zero columns are replaced by orthogonal ones
     u = has_length.where(u, part(complete, 2, 0, n))
     rest = part(complete, 2, n, m).detach()
     backwards = (_left_gradient, _size_gradient, _right_gradient)
@@ -204,7 +204,7 @@ def _gaps(s: UOp) -> UOp:
 def eigen(a: UOp) -> JointResults:
     """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which the lower triangle is
     read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `algorithms.jacobi`
-    finds are its eigenvectors; their own quotients are the values."""
+    finds are its eigenvectors; their Rayleigh quotients are the eigenvalues."""
     n = a.shape[-1]
     whole = _mirrored(a)
     shift = total(square(whole), (1, 2), keepdim=True).sqrt()
@@ -258,7 +258,7 @@ def solved(x: UOp, other: UOp) -> UOp:
 
 
 def of_matrices(formula: Callable[[UOp], Any], x: UOp, what: str, square: bool = True) -> list[UOp]:
-    """What a formula of nodes (batch, m, n) gives for a stack of any shape, as stacks of its type."""
+    """A formula of nodes (batch, m, n) applied to a stack of any shape; its results as stacks of that type."""
     a, lead = matrices(x, what, square)
     found = formula(a)
     nodes = [found] if isinstance(found, UOp) else found.nodes(a) if isinstance(found, JointResults) else found

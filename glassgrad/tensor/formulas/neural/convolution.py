@@ -33,7 +33,7 @@ class Windows(NamedTuple):
         return self.size == self.stride and all(d == 1 for d in self.dilation)
 
     def taps(self, seen: UOp) -> tuple[int, ...]:
-        """The axes of the window itself."""
+        """The axes of the window: the last ones."""
         return tuple(range(len(seen.shape) - self.rank, len(seen.shape)))
 
     def seen(self, x: UOp) -> UOp:
@@ -44,7 +44,7 @@ class Windows(NamedTuple):
         return x
 
     def of(self, x: UOp) -> UOp:
-        """`seen`, as a mere reshape where the windows stand side by side."""
+        """`seen`, as a mere reshape if the windows are side by side: no overlap, no gaps."""
         if not self.side_by_side:
             return self.seen(x)
         lead, counts = x.shape[:-self.rank], [n // k for n, k in zip(x.shape[-self.rank:], self.size)]
@@ -54,8 +54,8 @@ class Windows(NamedTuple):
         return x.permute((*range(first), *range(first, end, 2), *range(first + 1, end, 2)))
 
     def spread(self, value: UOp, x: UOp) -> UOp:
-        """(.., o1, o2, k1, k2), a value of windows of x, to (.., s1, s2, k1, k2): what it is to the element that is tap
-        k of a window, and 0 where none begins so."""
+        """(.., o1, o2, k1, k2), values per window of x, to (.., s1, s2, k1, k2): for element s and tap k, the value of
+        the window that has s as its tap k, or 0 if there is none."""
         first = len(value.shape) - 2 * self.rank
         tap = first + self.rank
         for i in range(self.rank):           # the tap of this axis goes last, where UNWINDOW looks for it
@@ -68,7 +68,7 @@ class Windows(NamedTuple):
 class FirstTakesAll:
     """The gradient of a maximum over windows: all of it goes to the first element that reaches it, as in PyTorch.
 
-    By the windows themselves where they stand side by side, else by what they look at.
+    x is the windows themselves if they are side by side, else the input that they are taken from.
     """
     windows: Windows
 
@@ -77,13 +77,13 @@ class FirstTakesAll:
         seen = (x if windows.side_by_side else windows.seen(x)).detach()
         taps, count = windows.taps(seen), math.prod(windows.size)
         lead = (1,) * (len(seen.shape) - windows.rank)
-        kind = dtypes.int32 if count > dtypes.uint8.max else dtypes.uint8      # it is stored
+        kind = dtypes.int32 if count > dtypes.uint8.max else dtypes.uint8      # of a stored value
         number = (counting(count, kind) + 1).reshape((*lead, *windows.size))           # of the taps: 1, 2, .. count
         reached = seen.eq(seen.reduce(o.AMAX, taps)) | seen.ne(seen)
         first = reached.where(number, count).reduce(o.AMIN, taps)
         mine = g.reshape((*g.shape, *(1,) * windows.rank))
         if windows.side_by_side:
-            first = first.contiguous()           # a byte of each window, not the gradient of all elements
+            first = first.contiguous()           # store a byte per window, not a gradient per element
             return (first.eq(number).where(mine, 0),)
         first, mine = (windows.spread(node.expand(seen.shape), x) for node in (first, mine))   # no tap has number 0
         return (first.eq(number).where(mine, 0).sum(taps).reshape(x.shape),)
@@ -121,7 +121,7 @@ def space_padding(padding: Any, rank: int) -> list[tuple[int, int]]:
 
 
 def padding_in_numbers(padding: Any, kernel: Sequence[int], stride: Any, dilation: Any) -> Any:
-    """PyTorch's words for padding as numbers, from the last axis backward; numbers as they are.
+    """The padding "same" or "valid" as numbers, from the last axis backward; numbers as they are.
 
     >>> padding_in_numbers("same", (3, 4), 1, 1)
     (1, 2, 1, 1)
@@ -141,7 +141,7 @@ def padding_in_numbers(padding: Any, kernel: Sequence[int], stride: Any, dilatio
 
 def refuse_large_windows(what: str, space: Sequence[Any], pairs: list[tuple[int, int]], size: Sequence[int],
                          dilation: Sequence[int]) -> None:
-    """A window must fit into the padded input."""
+    """Raise if a window does not fit into the padded input."""
     for n, (before, after), k, d in zip(space, pairs, size, dilation):
         if n + before + after < d * (k - 1) + 1:
             raise ShapeError(f"the window of {what} is larger than the padded input",
@@ -163,7 +163,7 @@ def _contracted(x: UOp, w: UOp, bias: UOp | None, out: DType) -> UOp:
 
 
 def _in_one_dtype(x: UOp, w: UOp, groups: int, dtype: DType | None, transposed: bool = False) -> tuple[UOp, UOp, DType]:
-    """The input and the weight, which fits it, in the type to sum in; and the type of the result."""
+    """The input and the weight, checked, in the type to sum in; and the type of the result."""
     x, w = in_autocast_dtype(x), in_autocast_dtype(w)
     rank, (first, second) = len(w.shape) - 2, ("in", "out") if transposed else ("out", "in")
     if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or w.shape[0] % groups or \

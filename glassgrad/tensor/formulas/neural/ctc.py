@@ -2,7 +2,7 @@
 
 The labels with a blank before, between and after them are the states of a chain; in each step a path stays, moves on by
 one, or skips a blank between two different labels. alpha[t, s] is the logarithm of the sum of all paths that are in
-state s at time t, beta[t, s] of all ways on from there; alpha + beta over their sum is the share of state s, and that
+state s at time t, beta[t, s] of all paths on from there; alpha + beta over their sum is the share of state s, and that
 share is the gradient. Time is a scalar that kernels are passed when they run, so every step runs the same compiled
 code, and a loss costs O(time x states).
 """
@@ -18,7 +18,7 @@ from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas import counting, gather, joined, pad_axis, part, stack
 from glassgrad.tensor.formulas.elementary import exp, log
 
-_WIDE = 16        # how many steps are put together at once
+_WIDE = 16        # how many steps are stacked at once
 
 
 def from_labels(x: UOp, labels: UOp, lengths: UOp, counts: UOp, blank: int) -> UOp:
@@ -51,7 +51,7 @@ def _backward(g: UOp, loss: UOp, logs: UOp, skips: UOp, lengths: UOp, ends: UOp)
 
 
 def _alphas(logs: UOp, skips: UOp, lengths: UOp) -> list[UOp]:
-    """For each time, ln of the sum of the paths that are in each state; what has ended stays as it was."""
+    """For each time, ln of the sum of the paths that are in each state; sequences that have ended keep their values."""
     alpha = (_states(logs) < 2).where(_at(logs, 0), -math.inf).contiguous()
     found = [alpha]
     for t in range(1, logs.shape[0]):
@@ -63,7 +63,7 @@ def _alphas(logs: UOp, skips: UOp, lengths: UOp) -> list[UOp]:
 
 
 def _betas(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> list[UOp]:
-    """For each time, ln of the sum of the ways on from each state, its own log-probability not included."""
+    """For each time, ln of the sum of the paths that go on from each state, its own log-probability not included."""
     state, end, length = _states(logs), _column(ends), _column(lengths)
     final = (state.eq(end) | state.eq(end - 1)).where(const(0.0, logs.dtype), -math.inf)
     beta = final.contiguous()
@@ -78,7 +78,7 @@ def _betas(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> list[UOp]:
 
 
 def _total(alpha: UOp, lengths: UOp, ends: UOp) -> UOp:
-    """ln of the sum of all whole paths: those in the last state or the one before it."""
+    """ln of the sum of all complete paths: those in the last state or the one before it."""
     state, end = _states(alpha), _column(ends)
     ending = (state.eq(end) | state.eq(end - 1)).where(alpha, -math.inf)
     most = ending.reduce(o.AMAX, (1,))
@@ -98,7 +98,7 @@ def _at(logs: UOp, t: int) -> UOp:
 
 
 def _states(x: UOp) -> UOp:
-    """The number of each state: of x, the last axis counts them."""
+    """The index of each state, along the last axis of x."""
     return counting(x.shape[-1], dtypes.int64)
 
 
@@ -122,7 +122,7 @@ def _sum_of(*parts: UOp) -> UOp:
 
 
 def _stacked(rows: list[UOp]) -> UOp:
-    """Rows (batch, states) as (time, batch, states), a few at a time: each step copies what the last put together."""
+    """Rows (batch, states) stacked to (time, batch, states), _WIDE at a time, then the results, until one is left."""
     level = [row.reshape((1, *row.shape)) for row in rows]
     while len(level) > 1:
         level = [joined(level[i:i + _WIDE], 0).contiguous() for i in range(0, len(level), _WIDE)]

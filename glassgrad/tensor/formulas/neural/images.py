@@ -24,7 +24,7 @@ def affine_grid(theta: UOp, height: int, width: int, align_corners: bool) -> UOp
 
 
 def _centres(n: int, like: UOp, align_corners: bool) -> UOp:
-    """The middles of n parts from -1 to 1, or n positions with both ends."""
+    """n positions from -1 to 1: the centres of n equal parts, or with both ends (`align_corners`)."""
     number = counting(n).cast(like.dtype)
     if align_corners:
         return number * (2 / (n - 1)) - 1 if n > 1 else number * 0
@@ -38,7 +38,7 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
     grid, (rows, columns) = as_float(grid), grid.shape[1:3]
 
     def taps(t: UOp, n: int) -> list[tuple[UOp, UOp]]:
-        """The elements of an axis that count at a position, and how much each does."""
+        """The elements of an axis that contribute at a position, and their weights."""
         t = (t + 1) * ((n - 1) / 2) if align_corners else ((t + 1) * n - 1) / 2
         if mode == "bicubic":
             return [(_in_range(place, n, padding_mode, align_corners), share) for place, share in _taps(t, mode)]
@@ -83,8 +83,8 @@ def _sum(terms: Sequence[UOp]) -> UOp:
 
 # -- resizing ------------------------------------------------------------------------------------------------
 def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: float, table: Any) -> UOp:
-    """One axis of bytes, linearly, in the integers of PyTorch: weights of at most 15 bits, halves up. `table` stores a
-    list of integers."""
+    """One axis of uint8 resized linearly, in PyTorch's integer arithmetic: weights of at most 15 bits, halves rounded
+    up. `table` stores a list of integers."""
     n = x.shape[axis]
     sources = [max(i * step if align_corners else (i + 0.5) * step - 0.5, 0.0) for i in range(count)]
     lows = [min(int(source), n - 1) for source in sources]
@@ -101,7 +101,7 @@ def resize_pixels(x: UOp, axis: int, count: int, align_corners: bool, step: floa
 
 
 def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: float) -> UOp:
-    """One axis with `count` elements, `step` of the old ones apart."""
+    """One axis resampled to `count` elements, `step` of the old ones apart."""
     n = x.shape[axis]
     number = counting(count)
     if mode.startswith("nearest"):
@@ -121,7 +121,7 @@ def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: 
 
 
 def _taps(t: UOp, mode: str) -> list[tuple[UOp, UOp]]:
-    """The elements around a place between them, and their shares: four of a cubic curve, or two of a straight line."""
+    """The elements around a position between them, and their weights: four for cubic interpolation, two for linear."""
     first = floor(t.detach())
     if mode == "bicubic":
         return [(first + k, _cubic(t - first - k, -0.75)) for k in (-1, 0, 1, 2)]
@@ -144,7 +144,7 @@ def resize_smoothly(x: UOp, axis: int, count: int, mode: str, step: float) -> UO
 
 
 def _cubic(distance: UOp, a: float) -> UOp:
-    """How much an element counts at a distance, in cubic convolution (Keys, 1981); nothing from 2 on."""
+    """The weight of an element at a distance, in cubic convolution (Keys, 1981); 0 from 2 on."""
     d = distance.abs()
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a

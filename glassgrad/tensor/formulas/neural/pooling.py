@@ -1,4 +1,4 @@
-"""Pools on nodes: the mean or the largest of windows, of a given size or in a given number. In, out: UOps.
+"""Pools on nodes: the mean or maximum of windows, of a given size or of a given number. In, out: UOps.
 
 Nothing is copied to make the windows. Does not know tensors.
 """

@@ -74,7 +74,7 @@ class FactorizationsMixin(TensorBase):
         return self._with(*of_matrices(factors.determinant, self.uop, "det"))
 
     def slogdet(self) -> tuple[Self, Self]:
-        """The determinant's sign, and the logarithm of its size.
+        """The determinant's sign, and the logarithm of its absolute value.
 
         >>> [t.item() for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
         [-1.0, 0.0]
@@ -117,9 +117,9 @@ class FactorizationsMixin(TensorBase):
         return self._with(matrix_transpose(lower) if upper else lower)
 
     def qr(self, mode: str = "complete") -> tuple[Self, Self]:
-        """Q with columns of length 1 at right angles and R with zeros below its diagonal, so that Q @ R is this:
-        "complete" (m, m) and (m, n) as in tinygrad, or "reduced" (m, k) and (k, n) as in PyTorch. Gradients of the
-        columns that "complete" adds do not exist and are not taken.
+        """Q with orthonormal columns and an upper triangular R, so that Q @ R is this: "complete" (m, m) and (m, n) as
+        in tinygrad, or "reduced" (m, k) and (k, n) as in PyTorch. Gradients of the columns that "complete" adds do not
+        exist and are not taken.
 
         >>> q, r = Tensor([[3.0], [4.0]]).qr("reduced")
         >>> (q @ r).numpy().round(4).tolist()
@@ -130,8 +130,8 @@ class FactorizationsMixin(TensorBase):
         return tuple(map(self._with, of_matrices(formula, self.uop, "qr", False)))  # type: ignore[return-value]
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
-        """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows have length 1 and are
-        at right angles. `full_matrices` makes U and V square; the vectors it adds have no gradient.
+        """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows are orthonormal.
+        `full_matrices` makes U and V square; the vectors it adds have no gradient.
 
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).svd()[1].tolist()
         [4.0, 3.0]
@@ -177,7 +177,7 @@ class FactorizationsMixin(TensorBase):
 
     # -- sums ------------------------------------------------------------------------------------------------
     def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:
-        """A matrix brought close to one with singular values of 1: x over its length, then `steps` times
+        """A matrix whose singular values are brought close to 1: x over its norm, then `steps` times
         p0 x + p1 (x x^T) x + p2 (x x^T)^2 x + ...
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).newton_schulz(20, (1.5, -0.5)).numpy().round(3).tolist()
@@ -202,7 +202,7 @@ class FactorizationsMixin(TensorBase):
     # -- symmetric -------------------------------------------------------------------------------------------
     def eigh(self, UPLO: str = "L") -> tuple[Self, Self]:
         """The eigenvalues of a symmetric matrix, in ascending order, and its eigenvectors as columns of length 1. Only
-        the lower triangle is looked at, or the upper one with UPLO="U".
+        the lower triangle is read, or the upper one with UPLO="U".
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).eigh()[0].tolist()
         [1.0, 2.0]
@@ -253,8 +253,8 @@ class FactorizationsMixin(TensorBase):
 
     # -- powers ----------------------------------------------------------------------------------------------
     def matrix_exp(self) -> Self:
-        """e to the power of a matrix: 1 + A + A^2 / 2 + A^3 / 6 + ..., summed for A over a power of 2 that makes it
-        small, then squared as often.
+        """e to the power of a matrix: 1 + A + A^2 / 2 + A^3 / 6 + ..., by scaling and squaring: summed for a
+        small A / 2^s, then squared s times.
 
         >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().tolist()
         [[1.0, 1.0], [0.0, 1.0]]

@@ -1,4 +1,4 @@
-"""Products of vectors and matrices, and how large matrices are: norms, conditions, ranks. In, out: tensors."""
+"""Products of vectors and matrices, norms, condition numbers and ranks. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class ProductsMixin(TensorBase):
 
     def norm(self, p: float | str = 2, dim: Axis = None, keepdim: bool = False, dtype: DType | None = None,
              **spelling: Any) -> Self:
-        """The length of a vector: (sum |x|^p)^(1/p); p may be infinite, or "fro" or "nuc", the sizes of a matrix.
+        """The length of a vector: (sum |x|^p)^(1/p); p may be infinite, or "fro" or "nuc", norms of a matrix.
 
         >>> Tensor([3.0, 4.0]).norm().item(), Tensor([[3.0, 0.0], [0.0, 4.0]]).norm("nuc").item()
         (5.0, 7.0)
@@ -257,7 +257,7 @@ class ProductsMixin(TensorBase):
 
     def matrix_norm(self, ord: float | str = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
                     dtype: DType | None = None, **spelling: Any) -> Self:
-        """The size of matrices: "fro" (the root of the sum of squares), "nuc" (the sum of singular values), 2 and -2
+        """The norm of matrices: "fro" (the root of the sum of squares), "nuc" (the sum of singular values), 2 and -2
         (the largest and smallest), inf and -inf (the largest and smallest sum of a row), 1 and -1 (of a column).
 
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).matrix_norm("nuc").item()
@@ -267,7 +267,7 @@ class ProductsMixin(TensorBase):
         return self._with(_matrix_norm(self._as(dtype), ord, _pair("matrix_norm", dim), keepdim))
 
     def cond(self, p: float | str | None = None) -> Self:
-        """How much solving with this matrix can enlarge an error: its norm times that of its inverse.
+        """The condition number: the matrix' norm times that of its inverse.
 
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).cond().item()
         2.0
@@ -326,7 +326,7 @@ class ProductsMixin(TensorBase):
         return chosen[0]._with(squeeze(found, 0) if len(first.shape) == 1 else found, *chosen[1:])
 
     def tensorinv(self, ind: int = 2) -> Self:
-        """The inverse of the map that this is from its last axes to its first `ind`.
+        """The inverse of this as a linear map from its last axes to its first `ind`.
 
         >>> Tensor.eye(4).reshape(2, 2, 2, 2).tensorinv().shape
         (2, 2, 2, 2)
@@ -337,7 +337,7 @@ class ProductsMixin(TensorBase):
         return self._with(inverted(square, "tensorinv").reshape((*rest, *first)))
 
     def tensorsolve(self, other: Self, dims: Sequence[int] | None = None) -> Self:
-        """The x for which the sum of products of this' last axes with x is `other`; `dims` are moved to the end first.
+        """The x whose contraction with the last axes of this is `other`; `dims` are moved to the end first.
 
         >>> Tensor.eye(4).reshape(2, 2, 4).tensorsolve(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
         [1.0, 2.0, 3.0, 4.0]
@@ -381,7 +381,7 @@ def _pair(what: str, dim: Any) -> Sequence[int]:
 
 
 def _multiplied(chain: list[UOp], start: int, stop: int, known: Any) -> tuple[int, UOp]:
-    """The fewest multiplications for chain[start:stop], and its product by them."""
+    """The fewest multiplications for chain[start:stop], and the product in that order."""
     if stop - start == 1:
         return 0, chain[start]
     if (start, stop) not in known:

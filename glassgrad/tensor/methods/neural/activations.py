@@ -107,7 +107,7 @@ class ActivationsMixin(TensorBase):
         return self._formula(lambda x: x * elementary.sigmoid(x * 1.702))
 
     def swiglu(self) -> Self:
-        """The last axis cut in two halves a and b: silu(a) b (Shazeer, 2020).
+        """silu(a) b, for the halves a and b of the last axis (Shazeer, 2020).
 
         >>> Tensor([0.0, 5.0]).swiglu().tolist()
         [0.0]
@@ -116,7 +116,7 @@ class ActivationsMixin(TensorBase):
         return self._with(mul(activations.silu(a), b))
 
     def glu(self, dim: int = -1, **spelling: Any) -> Self:
-        """An axis cut in two halves a and b: a sigmoid(b).
+        """a sigmoid(b), for the halves a and b of an axis.
 
         >>> Tensor([4.0, 0.0]).glu().tolist()
         [2.0]
@@ -284,7 +284,7 @@ class ActivationsMixin(TensorBase):
 
     def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
                   axis: int | Sequence[int] = 1, **spelling: Any) -> Self:
-        """(x - mean) invstd weight + bias, where all of these have one value per place along `axis`.
+        """(x - mean) invstd weight + bias, where all of these have one value per index of `axis`.
 
         >>> Tensor([[1.0, 2.0]]).batchnorm(None, None, Tensor([1.0, 1.0]), Tensor([1.0, 2.0])).tolist()
         [[0.0, 2.0]]
@@ -335,7 +335,7 @@ class ActivationsMixin(TensorBase):
                                      dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
                                      *, scale: float | None = None) -> Self:
         """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given. A query
-        that may look at nothing finds zeros, as in PyTorch.
+        whose keys are all masked gives zeros, as in PyTorch.
 
         >>> q = Tensor([[1.0, 0.0]])
         >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()

@@ -1,4 +1,4 @@
-"""Convolutions and pools: weighted sums, means and the largest of windows, and the way back. In, out: tensors.
+"""Convolutions and pools: weighted sums, means and maxima of windows, and their transposes. In, out: tensors.
 
 Shapes are (.., ...space), with any number of space axes, as in PyTorch, whose names and numbers these are.
 """
@@ -52,8 +52,8 @@ class ConvolutionMixin(TensorBase):
     def avg_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
                    ceil_mode: bool = False, count_include_pad: bool = True,
                    divisor_override: int | None = None) -> Self:
-        """The mean of each window; without `stride` the windows are side by side. `divisor_override` is divided by
-        in the place of the number of elements.
+        """The mean of each window; without `stride` the windows are side by side. `divisor_override` is the divisor
+        instead of the number of elements.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).avg_pool2d().tolist()
         [[[[2.5, 4.5], [10.5, 12.5]]]]
@@ -120,7 +120,7 @@ class ConvolutionMixin(TensorBase):
         return tuple(n if m is None else m for n, m in zip(self.shape[-rank:], sizes))
 
     def adaptive_avg_pool1d(self, output_size: OutputSize) -> Self:
-        """Means of parts, as many as wished along the last axis.
+        """Means of `output_size` parts of the last axis.
 
         >>> Tensor([[[1.0, 2.0, 3.0]]]).adaptive_avg_pool1d(2).tolist()
         [[[1.5, 2.5]]]
@@ -128,7 +128,7 @@ class ConvolutionMixin(TensorBase):
         return self._mean_parts(output_size, 1)
 
     def adaptive_avg_pool2d(self, output_size: OutputSize) -> Self:
-        """Means of parts, as many as wished along each of the last two axes.
+        """Means of `output_size` parts along each of the last two axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).adaptive_avg_pool2d(1).tolist()
         [[[[7.5]]]]
@@ -136,7 +136,7 @@ class ConvolutionMixin(TensorBase):
         return self._mean_parts(output_size, 2)
 
     def adaptive_avg_pool3d(self, output_size: OutputSize) -> Self:
-        """Means of parts, as many as wished along each of the last three axes.
+        """Means of `output_size` parts along each of the last three axes.
 
         >>> Tensor.ones(1, 1, 2, 2, 2).adaptive_avg_pool3d(1).tolist()
         [[[[[1.0]]]]]
@@ -144,7 +144,7 @@ class ConvolutionMixin(TensorBase):
         return self._mean_parts(output_size, 3)
 
     def adaptive_max_pool1d(self, output_size: OutputSize, return_indices: bool = False) -> Any:
-        """The largest of parts, as many as wished along the last axis.
+        """The largest of each of `output_size` parts of the last axis.
 
         >>> Tensor([[[1, 3, 2]]]).adaptive_max_pool1d(2).tolist()
         [[[3, 3]]]
@@ -152,7 +152,7 @@ class ConvolutionMixin(TensorBase):
         return self._largest_parts(output_size, 1, return_indices)
 
     def adaptive_max_pool2d(self, output_size: OutputSize, return_indices: bool = False) -> Any:
-        """The largest of parts, as many as wished along each of the last two axes. `return_indices` gives also where
+        """The largest of each of `output_size` parts along each of the last two axes. `return_indices` gives also where
         each was found, counted over the flattened space axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).adaptive_max_pool2d(2).tolist()
@@ -161,7 +161,7 @@ class ConvolutionMixin(TensorBase):
         return self._largest_parts(output_size, 2, return_indices)
 
     def adaptive_max_pool3d(self, output_size: OutputSize, return_indices: bool = False) -> Any:
-        """The largest of parts, as many as wished along each of the last three axes.
+        """The largest of each of `output_size` parts along each of the last three axes.
 
         >>> Tensor.arange(8).reshape(1, 1, 2, 2, 2).adaptive_max_pool3d(1).tolist()
         [[[[[7]]]]]
@@ -180,7 +180,7 @@ class ConvolutionMixin(TensorBase):
     # -- put together again ----------------------------------------------------------------------------------
     def fold(self, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
              stride: Sizes = 1) -> Self:
-        """The sum of windows (batch, channels x kernel, windows) where they were: the adjoint of taking them.
+        """Windows (batch, channels x kernel, windows) added up at their positions: the adjoint of taking them.
 
         >>> Tensor.ones(1, 4, 1).fold(2, 2).tolist()
         [[[[1.0, 1.0], [1.0, 1.0]]]]

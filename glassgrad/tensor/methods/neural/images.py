@@ -1,4 +1,4 @@
-"""Images moved, resized and resampled: pixel_shuffle, grid_sample, interpolate. In, out: tensors.
+"""Images rearranged, resized and resampled: pixel_shuffle, grid_sample, interpolate. In, out: tensors.
 
 Images are (batch, channels, height, width), as in PyTorch, whose names and numbers these are.
 """
@@ -19,10 +19,10 @@ Sizes = int | Sequence[int]
 
 
 class ImagesMixin(TensorBase):
-    """Images moved, resized and resampled."""
+    """Images rearranged, resized and resampled."""
     __slots__ = ()
 
-    # -- moved -----------------------------------------------------------------------------------------------
+    # -- rearranged ------------------------------------------------------------------------------------------
     def _refuse_uneven(self, what: str, by: int, parts: int, *axes: int) -> None:
         if self.ndim < 3 or by < 1 or any(self.shape[axis] % parts for axis in axes):
             raise ShapeError(f"{what} does not come out even", given=f"shape {self.shape}, a factor of {by}",
@@ -56,7 +56,7 @@ class ImagesMixin(TensorBase):
                                          (*lead, channels * r * r, height // r, width // r)))
 
     def channel_shuffle(self, groups: int) -> Self:
-        """Channels dealt out from groups, one of each in turn.
+        """Channels of the groups interleaved: the first of each, then the second of each, ...
 
         >>> Tensor([[[1], [2], [3], [4]]]).channel_shuffle(2).flatten().tolist()
         [1, 3, 2, 4]

@@ -39,7 +39,7 @@ class LossesMixin(TensorBase):
         return self._loss(lambda x, y: square(sub(x, y)), "mse_loss", reduction, target=target)
 
     def l1_loss(self, target: Operand, reduction: str = "mean") -> Self:
-        """The size of the difference.
+        """The absolute difference.
 
         >>> Tensor([1.0, 5.0]).l1_loss(Tensor([1.0, 3.0])).item()
         1.0
@@ -301,7 +301,7 @@ class LossesMixin(TensorBase):
         return self._with(reduced(found.reshape(()) if alone else found, reduction), targets)
 
     def _cut_labels(self, labels: UOp, sizes: list[int]) -> UOp:
-        """Labels that come one after another, cut at their lengths: (batch, longest)."""
+        """Concatenated labels split by their lengths: (batch, longest)."""
         count, longest = labels.shape[0], max(sizes, default=0)
         if sum(sizes) > count:
             raise InputError("ctc_loss has too few labels for these target_lengths",
@@ -326,8 +326,8 @@ class LossesMixin(TensorBase):
 
 
 def _refuse_longer(lengths: UOp, most: int, what: str) -> None:
-    """Refuse lengths that are known already and beyond what there is."""
-    for i, n in enumerate(running.few_numbers(lengths)):
+    """Raise if a length that is known already is above a maximum."""
+    for i, n in enumerate(running.host_values(lengths)):
         if not 0 <= n <= most:
             raise InputError("a sequence of ctc_loss is longer than the data, or shorter than nothing",
                              given=f"{what}[{i}] = {n}", expected=f"a length from 0 to {most}",

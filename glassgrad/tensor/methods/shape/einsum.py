@@ -1,7 +1,7 @@
 """Axes by name: einsum, rearrange, tensordot. In: a formula and tensors. Out: tensors.
 
-An einsum is what it says: the operands are moved under all axes of the formula, multiplied, and summed over those that
-the result does not name. Which product to take first is the writer's choice; three and more operands go left to right.
+The operands of an einsum are broadcast to all axes of the formula, multiplied, and summed over those that the result
+does not name. Which product to take first is the writer's choice; three and more operands go left to right.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class EinsumMixin(TensorBase):
 
 
 def _diagonals(x: UOp, term: str) -> tuple[UOp, str]:
-    """A letter that a term names twice is a diagonal."""
+    """Replace axes that share a letter by their diagonal."""
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:
             first = term.index(letter)

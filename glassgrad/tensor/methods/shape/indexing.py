@@ -1,8 +1,8 @@
 """x[...] and x[...] = y. In: numbers, slices, None, ..., tensors, lists. Out: tensors.
 
-Numbers, slices, None and ... only move: no copy. Tensors (and lists) of integers are one GATHER, whatever their
-number: rows are looked up under one linear index. As in PyTorch, several index tensors broadcast together, and their
-axes come where the first of them was if they are neighbours, else in front.
+Numbers, slices, None and ... only move: no copy. Tensors (and lists) of integers are one GATHER, whatever their number:
+rows are looked up under one linear index. As in PyTorch, several index tensors broadcast together, and their axes come
+where the first of them was if they are adjacent, else in front.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class IndexingMixin(TensorBase):
         self._rebind(self._with(replaced))
 
     def _element_numbers(self, key: Any) -> UOp:
-        """Which elements a key chooses, counted row by row."""
+        """The linear indices of the elements that a key selects."""
         return self._with(counting(self.numel(), dtypes.int64).reshape(self.shape))[key].uop
 
     # -- reading the key -------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class IndexingMixin(TensorBase):
                     raise IndexKindError("a single truth value stands alone in an index",
                                          given=f"it and {len(parts) - 1} more", expected="a mask with axes",
                                          fix="write x[mask][...]")
-                places = running.array_of(p.uop, p.device).nonzero()       # how many there are, only computing tells
+                places = running.array_of(p.uop, p.device).nonzero()       # their number is known only at run time
                 expanded.extend(self.__class__(axis, device=self.device) for axis in places)
             else:
                 expanded.append(p)
@@ -141,7 +141,7 @@ class IndexingMixin(TensorBase):
                 shape.append(-(-(stop - start) // abs(step)))
             else:
                 if index_range_check.checking():
-                    index_range_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape, from_end=True)
+                    index_range_check.refuse_stored(p.uop, running.host_values(p.uop), axis, self.shape, from_end=True)
                 picks.append((len(shape), p.uop))
                 shape.append(n)
             bounds.append((start, stop))
@@ -184,7 +184,7 @@ class IndexingMixin(TensorBase):
         return start, stop, 1
 
     def index_put(self, indices: Sequence[Any], values: Self, accumulate: bool = False) -> Self:
-        """A copy of this tensor with x[indices] = values, or += values for every naming of a place (`accumulate`).
+        """A copy of this tensor with x[indices] = values, or += values, once per occurrence of an index (`accumulate`).
 
         >>> Tensor([1, 2]).index_put((Tensor([0, 0]),), Tensor([10, 20]), accumulate=True).tolist()
         [31, 2]
@@ -198,7 +198,7 @@ class IndexingMixin(TensorBase):
     # -- looking up by name ----------------------------------------------------------------------------------
     def gather(self, dim: int = REQUIRED, index: Self = REQUIRED, **spelling: Any) -> Self:
         """out[i, j] = x[index[i, j], j] for dim 0, and so on: along an axis, the elements an index of equal rank names.
-        As in PyTorch, nothing is counted from the end here: -1 is no place.
+        As in PyTorch, nothing is counted from the end here: -1 is out of range.
 
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
         [[1], [4]]
@@ -241,7 +241,7 @@ class IndexingMixin(TensorBase):
         if index.dtype.kind not in "iu" or not self.ndim:
             return self[(slice(None),) * axis + (index,)]
         if index_range_check.checking():
-            index_range_check.refuse_stored(index.uop, running.few_numbers(index.uop), axis, self.shape, from_end=False)
+            index_range_check.refuse_stored(index.uop, running.host_values(index.uop), axis, self.shape, from_end=False)
         return self._with(lookup(self.uop, [(axis, index.uop)], from_end=False), index)
 
     def select(self, dim: int = REQUIRED, index: int = REQUIRED, **spelling: Any) -> Self:
@@ -254,8 +254,8 @@ class IndexingMixin(TensorBase):
         return self[(slice(None),) * resolve_axis(dim, self.ndim, "select") + (index,)]
 
     def repeat_interleave(self, repeats: Any, dim: int | None = None, **spelling: Any) -> Self:
-        """Each element several times in a row, along one axis or flattened: as often as a number says, or as a vector
-        says of each.
+        """Each element several times in a row, along one axis or flattened: the same number of times, or one per
+        element in a vector.
 
         >>> Tensor([1, 2]).repeat_interleave(2).tolist(), Tensor([1, 2]).repeat_interleave(Tensor([3, 1])).tolist()
         ([1, 1, 2, 2], [1, 1, 1, 2])
@@ -269,18 +269,18 @@ class IndexingMixin(TensorBase):
             return self._with(x).index_select(axis, self._repeated_indices(repeats, x.shape[axis]))
         [times] = shape_from((repeats,), "repeat_interleave")
         if times < 0:
-            raise _not_so_often(times)
+            raise _negative_repeats(times)
         return self._with(repeat_interleave(x, times, axis))
 
     def _repeated_indices(self, repeats: TensorBase, n: int) -> Self:
-        """Each of n indices as often as its number says. The numbers are computed: they say how long the result is."""
+        """The indices 0 .. n - 1, each repeated by its count. The counts are read now: they decide the length."""
         if repeats.dtype.kind not in "iu" or repeats.ndim > 1 or repeats.numel() not in (1, n):
             raise InputError("the repeats do not fit the axis",
                              given=f"{repeats.dtype.name} of shape {repeats.shape} for {n} elements",
                              expected="one integer, or one for each element", fix="check the axis")
         counts = list(running.numbers_of(repeats.uop.broadcast((n,)), repeats.device)) if n else []
         if min(counts, default=0) < 0:
-            raise _not_so_often(min(counts))
+            raise _negative_repeats(min(counts))
         indices = [index for index, count in enumerate(counts) for _ in range(count)]
         return self.__class__(indices, device=self.device, dtype=dtypes.int32)
 
@@ -311,7 +311,7 @@ def _integers(index: TensorBase, cast: str = "index.int()") -> UOp:
     return index.uop
 
 
-def _not_so_often(times: Any) -> InputError:
+def _negative_repeats(times: Any) -> InputError:
     return InputError("nothing can be repeated so often", given=f"repeats={times}", expected="0 or more",
                       fix="write x.repeat_interleave(2), for example")
 

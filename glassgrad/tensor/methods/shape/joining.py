@@ -1,4 +1,4 @@
-"""Putting tensors together and taking them apart: cat, stack, split, roll, unfold, diagonals. In, out: tensors."""
+"""Joining and splitting tensors: cat, stack, split, roll, unfold, diagonals. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:
 
 
 def _at_least(x: UOp, rank: int) -> UOp:
-    """A node with at least so many axes: a number as a vector, a vector as one row, a matrix as a block of depth 1."""
+    """A node with at least `rank` axes: a number as a vector, a vector as one row, a matrix as a block of depth 1."""
     if not x.shape and rank:
         x = x.reshape((1,))
     if len(x.shape) < 2 <= rank:
@@ -40,12 +40,12 @@ def _at_least(x: UOp, rank: int) -> UOp:
 
 
 class JoiningMixin(TensorBase):
-    """Putting tensors together and taking them apart."""
+    """Joining and splitting tensors."""
     __slots__ = ()
 
     # -- together --------------------------------------------------------------------------------------------
     def cat(self, *others: Self, dim: int = 0, **spelling: Any) -> Self:
-        """Tensors one after another along an axis; also `Tensor.cat(x, y, z, dim=0)`.
+        """Tensors concatenated along an axis; also `Tensor.cat(x, y, z, dim=0)`.
 
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
@@ -56,7 +56,7 @@ class JoiningMixin(TensorBase):
     concatenate = cat
 
     def stack(self, *others: Self, dim: int = 0, **spelling: Any) -> Self:
-        """Tensors of one shape side by side along a new axis; also `Tensor.stack(x, y, z, dim=0)`.
+        """Tensors of one shape concatenated along a new axis; also `Tensor.stack(x, y, z, dim=0)`.
 
         >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]
@@ -229,7 +229,7 @@ class JoiningMixin(TensorBase):
     split_with_sizes = split
 
     def chunk(self, chunks: int, dim: int = 0, **spelling: Any) -> list[Self]:
-        """At most so many equal pieces along an axis (the last may be smaller).
+        """At most `chunks` equal pieces along an axis (the last may be smaller).
 
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
@@ -244,7 +244,7 @@ class JoiningMixin(TensorBase):
 
     def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0, **spelling: Any
                      ) -> tuple[Self, ...]:
-        """So many pieces as equal as can be (the first ones longer), or cut before the indices given.
+        """A number of pieces as equal as possible (the first ones longer), or pieces split before the indices given.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)]
         [[1, 2], [3]]
@@ -389,7 +389,7 @@ class JoiningMixin(TensorBase):
 
 
 def _joined(first: Any, others: Sequence[Any], what: str, dim: int, ready: Callable[[UOp], UOp] = lambda x: x) -> Any:
-    """Tensors one after another along an axis, each brought to a shape first."""
+    """Tensors concatenated along an axis, each reshaped by `ready` first."""
     tensors = _several(first, others, what)
     nodes = [ready(t.uop) for t in tensors]
     if not nodes[0].shape:

@@ -60,7 +60,7 @@ class MovementMixin(TensorBase):
     reshape_as = view_as
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, **spelling: Any) -> Self:
-        """Several neighbouring axes as one.
+        """Several adjacent axes as one.
 
         >>> Tensor.zeros(2, 3, 4).flatten(1).shape
         (2, 12)
@@ -248,7 +248,7 @@ class MovementMixin(TensorBase):
         return self.expand(*spelled("broadcast_to", spelling, shape=shape))
 
     def repeat(self, *repeats: Any, **spelling: Any) -> Self:
-        """The whole tensor, one after another along each axis.
+        """The whole tensor repeated along each axis.
 
         >>> Tensor([1, 2]).repeat(2, 2).tolist()
         [[1, 2, 1, 2], [1, 2, 1, 2]]
@@ -302,7 +302,7 @@ class MovementMixin(TensorBase):
         return self._with(self.uop.flip(resolve_axes(0, self.ndim, "flipud")))
 
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1), **spelling: Any) -> Self:
-        """Turned by k quarters in the plane of two axes, from the first toward the second.
+        """Rotated by k quarter turns in the plane of two axes, from the first toward the second.
 
         >>> Tensor([[1, 2], [3, 4]]).rot90().tolist()
         [[2, 4], [1, 3]]
@@ -318,7 +318,7 @@ class MovementMixin(TensorBase):
 
 
 def _filled_in(shape: tuple[Any, ...], sizes: tuple[int, ...], what: str) -> tuple[int, ...]:
-    """Sizes of which one is -1, with the size that it means."""
+    """Sizes, with the size that a -1 among them stands for."""
     count, known = math.prod(shape), math.prod(n for n in sizes if n != -1)
     if any(n < -1 for n in sizes) or sizes.count(-1) > 1:
         raise ShapeError("cannot tell which sizes are meant", given=f"{what}{sizes}",

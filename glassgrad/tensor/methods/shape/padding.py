@@ -129,12 +129,12 @@ def _amounts(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[int, 
 
 
 def _pad_from_inside(x: UOp, axis: int, before: int, after: int, mode: str) -> UOp:
-    """An axis padded with elements of its own."""
+    """An axis padded by reflecting, repeating or wrapping around its own elements."""
     n = x.shape[axis]
     if before < 0 or after < 0:
         grown = max(before, 0), max(after, 0)
         cut = [(min(before, 0), min(after, 0)) if i == axis else (0, 0) for i in range(len(x.shape))]
-        if mode == "circular":      # only what the cut leaves goes round; else the whole axis is there to copy from
+        if mode == "circular":      # wraps around what is left after cropping; other modes copy from the whole axis
             return _pad_from_inside(pad_constant(x, cut), axis, *grown, mode)
         return pad_constant(_pad_from_inside(x, axis, *grown, mode), cut)
     if before == after == 0:

@@ -1,8 +1,8 @@
 """Writing by index: scatter and its kin. In, out: tensors; the tensor itself stays as it is.
 
-All are made of SCATTER (set, add, max) over the flattened tensor. The smallest is the greatest of the opposites;
-products take the index in order and multiply neighbours of one index in doubling steps. Later writes to one index win
-over earlier ones, on every device.
+All are made of SCATTER (set, add, max) over the flattened tensor. The minimum is the maximum of the negated values;
+products sort the index and multiply the values of one index in doubling steps. Later writes to one index win over
+earlier ones, on every device.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ScatterMixin(TensorBase):
     def scatter(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Any = REQUIRED, reduce: str | None = None,
                 **spelling: Any) -> Self:
         """This tensor with src[i, j] written to [index[i, j], j] for dim 0, and so on; reduce "add" or "multiply"
-        combines with what is there. As in PyTorch, nothing is counted from the end: -1 is no place.
+        combines with what is there. As in PyTorch, nothing is counted from the end: -1 is out of range.
 
         >>> Tensor([1, 2, 3]).scatter(0, Tensor([2, 0]), Tensor([7, 8])).tolist()
         [8, 2, 7]
@@ -68,7 +68,7 @@ class ScatterMixin(TensorBase):
 
     def scatter_reduce(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Any = REQUIRED, reduce: Any = REQUIRED,
                        include_self: bool = True, **spelling: Any) -> Self:
-        """The sum, prod, mean, amax or amin of everything written to a place, and of what was there (`include_self`).
+        """The sum, prod, mean, amax or amin of all values written to an element, and of its old one (`include_self`).
 
         >>> Tensor([1, 2]).scatter_reduce(0, Tensor([0, 0]), Tensor([5, 9]), "amax").tolist()
         [9, 2]
@@ -126,7 +126,7 @@ class ScatterMixin(TensorBase):
         return self._with(scatter_slices(self.uop, axis, index.uop, source, mode, from_end), index, other)
 
     def put(self, index: Self, source: Self, accumulate: bool = False) -> Self:
-        """This tensor, flattened, with values written (or added) at indices; the opposite of `take`.
+        """This tensor, flattened, with values written (or added) at indices; the inverse of `take`.
 
         >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3, 0]), Tensor([9, 8])).tolist()
         [[8, 2], [3, 9]]
