@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["TURN", "CompileQueue"]
+__all__ = ["SWITCH_INTERVAL", "CompileQueue"]
 
-TURN = 0.0001       # switch interval in seconds: at the usual 0.005, compile threads would mostly wait for the GIL
+SWITCH_INTERVAL = 0.0001       # seconds while compile threads run: at the usual 0.005 they mostly wait for the GIL
 
 
 class CompileQueue:
@@ -57,7 +57,7 @@ class CompileQueue:
                 return wait
             if not self._working:
                 self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(TURN, self._usual))
+                sys.setswitchinterval(min(SWITCH_INTERVAL, self._usual))
             self._working += 1
         try:
             threading.Thread(target=self._work, name="glassgrad-compile").start()

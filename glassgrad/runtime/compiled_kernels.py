@@ -62,16 +62,16 @@ class CompiledKernels:
         mode = kernel_mode()
         missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
         self.search(missing)
-        over = threading.Event()
+        cancelled = threading.Event()
         try:
-            waiting = {ast: self._begin(ast, over) for ast in missing}
+            waiting = {ast: self._begin(ast, cancelled) for ast in missing}
             for ast, wait in waiting.items():
                 self._programs[ast, mode] = self._loaded(ast, wait())
         finally:
-            over.set()                     # after an error, queued jobs are skipped
+            cancelled.set()                # after an error, queued jobs are skipped
         return [self._programs[ast, mode] for ast in kernels]
 
-    def _begin(self, ast: UOp, over: threading.Event) -> Callable[[], bytes]:
+    def _begin(self, ast: UOp, cancelled: threading.Event) -> Callable[[], bytes]:
         """Look a kernel up in the disk cache, or queue its compilation; return a function that waits for the bytes."""
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
         moves = self.moves(ast)
@@ -89,7 +89,7 @@ class CompiledKernels:
         head, features = json.dumps(facts).encode(), settings.CPU_FEATURES
 
         def work() -> bytes:
-            if over.is_set():
+            if cancelled.is_set():
                 return b""
             with Context(CPU_FEATURES=features):           # a Context belongs to the thread that entered it
                 made = struct.pack("<I", len(head)) + head + self._compiled(ast, built.source or built.binary)

@@ -52,7 +52,7 @@ def cost(ast: UOp) -> tuple[int, int]:
     """A kernel's (arithmetic operations, bytes of memory that it must read or write)."""
     operations = total = 0
     order = toposort([ast])
-    touched = _touched(order)
+    touched = _elements_read(order)
     for n in order:
         if n.op in o.ELEMENTWISE and n.op not in (o.CAST, o.BITCAST):
             operations += n.size
@@ -63,7 +63,7 @@ def cost(ast: UOp) -> tuple[int, int]:
     return operations, total
 
 
-def _touched(order: list[UOp]) -> dict[UOp, int]:
+def _elements_read(order: list[UOp]) -> dict[UOp, int]:
     """An upper bound of the elements of each node that are read: a SHRINK and a GATHER read only a part."""
     found = {order[-1]: order[-1].size}
     for n in reversed(order):

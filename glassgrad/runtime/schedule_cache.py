@@ -50,7 +50,7 @@ def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]
     """Store a schedule together with the picklable `more`; `order` has the nodes of its graph."""
     import pickle
     wanted = {line for item in schedule.items for line in item.lines}
-    numbers = _first_of(wanted, order)
+    numbers = _first_node_at(wanted, order)
     lines = [tuple([numbers.get(line, -1) for line in item.lines]) for item in schedule.items]
     items = [replace(item, lines=()) for item in schedule.items]
     default_cache().put(name, pickle.dumps((replace(schedule, items=items, results={}), lines, more)))
@@ -70,7 +70,7 @@ def kept_schedule(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | Non
     return schedule, more
 
 
-def _first_of(wanted: set[Line], order: Sequence[UOp]) -> dict[Line, int]:
+def _first_node_at(wanted: set[Line], order: Sequence[UOp]) -> dict[Line, int]:
     """For each of these lines, the index of the first node that was made there."""
     found: dict[Line, int] = {}
     seen: set[tuple[int, int]] = set()

@@ -33,7 +33,7 @@ from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 
 ALIGNMENT = 64
-FEW = 8       # up to so many serial commands do not open the worker pool
+MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 
 
@@ -207,15 +207,15 @@ class NativePlan(DevicePlan):
     def runner(self) -> Callable[[], int]:
         """A function that does `run` on the worker pool of the current settings, for repeated calls."""
         alone = self._count == 1 and not self.scratch_bytes and not self._by_value or not pool_is_open()
-        if self._count <= FEW and self._serial and alone:
-            return self._runner_alone()
+        if self._count <= MOST_INLINE_COMMANDS and self._serial and alone:
+            return self._inline_runner()
         pool = worker_pool()
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
         pieces = self._pieces()
         return partial(pool.run, *pieces[0]) if len(pieces) == 1 else partial(_run_pieces, pool.run, pieces)
 
-    def _runner_alone(self) -> Callable[[], int]:
+    def _inline_runner(self) -> Callable[[], int]:
         """A function that runs the commands, all small, in this thread: opening a pool would cost a compile, and a call
         of an open pool costs more than a single command."""
         memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)

@@ -24,7 +24,7 @@ from glassgrad.runtime.gpu.gpu_device import GpuPlan, KernelCall, groups_at
 
 __all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
 
-FEW = 1                      # launches up to which a replay makes no graph: it would save nothing
+NO_GRAPH_UP_TO = 1           # launches of a replay: a graph of so few would save nothing
 
 
 class DriverLaunch:
@@ -198,7 +198,7 @@ class GraphPlan(DriverPlan):
         self.runner()()
 
     def runner(self) -> Callable[[], None]:
-        if settings.GPU_GRAPH and len(self.flat) > FEW and self._graph is None:
+        if settings.GPU_GRAPH and len(self.flat) > NO_GRAPH_UP_TO and self._graph is None:
             self._make_graph()
         return partial(self._run, bool(settings.GPU_GRAPH))
 

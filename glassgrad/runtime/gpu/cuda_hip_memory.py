@@ -33,16 +33,16 @@ _SLAB = 2 << 20                          # small blocks are carved from slabs of
 _SMALL, _LEAST = 256 << 10, 256
 _PIECE, _PIECES = 1 << 20, 16            # pinned staging buffers: bytes of each, and how many
 _AHEAD = 3                               # copies in flight to the host while a piece is read
-_FEW_BYTES = 64 << 10                    # up to this size, copies use the kernels' stream, which costs less
+_SMALL_COPY = 64 << 10                   # up to this size, copies use the kernels' stream, which costs less
 _NUMBERS, _NOT_YET = 256, -1             # integers allocated at a time, and their value until a kernel writes one
-_APART = 1                               # flag of a stream that does not wait for the default one, in both drivers
+_NON_BLOCKING = 1                        # flag of a stream that does not wait for the default one, in both drivers
 
 
-def _not_cleared(nbytes: int) -> memoryview:
+def _uninitialized(nbytes: int) -> memoryview:
     """Uninitialized host memory. A bytearray is zeroed, which takes as long as the copy, because it touches every page
     first; `numpy.empty`, where NumPy is loaded, is not zeroed, and uses huge pages."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or nbytes < _FEW_BYTES:
+    if numpy is None or nbytes < _SMALL_COPY:
         return memoryview(bytearray(nbytes))
     fresh: memoryview = numpy.empty(nbytes, "uint8").data
     return fresh
@@ -225,7 +225,7 @@ class DriverMemory:
         driver, names = self.driver, self.driver.names
         with self._copying:
             pinned = self._open()
-            stream = None if view.nbytes <= _FEW_BYTES else self._beside_kernels(address)
+            stream = None if view.nbytes <= _SMALL_COPY else self._copy_stream(address)
             for at in range(0, view.nbytes, _PIECE):
                 part, piece = view[at:at + _PIECE], pinned.next()
                 piece.view[:part.nbytes] = part
@@ -237,7 +237,7 @@ class DriverMemory:
                 driver.call(names.record, self._reached, None)
                 self._reached_at = driver.launched
 
-    def _beside_kernels(self, address: int) -> Any:
+    def _copy_stream(self, address: int) -> Any:
         """Return the copy stream, after making it wait for the kernels that may use this memory: for a newly allocated
         block, those launched before its last release; for any other, all launched so far."""
         driver, names = self.driver, self.driver.names
@@ -251,8 +251,8 @@ class DriverMemory:
 
     def copy_out(self, address: int, nbytes: int) -> memoryview:
         """Copy bytes to the host, after all kernels."""
-        out = _not_cleared(nbytes)
-        if 0 < nbytes < _FEW_BYTES:
+        out = _uninitialized(nbytes)
+        if 0 < nbytes < _SMALL_COPY:
             self.driver.call(self.driver.names.read, (ctypes.c_char * nbytes).from_buffer(out),
                              ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
         else:
@@ -284,6 +284,6 @@ class DriverMemory:
     def _open(self) -> PinnedMemory:
         if self._pinned is None:
             self._pinned = PinnedMemory(self.driver)
-            self._stream = self.driver.made(self.driver.names.make_stream, _APART)
+            self._stream = self.driver.made(self.driver.names.make_stream, _NON_BLOCKING)
             self._reached = self.driver.event()
         return self._pinned

@@ -35,8 +35,8 @@ Moves = tuple[str, ...]
 START_SECONDS = 60.0         # time limit for a worker to start and run the recipe's kernel
 KILL_SECONDS = 20.0          # time limit for a killed process to end; a driver may take seconds
 WORTH_NS = 2_000             # shorter kernels are not worth a search
-CLEARLY = 0.97               # a winner takes at most this fraction of the recipe's median time
-MOSTLY = 0.75                # and is faster in at least this fraction of the pairs
+WINNING_TIME = 0.97          # a winner takes at most this fraction of the recipe's median time
+WINNING_SHARE = 0.75         # and is faster in at least this fraction of the pairs
 FINAL_PAIRS, LEAST_PAIRS = 31, 9
 FINAL_SECONDS = 1.0          # reserved for the final comparison, besides its runs
 MEMORY_ROOM = 2 << 30        # that a worker may allocate beyond the kernel's buffers
@@ -226,7 +226,7 @@ class Search:
             if len(pairs) >= LEAST_PAIRS:
                 ours, theirs = median(a for a, _ in pairs), median(b for _, b in pairs)
                 won = sum(b < a for a, b in pairs)
-                if theirs <= CLEARLY * ours and won >= MOSTLY * len(pairs):
+                if theirs <= WINNING_TIME * ours and won >= WINNING_SHARE * len(pairs):
                     return moves, ours / 1000, theirs / 1000
         return (), self.recipe_ns / 1000, 0.0
 
