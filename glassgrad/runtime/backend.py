@@ -5,16 +5,16 @@ A device is a record in runtime/devices.py and a subclass of `Backend`. The engi
 A device must provide                                  it may provide
     memory   allocate, release, copy_in, copy_out          memory.on_host   memory shared with NumPy and files
     compile  a kernel's graph -> a program                 memory.in_parts  kernels take addresses inside a block
-    launch   run one program on these addresses            memory.numbers   checks of a run that are read later
-                                                           programs         several kernels at a time; a search (BEAM)
-                                                           plan             launches without Python between them
-                                                           replay_plan      the same for launches that a jit repeats
+    launch   run one program on these addresses            memory.numbers   results of checks, read later
+                                                           programs         compile several kernels at once; BEAM
+                                                           plan             a command list, run without Python
+                                                           replay_plan      a plan that a jit replays, such as a graph
                                                            loop_tree        the loops it compiles, which CHECK=1 runs
 
-A device with `programs` of its own needs no `compile`, and one with a `plan` of its own no `launch`: the CPU has both.
+A device that overrides `programs` needs no `compile`, one that overrides `plan` no `launch`: the CPU does both.
 
-Memory is named by addresses: integers that only the device itself dereferences. A scalar argument of a kernel has an
-address too, always one of the host's, of eight bytes.
+Memory is named by addresses: integers that only the device itself dereferences. A scalar argument of a kernel is passed
+by address too: always eight bytes of host memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph.dtype import ALL, DType
 
-if TYPE_CHECKING:            # a warm process does without the compiler
+if TYPE_CHECKING:            # a warm process does not load the compiler
     from glassgrad.compiler.graph.uop import UOp
     from glassgrad.compiler.lower.loops import Kernel
     from glassgrad.compiler.render.launch_info import LaunchInfo
@@ -37,14 +37,14 @@ __all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceReco
 
 
 class DeviceRecord(NamedTuple):
-    """All that is known of a device before it is opened; `Device.records` has one for each.
+    """What is known about a device before it is opened; `Device.records` has one for each.
 
     >>> DeviceRecord("MY", open=lambda name: Backend(name, None), aliases=("MINE",)).names
     ('MY', 'MINE')
     """
     name: str
     open: Callable[[str], Any]          # name -> Backend; raises DeviceError, which says what to install
-    aliases: tuple[str, ...] = ()       # other names of it; NAME=1 in the environment chooses it by any of its names
+    aliases: tuple[str, ...] = ()       # NAME=1 in the environment, with any of its names, makes it the default
     target: str = ""                    # what its kernels run on
     dialect: str = ""                   # what they are written in
     install: str = ""                   # what it needs on the machine, and how to get it
@@ -56,61 +56,61 @@ class DeviceRecord(NamedTuple):
 
 
 class DeviceMemory(Protocol):
-    """Blocks of bytes."""
-    on_host: bool           # whether an address is one of the host's, so that NumPy and files can share it
-    in_parts: bool          # whether a kernel can be given an address inside a block, and write from there
+    """The memory of a device: blocks of bytes, named by their addresses."""
+    on_host: bool           # whether addresses are host pointers, so that NumPy and files can share the memory
+    in_parts: bool          # whether a kernel may be passed an address inside a block, to read or write there
 
     def allocate(self, nbytes: int) -> MemoryBlock:
-        """A block of at least so many bytes, not cleared."""
+        """Return a block of at least `nbytes` bytes, not cleared."""
 
     def release(self, block: MemoryBlock) -> None:
         """Take back a block that is not used any more."""
 
     def copy_in(self, address: int, data: Any) -> None:
-        """Copy bytes of the host to an address, after everything that was launched before."""
+        """Copy host bytes to a device address, ordered after all earlier launches."""
 
     def copy_out(self, address: int, nbytes: int) -> bytearray | memoryview:
-        """Copy bytes at an address to new memory of the host, after everything that was launched before."""
+        """Return a host copy of the bytes at a device address, ordered after all earlier launches."""
 
     def empty_cache(self) -> None:
-        """Give back to the system what is kept for later."""
+        """Return pooled blocks to the system."""
 
 
 class DeviceProgram(Protocol):
     """A compiled kernel."""
     name: str
-    info: LaunchInfo        # the memory that a launch must bring along
-    operations: int         # what a run costs: operations, and bytes moved
+    info: LaunchInfo        # the memory that a launch must provide
+    operations: int         # arithmetic operations of one run, and bytes moved
     bytes: int
 
 
-LONG_WORK = 2_000_000_000        # operations between two looks for a Ctrl-C: 2 ms at 1 TFLOPS, 0.4 s at 5 GFLOPS
-OPERATIONS_PER_BYTE = 10         # that take as long as to move a byte
+LONG_WORK = 2_000_000_000        # operations between two checks for Ctrl-C: 2 ms at 1 TFLOPS, 0.4 s at 5 GFLOPS
+OPERATIONS_PER_BYTE = 10         # operations that take as long as moving one byte
 
 
 class DevicePlan:
-    """Launches in order over numbered slots of memory, to be run often. This one starts each launch from Python; a
-    device with a command list of its own overrides all of it."""
-    # Whether a run that has begun always ends: no signal and no failing program stops it halfway.
-    # It holds from the program `first` on, for which `keep_together(first)` was called.
+    """A list of launches over numbered memory slots, to be run repeatedly. This base class starts each launch from
+    Python; a device with native command lists overrides all of it."""
+    # Whether a run, once it reaches the program given to `keep_together(first)`, always completes: neither a signal
+    # nor a failing program stops it halfway.
     uninterrupted = False
-    # Whether such a plan also has `check(before, numbers)`: it ends a run before the program `before`
-    # if a 32-bit number in memory is below its bound; `numbers` are pairs of (address, bound).
+    # Whether the plan also has `check(before, numbers)`, which ends a run before program `before` if a 32-bit integer
+    # in memory is below its bound; `numbers` are (address, bound) pairs.
     ends_early = False
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
         self.programs, self.slots, self._launch = list(programs), list(slots), launch
         self.addresses: list[int] = []
-        self.lines: Sequence[Sequence[Any]] = ()       # of each program, the user's lines that it comes from
+        self.lines: Sequence[Sequence[Any]] = ()       # for each program, the lines of the user's code that it computes
 
     @property
     def scratch(self) -> int:
-        """Bytes of private memory that running takes, of all workers together."""
+        """Bytes of scratch memory that a run needs, over all workers."""
         return 0
 
     def described(self, number: int | None = None) -> list[str]:
-        """The programs, or one of them, with the user's line, for messages."""
+        """Name and user's line of each program, or of one of them, for messages."""
         every = list(zip(self.programs, self.lines or [()] * len(self.programs)))
         return [f"{program.name}  {lines[0] if lines else ''}".rstrip()
                 for program, lines in (every if number is None else every[number:number + 1])]
@@ -120,20 +120,20 @@ class DevicePlan:
         self.addresses = list(addresses)
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        """Where a slot's address is written, as (array, position): a replay changes it there."""
+        """Every (array, position) that holds this slot's address: a replay overwrites it there."""
         return [(self.addresses, slot)] if any(slot in uses for uses in self.slots) else []
 
     def run(self) -> None:
-        """Run every program in order; it may return before they are done."""
+        """Launch every program in order; may return before they have finished."""
         for number in range(len(self.programs)):
             self.run_one(number)
 
     def runner(self) -> Callable[[], Any]:
-        """`run` under the settings of now, to be called often; it returns true where a check ended the run."""
+        """A function that does `run` under the current settings; its result is true if a check ended the run."""
         return self.run
 
     def run_one(self, number: int) -> int:
-        """Run one program to its end; return its nanoseconds."""
+        """Run one program, wait for it, and return its nanoseconds."""
         if self._launch is None:
             raise Bug(f"{type(self).__name__} has neither a launch nor a run_one of its own")
         start = time.perf_counter_ns()
@@ -141,7 +141,7 @@ class DevicePlan:
         return time.perf_counter_ns() - start
 
     def stopwatch(self) -> Stopwatch:
-        """These launches, each timed; always the same object, which keeps totals."""
+        """The stopwatch that times each launch of this plan: one per plan, since it accumulates totals."""
         found: Stopwatch | None = getattr(self, "_watch", None)
         if found is None:
             found = self._watch = Stopwatch(self)
@@ -149,8 +149,8 @@ class DevicePlan:
 
 
 class Stopwatch:
-    """Times each program of a plan, by running one after another from Python. A device that can read a clock between
-    its own commands overrides it."""
+    """Times each program of a plan by running them one by one from Python. A device that can read a clock between
+    commands overrides it."""
 
     def __init__(self, plan: DevicePlan):
         self.plan, self.runs, self.timed_runs = plan, 0, 0
@@ -168,8 +168,8 @@ class Stopwatch:
         return self._totals
 
     def run(self, every: bool = True) -> Any:
-        """Run every program; without `every` only some runs are timed: the first few, then ever fewer. The first of
-        all, which loads programs, then stands for none but itself."""
+        """Run every program. Without `every`, only runs 1 to 4 and those numbered by a power of two are timed, and the
+        first, which loads programs, is dropped from the totals."""
         self.runs += 1
         if not every and self.runs > 4 and self.runs & (self.runs - 1):
             return self.plan.runner()()
@@ -190,15 +190,15 @@ class RendererFacts(NamedTuple):
     """
     device: str
     language: str                      # "llvm", "c", "python", "cuda", "opencl", "hip" or "metal"
-    supports_float4: bool = False      # kernels have vectors of their own; there is no type for four floats
-    has_local: bool = False            # no work groups: a kernel's tasks are spread over threads
+    supports_float4: bool = False      # kernels use other vector types; there is no float4
+    has_local: bool = False            # work groups; without them a kernel's tasks are spread over threads
     has_shared: bool = False
     has_threads: bool = True
     tensor_cores: tuple[Any, ...] = ()
     global_max: tuple[int, ...] | None = None
     local_max: tuple[int, ...] | None = None
     shared_max: int = 0
-    missing_types: Callable[[], tuple[str, ...]] = tuple      # names of the element types that the device refuses
+    missing_types: Callable[[], tuple[str, ...]] = tuple      # names of unsupported element types
 
     @property
     def name(self) -> str:
@@ -215,9 +215,9 @@ class RendererFacts(NamedTuple):
 
 
 class Backend:
-    """A device, opened. `programs` compiles each distinct kernel once for each set of settings."""
+    """An opened device. `programs` compiles each distinct kernel once per set of compiler settings."""
     renderer: Any = None
-    missing_types: tuple[str, ...] = ()        # names of the element types that it refuses
+    missing_types: tuple[str, ...] = ()        # names of unsupported element types
 
     @property
     def has_float64(self) -> bool:
@@ -239,7 +239,7 @@ class Backend:
 
     # -- what it may provide -----------------------------------------------------------------------------------
     def programs(self, kernels: Sequence[UOp]) -> list[Any]:
-        """A program for each kernel's graph."""
+        """Return the compiled program of each kernel's graph."""
         mode = kernel_mode()
         for ast in kernels:
             if (ast, mode) not in self._programs:
@@ -247,38 +247,38 @@ class Backend:
         return [self._programs[ast, mode] for ast in kernels]
 
     def plan(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]]) -> Any:
-        """A `DevicePlan` of these programs: of each, the slots of its PARAMs, then those of `info.shared`."""
+        """Return a `DevicePlan` of these programs; `slots` has those of each one's PARAMs, then of `info.shared`."""
         return DevicePlan(programs, slots, self.launch)
 
     def replay_plan(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]]) -> Any:
-        """The same, for launches that a jit repeats: what takes a while to prepare pays here."""
+        """Return a plan for launches that a jit replays often, so that costly preparation pays off."""
         return self.plan(programs, slots)
 
     def source(self, ast: UOp) -> str:
-        """A kernel as text to read."""
+        """The source text of a kernel, for people."""
         return "the device shows no source"
 
     def loop_tree(self, ast: UOp) -> Kernel:
-        """A kernel's loop tree as it is compiled, which CHECK interprets to find the pass that is wrong."""
+        """The loop tree that is compiled for a kernel; CHECK=1 interprets it to find a wrong pass."""
         raise Bug(f"{type(self).__name__} has no loop_tree(ast), which CHECK=1 needs")
 
     def synchronize(self) -> None:
-        """Wait until everything that was launched has run. A device whose launches wait has nothing to do."""
+        """Wait until all launches have finished. A device with synchronous launches has nothing to do."""
 
     def copy_in(self, address: int, data: Any) -> None:
-        """Copy bytes of the host to its memory."""
+        """Copy host bytes to device memory."""
         self.memory.copy_in(address, data)
 
     def copy_out(self, address: int, nbytes: int) -> bytearray | memoryview:
-        """Copy bytes of its memory to the host."""
+        """Copy bytes of device memory to the host."""
         copied: bytearray | memoryview = self.memory.copy_out(address, nbytes)
         return copied
 
     def empty_cache(self) -> None:
-        """Give memory that is kept for later back to the system."""
+        """Return pooled memory to the system."""
         self.memory.empty_cache()
 
     @property
     def description(self) -> str:
-        """What it is on this machine, in one line for people."""
+        """One line for people: what the device is on this machine."""
         return f"here: {type(self).__name__}"

@@ -1,6 +1,6 @@
 """Compile in threads, while Python lowers the next kernel. In: functions that compile. Out: `CompileQueue`.
 
-Compilers work outside Python's lock: LLVM and those of GPUs in libraries, a C compiler as a process.
+Compilers run without the GIL: LLVM and GPU compilers as libraries, a C compiler as a process.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["TURN", "CompileQueue"]
+__all__ = ["SWITCH_INTERVAL", "CompileQueue"]
 
-TURN = 0.0001       # seconds that a thread waits for Python's lock at each call; the usual 0.005 would stop it
+SWITCH_INTERVAL = 0.0001       # seconds while compile threads run: at the usual 0.005 they mostly wait for the GIL
 
 
 class CompileQueue:
-    """Jobs in the order they came, in threads that live while there are any: Python waits for them at the end."""
+    """A FIFO queue of compile jobs. Its threads end when it is empty; the interpreter waits for them at exit."""
 
     def __init__(self, threads: int = 1) -> None:
         self._most = threads
@@ -27,20 +27,20 @@ class CompileQueue:
         _queues.add(self)
 
     def forget(self) -> None:
-        """Start over without threads: a new queue, or that of a fork, in which they do not exist."""
+        """Reset to an empty queue without threads, at first and in a forked child, where the threads do not exist."""
         self._lock, self._jobs = threading.Lock(), deque[Callable[[], None]]()
-        self._working = 0                # threads
+        self._working = 0                # running threads
         self._usual = sys.getswitchinterval()
 
     def start(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """Begin this as soon as a thread is free; call the answer to wait for what it returns."""
+        """Queue a job; return a function that waits for the job and returns its result or raises its error."""
         finished = threading.Event()
         outcome: list[tuple[Any, BaseException | None]] = []
 
         def job() -> None:
             try:
                 outcome.append((work(), None))
-            except BaseException as wrong:      # raised again where the result is waited for
+            except BaseException as wrong:      # re-raised in `wait`
                 outcome.append((None, wrong))
             finished.set()
 
@@ -57,11 +57,11 @@ class CompileQueue:
                 return wait
             if not self._working:
                 self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(TURN, self._usual))
+                sys.setswitchinterval(min(SWITCH_INTERVAL, self._usual))
             self._working += 1
         try:
             threading.Thread(target=self._work, name="glassgrad-compile").start()
-        except RuntimeError:      # the system starts no more threads, or Python ends: compile here
+        except RuntimeError:      # no more threads, or the interpreter is exiting: compile in this one
             self._work()
         return wait
 
@@ -70,7 +70,7 @@ class CompileQueue:
             with self._lock:
                 if not self._jobs:
                     self._working -= 1
-                    if not self._working:                # threads take turns as they did before
+                    if not self._working:                # restore the usual switch interval
                         sys.setswitchinterval(self._usual)
                     return
                 job = self._jobs.popleft()

@@ -1,6 +1,6 @@
-"""What devices share that compile text. In: kernels' graphs. Out: programs, compiled once and kept on disk.
+"""The compile path of devices that compile text. In: kernels' graphs. Out: programs, compiled once and kept on disk.
 
-A warm process finds its kernels in the disk cache, and loads neither the compiler nor a search.
+A warm process finds its kernels in the disk cache and loads neither the compiler nor the search.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ __all__ = ["CompiledKernels", "Rejected"]
 
 
 class Rejected(Exception):
-    """Source that a device's compiler does not take; the text is what the compiler says."""
+    """Raised for source that a device's compiler rejects; the text is the compiler's message."""
 
 
 class CompiledKernels:
-    """A part of devices (`Backend`). A device provides the attributes and the first three methods."""
+    """A mixin for `Backend`s. A device provides the attributes and the first three methods."""
     name: str
-    language: str                          # that kernels are written in
-    machine: str                           # all that a compiled kernel depends on
-    compiler: str                          # all that its speed depends on beside this machine's processor
-    target: Target                         # what kernels are written for
-    compile_queue: CompileQueue | None = None    # where they are compiled; None: in the thread that asks for them
-    searched_on = ""                       # the device that a search opens in its process; empty: none is made
+    language: str                          # source language of its kernels
+    machine: str                           # cache key of the machine and compiler that a binary is valid for
+    compiler: str                          # what tuning results depend on besides the CPU: compiler or GPU
+    target: Target                         # what kernels are optimized for
+    compile_queue: CompileQueue | None = None    # compile threads; None: compile in the calling thread
+    searched_on = ""                       # device that the BEAM worker process opens; empty: no search
     _programs: dict[tuple[UOp, tuple[Any, ...]], Any]
 
-    # -- what they do differently ------------------------------------------------------------------------------
+    # -- provided by each device -------------------------------------------------------------------------------
     def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Built]:
-        """A kernel's source, by the recipe or the given moves, and what `load_program` needs to know, for JSON."""
+        """Return (head, kernel source) by the recipe or the given moves; `head` is JSON data for `load_program`."""
         raise Bug(f"{type(self).__name__} has no write")
 
     def compile_source(self, source: Any) -> bytes:
-        """Source to what `load_program` takes; raises `Rejected`."""
+        """Compile source to the bytes that `load_program` takes; raises `Rejected`."""
         raise Bug(f"{type(self).__name__} has no compile_source")
 
     def load_program(self, head: list[Any], compiled: bytes) -> Any:
-        """A program that can be launched."""
+        """Load a compiled kernel; return a `DeviceProgram`."""
         raise Bug(f"{type(self).__name__} has no load_program")
 
     # -- compiling ---------------------------------------------------------------------------------------------
     def programs(self, kernels: Sequence[UOp]) -> list[Any]:
-        """Compiled kernels, each distinct one once. Python lowers those that are not on disk one after another; the
-        compiler works on others meanwhile."""
+        """Return compiled kernels, each distinct one compiled once. Those not on disk are lowered one by one, while
+        the compile queue works on those already lowered."""
         mode = kernel_mode()
         missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
         self.search(missing)
-        over = threading.Event()
+        cancelled = threading.Event()
         try:
-            waiting = {ast: self._begin(ast, over) for ast in missing}
+            waiting = {ast: self._begin(ast, cancelled) for ast in missing}
             for ast, wait in waiting.items():
                 self._programs[ast, mode] = self._loaded(ast, wait())
         finally:
-            over.set()                     # of a failed schedule, what was not begun is not compiled
+            cancelled.set()                # after an error, queued jobs are skipped
         return [self._programs[ast, mode] for ast in kernels]
 
-    def _begin(self, ast: UOp, over: threading.Event) -> Callable[[], bytes]:
-        """A kernel from the disk cache, or on its way through the compiler; call the answer to wait for it."""
+    def _begin(self, ast: UOp, cancelled: threading.Event) -> Callable[[], bytes]:
+        """Look a kernel up in the disk cache, or queue its compilation; return a function that waits for the bytes."""
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
         moves = self.moves(ast)
         key = cache_key(ast, self.machine, self.language, moves) if cache else ""
@@ -89,7 +89,7 @@ class CompiledKernels:
         head, features = json.dumps(facts).encode(), settings.CPU_FEATURES
 
         def work() -> bytes:
-            if over.is_set():
+            if cancelled.is_set():
                 return b""
             with Context(CPU_FEATURES=features):           # a Context belongs to the thread that entered it
                 made = struct.pack("<I", len(head)) + head + self._compiled(ast, built.source or built.binary)
@@ -115,38 +115,38 @@ class CompiledKernels:
         return program
 
     def source(self, ast: UOp) -> str:
-        """The kernel as this device compiles it."""
+        """The source that this device compiles for a kernel."""
         return self.write(ast, self.moves(ast) or None, say=False)[1].source
 
     def loop_tree(self, ast: UOp) -> Kernel:
-        """A kernel's loop tree as it is rendered."""
+        """The loop tree that is rendered for a kernel."""
         from glassgrad.runtime.kernel_source import kernel_of
         return kernel_of(ast, self.target, moves=self.moves(ast) or None)
 
     # -- searching ---------------------------------------------------------------------------------------------
     def is_searched(self) -> bool:
-        """Whether searches choose its kernels' moves now."""
+        """Whether BEAM is on for this device."""
         return settings.BEAM > 0 and not settings.NOOPT and bool(self.searched_on)
 
     def search(self, kernels: Sequence[UOp]) -> None:
-        """BEAM: look for faster moves, unless as good a search is known, or there is no time for one."""
+        """Search for faster moves (BEAM), unless BEAM_SECONDS is 0 or a search as wide and as long is stored."""
         if not self.is_searched() or settings.BEAM_SECONDS <= 0:
             return
         known = {ast: self.tuned(ast) for ast in kernels}
         wanted = [ast for ast, tuned in known.items()
                   if tuned is None or not tuned.covers(settings.BEAM, settings.BEAM_SECONDS)]
         if wanted:
-            from glassgrad.runtime.search.beam import search  # the whole compiler, and processes
+            from glassgrad.runtime.search.beam import search  # late: loads the whole compiler and subprocess
             search(wanted, self)
 
     def tuned(self, ast: UOp) -> Tuned | None:
-        """What a search found for a kernel; None where none was made, or BEAM is off."""
+        """The stored search result of a kernel; None if there is none or BEAM is off."""
         if not self.is_searched():
             return None
         from glassgrad.runtime.search.tuning_results import find
         return find(ast, self.compiler)
 
     def moves(self, ast: UOp) -> tuple[str, ...]:
-        """What a search found to be faster than the recipe; empty: the recipe."""
+        """The moves that a search found to be faster than the recipe's; empty: use the recipe."""
         tuned = self.tuned(ast)
         return tuned.moves if tuned is not None else ()

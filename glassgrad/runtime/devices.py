@@ -49,7 +49,7 @@ def open_clang(name: str) -> Backend:
 
 
 def _opener(module: str, function: str) -> Callable[[str], Backend]:
-    """What opens a device: a function, or a class, of a module that is loaded when the device is first used."""
+    """A function that opens a device by a function or class of a module, imported when the device is first used."""
     def open_device(name: str) -> Backend:
         opened: Backend = getattr(import_module(f"glassgrad.runtime.{module}"), function)(name)
         return opened
@@ -80,11 +80,11 @@ RECORDS = (
                  "a Mac with an Apple GPU; nothing to install"),
 )
 
-_BY_DEFAULT = "WASM" if sys.platform == "emscripten" else "CPU"      # a browser has no machine code to load
+_BY_DEFAULT = "WASM" if sys.platform == "emscripten" else "CPU"      # a browser cannot load machine code
 
 
 def record_of(name: str, device: Any) -> DeviceRecord:
-    """The record of a class or function that makes a device: called with the device's name if it takes an argument."""
+    """Make a record from a class or function that makes a device; it is passed the name if it takes an argument."""
     if isinstance(device, DeviceRecord):
         return device
     try:
@@ -97,7 +97,7 @@ def record_of(name: str, device: Any) -> DeviceRecord:
 
 
 class _Records(dict[str, DeviceRecord]):
-    """Name: record. A name given anew forgets the device that was open under it."""
+    """A dict of records by name. Assigning or deleting a name drops the device that was open under it."""
 
     def __init__(self, forget: Callable[[str], None]):
         super().__init__((record.name, record) for record in RECORDS)
@@ -122,11 +122,11 @@ class _Devices:
 
     def __init__(self) -> None:
         self._opened: dict[str, Any] = {}
-        self._devices: dict[str, Any] = _Records(self._forget)     # Device._devices["MY"] = MyDevice registers, too
+        self._devices: dict[str, Any] = _Records(self._forget)     # assigning to it also registers a device
         self._default: str | None = None
-        self._chosen: tuple[State | None, str] = (None, "")      # by settings, while they stay as they are
-        self.registered = 0       # how often a name came to mean another device
-        self.version = 0          # the same, and how often a default was assigned: what depends on either compares it
+        self._chosen: tuple[State | None, str] = (None, "")      # default by settings, cached for one settings state
+        self.registered = 0       # times a name was registered or removed
+        self.version = 0          # also counts assigned defaults: caches that depend on either compare it
 
     def _forget(self, name: str) -> None:
         self._opened.pop(name, None)
@@ -137,7 +137,7 @@ class _Devices:
     # -- records -----------------------------------------------------------------------------------------------
     def register(self, name: str, open: Any, *, aliases: tuple[str, ...] = (), target: str = "", dialect: str = "",
                  install: str = "") -> None:
-        """Add a device, or put another in a device's place. `open` is a `Backend` subclass (or `Compiled`), or a
+        """Add or replace a device. `open` is a `Backend` subclass (or `Compiled`), or a
         function that makes one; it is called with the name when the device is first used.
 
         >>> from glassgrad.runtime.python.python_device import PythonDevice
@@ -159,7 +159,7 @@ class _Devices:
 
     @property
     def records(self) -> dict[str, DeviceRecord]:
-        """The record of every device that can be named, in the order in which a default is looked for."""
+        """The records of all devices by name, in the order in which flags are tried for a default."""
         return dict(self._devices)
 
     @property
@@ -181,7 +181,7 @@ class _Devices:
         return found
 
     def canonicalize(self, name: str | None, said: str = "") -> str:
-        """A device's proper name; None is the default device. `said` is how the user named it, where not by itself.
+        """A device's canonical name; None means the default device. `said` quotes the user's wording in errors.
 
         >>> Device.canonicalize("clang")
         'CLANG'
@@ -195,8 +195,8 @@ class _Devices:
             return name
         upper = name.upper()
         if upper.startswith(PREFIX):
-            return PREFIX + name[len(PREFIX):]             # a path keeps its letters
-        upper = upper.removesuffix(":0")                   # tinygrad's "CPU:0", the first of its kind
+            return PREFIX + name[len(PREFIX):]             # a path keeps its case
+        upper = upper.removesuffix(":0")                   # tinygrad's "CPU:0" is the first CPU
         if upper not in self._devices:
             upper = self._by_alias(upper)
         if upper not in self._devices and not self._plugged_in(upper):
@@ -206,14 +206,14 @@ class _Devices:
         return upper
 
     def _by_alias(self, alias: str) -> str:
-        """The device that has this alias; of several, the first that opens (GPU: OPENCL, else CUDA)."""
+        """The device with this alias; of several, the first that opens (GPU: OPENCL, else CUDA)."""
         found = [record.name for record in self._devices.values() if alias in record.aliases]
         if len(found) > 1:
             return next((name for name in found if self.is_available(name)), found[0])
         return found[0] if found else alias
 
     def _plugged_in(self, name: str) -> bool:
-        from importlib.metadata import entry_points  # a fifth of the time to import glassgrad
+        from importlib.metadata import entry_points  # late: a fifth of glassgrad's import time
         for entry in entry_points(group="glassgrad.devices"):
             if entry.name.upper() == name:
                 self._devices[name] = record_of(name, entry.load())
@@ -255,7 +255,7 @@ class _Devices:
         state = current_state()
         if state is not known:
             chosen = self._choose()
-            self._chosen = (state, chosen)                 # at once: another thread may be here too
+            self._chosen = (state, chosen)                 # one assignment: other threads may read it
         return chosen
 
     @DEFAULT.setter

@@ -1,11 +1,11 @@
 """Keep bytes between processes. In: hex SHA-256 keys and bytes. Out: the same bytes, or None.
 
-Does not know kernels. A cache may fail at any time, and then nothing is lost but time: a folder that is missing,
-read-only or full, an entry that is cut short or damaged, another process at work on the same folder, each only means
-that `get` finds nothing. An entry is one file: a mark, the SHA-256 of its name and value, the value.
+Does not know kernels. A failure costs only time: if a folder is missing, read-only or full, an entry truncated or
+damaged, or another process is changing the folder, `get` finds nothing. An entry is one file: a magic number, the
+SHA-256 of its name and value, the value.
 
-What is read here is run as machine code, so only the user's own files are: a folder or an entry that another user owns
-or may write to is not read, folders and entries are made private, and an entry's name covers the user who wrote it.
+Entries are run as machine code, so only the user's own files are read: no folder or entry that another user owns or may
+write to. Folders and entries are created private, and an entry's name depends on the user who wrote it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.base.settings import settings
 
 _MARK = b"glassgrad cache 2\n"
-_NEW = ".new-"              # begins the names of files that are being written
+_NEW = ".new-"              # prefix of temporary files
 _HEAD = len(_MARK) + 32
-_TOUCH_SECONDS = 3600.0     # an entry's time of use is written at most this often
+_TOUCH_SECONDS = 3600.0     # an entry's access time is updated at most this often
 _LITTER_SECONDS = 3600.0    # temporary files older than this were left by a process that died
-_EVICT_EVERY = 256          # entries written between two looks at the folder's size
+_EVICT_EVERY = 256          # entries written between two checks of the folder's size
 
 
 def sha256(data: bytes = b"") -> Any:
-    """hashlib.sha256, which loads OpenSSL: when it is first needed."""
+    """hashlib.sha256, imported on first use because it loads OpenSSL."""
     import hashlib
     return hashlib.sha256(data)
 
@@ -51,15 +51,15 @@ def default_folder() -> str:
 
 @lru_cache(maxsize=64)
 def _notice(text: str) -> None:
-    print(f"glassgrad: {text}", file=sys.stderr)  # the cache of arguments makes it once per text
+    print(f"glassgrad: {text}", file=sys.stderr)  # printed once per text, by the lru_cache
 
 
 def _user() -> int:
-    return os.geteuid() if hasattr(os, "geteuid") else 0       # Windows keeps a user's folders apart by itself
+    return os.geteuid() if hasattr(os, "geteuid") else 0       # on Windows, user folders are private already
 
 
 def _own(about: os.stat_result) -> bool:
-    """Whether a file or folder is the user's, and no other user may write to it."""
+    """Whether this user owns a file or folder and no other user may write to it."""
     return not hasattr(os, "geteuid") or about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
@@ -73,12 +73,12 @@ def _open_entry(path: str, flags: int) -> int:
 
 
 def _digest(path: str, value: bytes) -> bytes:
-    """Of an entry's name and value, so that a file moved to another name is not read."""
+    """Digest of an entry's name and value, so that a renamed file is not read."""
     return sha256(path[-65:].encode() + value).digest()
 
 
 def disk_bytes(about: os.stat_result) -> int:
-    """The bytes that a file takes on the disk, which gives it whole blocks.
+    """The bytes that a file occupies on disk, in whole blocks.
 
     >>> disk_bytes(os.stat(__file__)) >= os.path.getsize(__file__)
     True
@@ -100,10 +100,10 @@ class DiskCache:
         self.folder = folder
         self._lock = held_at_fork(threading.Lock(), "cache")
         self._written = 0
-        self._private: bool | None = None       # whether the folder is the user's own; None: it does not exist yet
+        self._private: bool | None = None       # whether only this user can write to the folder; None: no folder yet
 
     def path(self, key: str) -> str:
-        """The file of an entry, by its key and user; 256 folders keep each of them small."""
+        """The path of an entry, by its key and user; entries are spread over 256 folders."""
         name = sha256(f"{_user()} {key}".encode()).hexdigest()
         return os.path.join(self.folder, name[:2], name[2:])
 
@@ -129,16 +129,16 @@ class DiskCache:
             try:
                 os.utime(path)
             except OSError:
-                pass  # eviction will be a little less well informed
+                pass  # eviction only sees an older access time
         return value
 
     def _is_private(self) -> bool:
-        """Whether the folder is the user's own; looked at once. A folder that is not is said so, once."""
+        """Whether only this user can write to the folder; checked once, with a notice if not."""
         if self._private is None:
             try:
                 about = os.stat(self.folder)
             except OSError:
-                return True                     # there is none yet
+                return True                     # it does not exist yet
             self._private = _own(about)
         if not self._private:
             _notice(f"the disk cache in {self.folder} is not used: {_whose(os.stat(self.folder))}")

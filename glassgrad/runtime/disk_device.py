@@ -1,6 +1,6 @@
-"""Files as devices, `DISK:/path`. In: a path. Out: a device that holds numbers and computes nothing.
+"""Files as devices, `DISK:/path`. In: a path. Out: a device that stores values and computes nothing.
 
-What lies in a file is read and written by tensor/memory/disk.py; here is only what the engine asks of any device.
+Files are read and written by tensor/memory/disk.py; here is only what the engine needs of any device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PREFIX = "DISK:"
 
 
 def on_disk(device: str | None) -> bool:
-    """Whether a device's name is a file's.
+    """Whether a device's name is that of a file.
 
     >>> on_disk("DISK:/tmp/x"), on_disk("CPU")
     (True, False)
@@ -27,7 +27,7 @@ def on_disk(device: str | None) -> bool:
 class FileDevice:
     """A file under a device's name."""
     in_parts = False
-    on_host = False        # its bytes are copied for each reader: an array must not write into the file
+    on_host = False        # bytes are copied for each reader: an array must not write to the file
 
     def __init__(self, name: str):
         self.name = name
@@ -41,15 +41,15 @@ class FileDevice:
     programs = plan = allocate = release = _refuse
 
     def copy_in(self, address: int, data: Any) -> None:
-        """Bytes into the file."""
+        """Copy bytes into the file."""
         ctypes.memmove(address, bytes(data), memoryview(data).nbytes)
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
-        """Bytes of the file."""
+        """Copy bytes out of the file."""
         return bytearray((ctypes.c_char * nbytes).from_address(address)) if nbytes else bytearray()
 
     def synchronize(self) -> None:
-        """Nothing is ever under way."""
+        """Does nothing: all accesses are synchronous."""
 
     def empty_cache(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: there is no pool."""

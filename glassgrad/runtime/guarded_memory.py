@@ -24,11 +24,11 @@ _MOST_RELEASED = 10_000        # a process may have about 65,000 mappings, and e
 
 
 class GuardedMemory(HostMemory):
-    """Memory whose blocks lie between pages that may not be touched."""
+    """Memory whose blocks lie between inaccessible pages."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._released: deque[tuple[int, int]] = deque()       # first page and length, the oldest first
+        self._released: deque[tuple[int, int]] = deque()       # (first page, length), oldest first
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         """A block that ends where a forbidden page begins."""
@@ -47,9 +47,9 @@ class GuardedMemory(HostMemory):
         return MemoryBlock(start + PAGE + inner - size, nbytes, size)
 
     def release(self, block: MemoryBlock) -> None:
-        """Forbids a block; it is given back to the system much later."""
+        """Makes a block inaccessible; its pages return to the system much later."""
         if not block.address or not block.size:
-            super().release(block)                 # which refuses it, or has nothing to do
+            super().release(block)                 # raises for a second release; an empty block needs nothing
             return
         address, size, block.address = block.address, block.size, 0
         inner = round_up(size, PAGE)

@@ -31,13 +31,13 @@ _SMALL, _LARGE = 64 << 10, 1 << 20
 _MEBIBYTE = 1 << 20
 
 _nothing = ctypes.create_string_buffer(128)
-# What says what a memory holds, for the message that it is full; a later stage brings it
+# Describes what the memory holds, for out-of-memory messages; set by a later stage
 describing: list[Callable[[Any], str]] = []
-_NOWHERE = round_up(ctypes.addressof(_nothing), 64)  # where blocks of no bytes point: aligned, and never null
+_NOWHERE = round_up(ctypes.addressof(_nothing), 64)  # address of empty blocks: aligned, not null
 
 
 class MemoryBlock:
-    """`nbytes` bytes at `address`; `size` counts the rounding too."""
+    """`nbytes` bytes at `address`; `size` is the rounded size."""
     __slots__ = ("address", "nbytes", "size")
 
     def __init__(self, address: int, nbytes: int, size: int):
@@ -48,7 +48,7 @@ class MemoryBlock:
 
 
 class Stats(NamedTuple):
-    """Bytes in use, kept for reuse, and the most that were ever in use."""
+    """Bytes in use, bytes pooled for reuse, and peak use."""
     live: int
     pooled: int
     peak: int
@@ -99,11 +99,11 @@ class HostMemory:
         self._slabs: dict[int, list[int]] = {}  # size -> slabs
         self._live = self._peak = 0
         self._total = 0                         # bytes of all blocks, live or free
-        # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
+        # A finalizer may call `release` while this thread is inside `allocate`: the lock is reentrant.
         self._lock = held_at_fork(threading.RLock(), "memory")
 
     def allocate(self, nbytes: int) -> MemoryBlock:
-        """A block of at least `nbytes` bytes, whose contents are whatever they were."""
+        """Return an uninitialized block of at least `nbytes` bytes."""
         if nbytes <= 0:
             if nbytes < 0:
                 raise Bug(f"a block cannot have {nbytes} bytes")
@@ -173,7 +173,7 @@ class HostMemory:
         return address
 
     def _carve(self, size: int) -> int:
-        """A new slab: its first block is the answer, the others go to the pool."""
+        """Map a new slab; return its first block and put the others into the pool."""
         self._check_limit(SLAB)
         slab = self._map(SLAB, SLAB)
         self._slabs.setdefault(size, []).append(slab)
@@ -235,6 +235,6 @@ class HostMemory:
             unmap_pages(slab, SLAB)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # when the interpreter ends, modules lose their names one by one, and the system takes all memory back
+        # not at interpreter exit: module globals may be gone, and the system frees all memory anyway
         if getattr(self, "_lock", None) is not None and not finalizing():
             self.empty_cache()

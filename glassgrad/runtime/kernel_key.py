@@ -1,6 +1,6 @@
-"""A kernel's name in the caches, and what it costs. In: a kernel's graph. Out: a key, and counts.
+"""A kernel's cache key, and its cost. In: a kernel's graph. Out: a key, and counts.
 
-Loads nothing of the compiler: a warm process finds its kernels by these names and never compiles.
+Loads nothing of the compiler: a warm process finds its kernels by these keys and never compiles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glassgrad.runtime.disk_cache import sha256
 
 @lru_cache(maxsize=4)
 def source_digest(*stages: str) -> str:
-    """A digest of the compiler's own source, or of other stages: a changed compiler finds nothing in an old cache."""
+    """A digest of the source of compiler and runtime, or of the given stages: a change invalidates cache entries."""
     digest = sha256()
     for stage in stages or ("compiler", "runtime"):
         for folder, inner, files in os.walk(PACKAGE + stage):
@@ -42,17 +42,17 @@ def _arg(node: UOp) -> str:
 
 
 def cache_key(ast: UOp, machine: str, compiler: str, moves: tuple[str, ...] = ()) -> str:
-    """What a compiled kernel depends on, as one name; no moves are the recipe's."""
-    proven = ("proven",) if settings.SANITIZE else ()          # its accesses were proven to be inside its memory
+    """The cache key of a compiled kernel: a digest of all it depends on. Without `moves`, the recipe's kernel."""
+    proven = ("proven",) if settings.SANITIZE else ()          # compiled after `access_bounds` proved its accesses
     parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *proven, *moves, structure(ast))
     return sha256("\n\n".join(parts).encode()).hexdigest()
 
 
 def cost(ast: UOp) -> tuple[int, int]:
-    """Arithmetic operations and bytes of memory that a kernel must touch."""
+    """A kernel's (arithmetic operations, bytes of memory that it must read or write)."""
     operations = total = 0
     order = toposort([ast])
-    touched = _touched(order)
+    touched = _elements_read(order)
     for n in order:
         if n.op in o.ELEMENTWISE and n.op not in (o.CAST, o.BITCAST):
             operations += n.size
@@ -63,8 +63,8 @@ def cost(ast: UOp) -> tuple[int, int]:
     return operations, total
 
 
-def _touched(order: list[UOp]) -> dict[UOp, int]:
-    """Of each node, sources first, the most elements that are ever asked for: a slice and a look-up read a part."""
+def _elements_read(order: list[UOp]) -> dict[UOp, int]:
+    """An upper bound of the elements of each node that are read: a SHRINK and a GATHER read only a part."""
     found = {order[-1]: order[-1].size}
     for n in reversed(order):
         for i, source in enumerate(n.src):

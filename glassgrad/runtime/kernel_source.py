@@ -21,16 +21,16 @@ class Built(NamedTuple):
     """A kernel as source text, with what a launch must provide."""
     name: str
     source: str
-    binary: bytes                        # instead of the source, of a language that is not text
+    binary: bytes                        # instead of `source`, for a binary format
     info: LaunchInfo
     kernel: Kernel
-    decisions: Decisions | None          # how it was optimized; None under NOOPT=1
+    decisions: Decisions | None          # the optimizer's decisions; None under NOOPT=1
 
 
 def kernel_of(ast: UOp, target: Target, say: bool = False, moves: Sequence[str] | None = None,
               plain: bool = False) -> Kernel:
-    """The optimized loop tree of a kernel's graph (the plain one under NOOPT=1, or where `plain` says so), by the
-    recipe or by the given moves; `say` prints the passes at DEBUG=4."""
+    """Return the optimized loop tree of a kernel's graph (with `plain` or NOOPT=1 the unoptimized one), by the recipe
+    or by the given moves; with `say`, DEBUG=4 prints the passes."""
     work = KernelWork(ast, target, plain=plain, moves=moves)
     run_passes(work, KERNEL, say=say)
     return work.kernel
@@ -38,8 +38,8 @@ def kernel_of(ast: UOp, target: Target, say: bool = False, moves: Sequence[str] 
 
 def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None = None, say: bool = True,
           rows: bool = False) -> Built:
-    """All passes for one kernel, optimized by the recipe or by the given moves. With `rows`, lines of LLVM IR end with
-    the row of the loop tree that they were written for."""
+    """Run all passes for one kernel, by the recipe or by the given moves. With `rows`, each line of LLVM IR ends with
+    the row of the loop tree that it belongs to."""
     work = KernelWork(ast, target, language, moves=moves, rows={} if rows else None)
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)

@@ -1,9 +1,9 @@
 """Keep schedules between processes. In: a name, a `Schedule` and the graph's nodes. Out: the same schedule, or None.
 
-To find the kernels of a graph takes as long as to build it, many times over; to read them takes a tenth of that. An
-entry holds the kernels' graphs and their slots, pickled: the disk cache reads only files of the user's own. A line of
-the user's program belongs to the program that runs, not to the one that wrote the entry: so of each line, the entry
-holds which node of the graph it is the line of.
+Scheduling a graph takes many times as long as building it; reading a stored schedule takes a tenth of that. An entry is
+a pickle of the kernels' graphs and slots, which is safe because the disk cache reads only files that the user owns. The
+source lines of kernels differ between programs that build the same graph, so an entry stores, instead of a line, the
+index of the graph node that was made there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from glassgrad.compiler.schedule.kernels import Schedule
 from glassgrad.runtime.disk_cache import default_cache, sha256
 from glassgrad.runtime.kernel_key import source_digest
 
-LEAST_NODES = 64        # a smaller graph is scheduled about as fast as a file is read; a GRADIENT stands for many
+LEAST_NODES = 64        # a smaller graph is scheduled as fast as a file is read; a GRADIENT node stands for many
 IN_A_FORMULA = 16       # nodes that a FORMULA stands for
 
 
 def _compiler() -> tuple[Any, ...]:
-    """What a program can change of the compiler: it may have ops, rules and passes of its own."""
+    """The parts of the compiler that a program can extend: ops, rules and passes."""
     return (len(vars(Ops)), *pipeline.ALGEBRA.rules, *pipeline.PASSES)
 
 
@@ -35,8 +35,8 @@ _OWN_COMPILER = _compiler()
 
 
 def can_be_kept(order: Sequence[UOp]) -> bool:
-    """Whether the schedule of a graph of these nodes is kept: if it is worth it, the compiler is the one whose source
-    names the entries, and the passes need not be seen."""
+    """Whether to cache the schedule of a graph of these nodes: the graph is large enough, the program has not extended
+    the compiler, and no setting (DEBUG=4, CHECK) needs the passes to run."""
     ops = Counter(n.op for n in order)
     nodes = len(order) + IN_A_FORMULA * ops[o.FORMULA]
     return (nodes >= LEAST_NODES or o.GRADIENT in ops) and bool(settings.CACHE) and settings.DEBUG < 4 and \
@@ -44,23 +44,23 @@ def can_be_kept(order: Sequence[UOp]) -> bool:
 
 
 def schedule_name(*parts: str) -> str:
-    """The name of an entry, from all that the schedule depends on."""
-    sources = source_digest(), source_digest("engine"), source_digest("tensor/formulas")    # which hold gradients
+    """The cache key of a schedule: a digest of everything that it depends on."""
+    sources = source_digest(), source_digest("engine"), source_digest("tensor/formulas")    # the last has gradients
     return sha256("\n\n".join(("schedule", *sources, *parts)).encode()).hexdigest()
 
 
 def keep_schedule(name: str, schedule: Schedule, more: Any, order: Sequence[UOp]) -> None:
-    """Write a schedule, and what is found with it; `order` are the nodes of its graph."""
+    """Store a schedule together with the picklable `more`; `order` has the nodes of its graph."""
     import pickle
     wanted = {line for item in schedule.items for line in item.lines}
-    numbers = _first_of(wanted, order)
+    numbers = _first_node_at(wanted, order)
     lines = [tuple([numbers.get(line, -1) for line in item.lines]) for item in schedule.items]
     items = [replace(item, lines=()) for item in schedule.items]
     default_cache().put(name, pickle.dumps((replace(schedule, items=items, results={}), lines, more)))
 
 
 def kept_schedule(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:
-    """A schedule that was written, and what was found with it; None where there is none."""
+    """Return (schedule, more) as stored under a name, or None."""
     stored = default_cache().get(name)
     if stored is None:
         return None
@@ -73,8 +73,8 @@ def kept_schedule(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | Non
     return schedule, more
 
 
-def _first_of(wanted: set[Line], order: Sequence[UOp]) -> dict[Line, int]:
-    """The number of the first node that was made at each of these lines."""
+def _first_node_at(wanted: set[Line], order: Sequence[UOp]) -> dict[Line, int]:
+    """For each of these lines, the index of the first node that was made there."""
     found: dict[Line, int] = {}
     seen: set[tuple[int, int]] = set()
     for number, node in enumerate(order):

@@ -1,12 +1,12 @@
-"""A device of the user's own. In: allocator, renderer, compiler, runner. Out: `Compiled`, a backend made of them.
+"""A device that the user writes. In: allocator, renderer, compiler, runner. Out: `Compiled`, a backend made of them.
 
     class MyDevice(Compiled):
         def __init__(self, device): super().__init__(device, MyAllocator(), CStyleLanguage(), MyCompiler(), MyRunner)
     Device.register("MY", MyDevice)
 
 Memory is whatever `_alloc` returns: a handle, which is passed back to `copyin`, `copyout`, `_free` and the runner. The
-engine uses addresses, so every allocation gets a range of numbers that name it. An address inside an allocation (a
-slice of a buffer, or a value between kernels) has no handle of its own and gets one when it is used.
+engine uses addresses, so every allocation gets a range of virtual addresses. An address inside an allocation (a slice
+of a buffer, or a value between kernels) has no handle, and gets a separate one when it is used.
 
 The methods may have the older, shorter signatures; `Compiled` inspects them once, when it is made.
 """
@@ -35,21 +35,21 @@ from glassgrad.runtime.kernel_source import kernel_of, lines_of
 __all__ = ["Allocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "CStyleLanguage", "Compiled",
            "SignatureError"]
 
-_APART = 1 << 40           # between the numbers of two devices' memory and any real address
+_APART = 1 << 40           # distance between the virtual addresses of two devices, and from real ones
 _GRAIN = 256
 
 
 class CompileError(DeviceError):
-    """Source that a device's compiler does not take."""
+    """Raised for source that a device's compiler rejects."""
 
 
 class SignatureError(DeviceError, TypeError):
-    """A part of a device whose method cannot be called as it will be."""
+    """Raised for a part of a device whose method has the wrong parameters."""
 
 
 def device_failure(device: str, doing: str, error: Exception) -> Exception:
-    """What a device's own code or its driver raised, as an error that says which device failed at what, for the user's
-    line; one that says so already stays as it is.
+    """Wrap an exception of a device's own code or driver in a `DeviceError` that says which device failed at what, for
+    the user's line; an error that says so already is returned as it is.
 
     >>> print(device_failure("MY", "copy memory in", OSError("the cable is out")).advice)
     MY failed to copy memory in
@@ -77,21 +77,21 @@ class Allocator:
                           expected="a method _alloc(size, options)", fix="write it in your subclass")
 
     def _free(self, opaque: Any, options: Any = None) -> None:
-        """The handle is not used any more."""
+        """Free a handle's memory."""
 
     def copyin(self, dest: Any, src: memoryview) -> None:
-        """Bytes of the host into memory of the device."""
+        """Copy host bytes to device memory."""
         raise DeviceError("this allocator cannot copy in", given=type(self).__name__,
                           expected="a method copyin(dest, memoryview)", fix="write it in your subclass")
 
     def copyout(self, dest: memoryview, src: Any) -> None:
-        """Memory of the device into bytes of the host."""
+        """Copy device memory to host bytes."""
         raise DeviceError("this allocator cannot copy out", given=type(self).__name__,
                           expected="a method copyout(memoryview, src)", fix="write it in your subclass")
 
 
 class MallocAllocator(Allocator):
-    """Memory of the host, as ctypes arrays: for a device that runs on the processor."""
+    """Host memory as ctypes arrays, for a device that runs on the CPU."""
 
     def _alloc(self, size: int, options: Any = None) -> Any: return (ctypes.c_uint8 * size)()
     def copyin(self, dest: Any, src: memoryview) -> None: ctypes.memmove(dest, bytes(src), len(src))
@@ -99,7 +99,7 @@ class MallocAllocator(Allocator):
 
 
 class Compiler:
-    """Compiles source to what the runner takes. The default is the source itself, as bytes."""
+    """Compiles source to bytes for the runner; by default the source itself, encoded."""
 
     def compile(self, src: str) -> bytes:
         """The compiled kernel."""
@@ -107,7 +107,7 @@ class Compiler:
 
 
 class Runner(Protocol):
-    """A kernel that can be called: made from its name and what the compiler gave, called with handles."""
+    """A callable kernel, constructed from its name and the compiler's output, called with handles."""
 
     def __init__(self, name: str, lib: bytes): ...
 
@@ -117,7 +117,7 @@ class Runner(Protocol):
 
 
 class CStyleLanguage:
-    """Renders a kernel as plain C. `prefix` stands before the source, `qualifier` before the kernel."""
+    """Renders a kernel as plain C. `prefix` goes before the source, `qualifier` before the kernel."""
     prefix: str = ""
     qualifier: str = ""
 
@@ -131,7 +131,7 @@ SIZES = {"global_size": (1, 1, 1), "local_size": (1, 1, 1)}      # a kernel is o
 
 
 def _accepts(function: Any, *args: Any, **keywords: Any) -> bool:
-    """Whether a function can be called with these arguments; one that shows no signature can."""
+    """Whether a function accepts these arguments; true for one without an inspectable signature."""
     try:
         inspect.signature(function).bind(*args, **keywords)
     except TypeError:
@@ -151,7 +151,7 @@ def _refuse(owner: Any, method: str, expected: str) -> NoReturn:
 
 
 def _method(allocator: Any, method: str, arguments: str, options: bool = False) -> Callable[..., Any]:
-    """A method of an allocator as a function of these arguments, whether or not it takes options too, where it may."""
+    """An allocator's method as a function of `arguments`; with `options`, the method may take options too."""
     function, given = getattr(allocator, method, None), [None] * len(arguments.split(", "))
     if function is not None and _accepts(function, *given):
         return function      # type: ignore[no-any-return]
@@ -162,7 +162,7 @@ def _method(allocator: Any, method: str, arguments: str, options: bool = False) 
 
 
 def _named(device: str, doing: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a device's own; what it raises names the device and the user's line."""
+    """Wrap a function of the user's device: its exceptions become errors that name the device and the user's line."""
     def call(*args: Any) -> Any:
         try:
             return function(*args)
@@ -180,9 +180,9 @@ def _keywords_of(call: Any, owner: Any, *first: Any) -> dict[str, Any]:
                                "__call__(self, *bufs, global_size, local_size)")
 
 
-# -- memory by numbers ---------------------------------------------------------------------------------------
+# -- memory by address ---------------------------------------------------------------------------------------
 class HandleMemory:
-    """Allocations of an `Allocator`, by the numbers that the engine uses as addresses."""
+    """Allocations of an `Allocator` by virtual addresses."""
     on_host = in_parts = False
 
     def __init__(self, device: str, allocator: Any, first: int):
@@ -191,12 +191,12 @@ class HandleMemory:
         self.to_device = _named(device, "copy memory in", _method(allocator, "copyin", "dest, src"))
         self.to_host = _named(device, "copy memory out", _method(allocator, "copyout", "dest, src"))
         self.next = first
-        self.starts: list[int] = []                              # of all blocks, in order
+        self.starts: list[int] = []                              # sorted addresses of all blocks
         self.blocks: dict[int, MemoryBlock] = {}
-        self.handles: dict[int, tuple[Any, int]] = {}            # of blocks and of values inside, with their size
+        self.handles: dict[int, tuple[Any, int]] = {}            # address of a block or of a part: (handle, size)
 
     def allocate(self, nbytes: int) -> MemoryBlock:
-        """A range of numbers; memory is allocated when it is first used."""
+        """Reserve a range of virtual addresses; memory is allocated on first use."""
         block = MemoryBlock(self.next, nbytes, nbytes)
         self.next += -(-max(nbytes, 1) // _GRAIN) * _GRAIN
         self.starts.append(block.address)
@@ -216,7 +216,7 @@ class HandleMemory:
         return block if block is not None and address < block.address + max(block.nbytes, 1) else None
 
     def to_write(self, address: int, nbytes: int) -> Any:
-        """The handle that a kernel may write `nbytes` to: of a whole block, or of a value inside one."""
+        """The handle for a kernel that writes `nbytes`: of a whole block, or of a value inside one."""
         block = self.block_of(address)
         if block is None:
             raise Bug(f"no memory of this device is at {address:#x}")
@@ -229,16 +229,16 @@ class HandleMemory:
         return found[0]
 
     def to_read(self, address: int, nbytes: int) -> tuple[Any, bool]:
-        """The handle that a kernel may read, and whether it was copied for this purpose (and is to be freed)."""
+        """(handle, is_copy) for a kernel that reads; a temporary copy must be freed after the launch."""
         if address in self.blocks or address in self.handles:
             return self.handles[address][0] if address in self.handles else self.to_write(address, nbytes), False
-        # a slice of a buffer, or a number in the host's memory: copied
+        # a slice of a buffer, or a scalar in host memory: copy it
         copied = self.alloc(max(nbytes, 1))
         self.to_device(copied, memoryview(self.copy_out(address, nbytes)))
         return copied, True
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
-        """Bytes of the device, or of the host where an address is the host's."""
+        """Copy bytes from a device address, or from a host address."""
         block = self.block_of(address)
         if block is None or not nbytes:
             return bytearray(ctypes.string_at(address, nbytes)) if nbytes else bytearray()
@@ -249,14 +249,14 @@ class HandleMemory:
         return out[address - first:address - first + nbytes]
 
     def copy_in(self, address: int, data: Any) -> None:
-        """Bytes of the host into the device."""
+        """Copy host bytes to a device address."""
         view = memoryview(data).cast("B")
         if view.nbytes:
             self.to_device(self.to_write(address, view.nbytes),
                            view if not view.readonly else memoryview(bytearray(view)))
 
     def empty_cache(self) -> None:
-        """Nothing is kept back."""
+        """Does nothing: there is no pool."""
 
 
 # -- the device ----------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class CalledProgram:
 
     def __post_init__(self) -> None:
         self.sizes = {p.arg.slot: 8 if p.arg.scalar else p.size * p.dtype.itemsize for p in self.kernel.params}
-        own = dict(enumerate(self.info.shared, len(self.sizes)))       # memory that the launch brings along
+        own = dict(enumerate(self.info.shared, len(self.sizes)))       # memory that a launch provides
         self.sizes |= own
         self.written = {*self.kernel.written, *own}
 
@@ -297,13 +297,13 @@ class Compiled(Backend):
         self.allocator, self.renderer, self.compiler, self.runtime = allocator, renderer or CStyleLanguage(), \
             compiler or Compiler(), runtime
         self._keywords: dict[str, Any] | None = None
-        if isinstance(runtime, type):            # of a function that makes runners, the first one is inspected
+        if isinstance(runtime, type):            # else the first runner made is inspected
             if not _accepts(runtime, "name", b""):
                 _refuse(runtime, "__init__", "__init__(self, name, lib)")
             self._keywords = _keywords_of(getattr(runtime, "__call__", None), runtime, None)      # noqa: B004
 
     def compile(self, ast: UOp) -> CalledProgram:
-        """A kernel as plain loops, rendered, compiled and loaded by the device's parts."""
+        """Lower a kernel to plain loops; render, compile and load it by the device's parts."""
         with one_place():
             kernel = self.loop_tree(ast)
             run = self._load(ast, kernel)
@@ -312,7 +312,7 @@ class Compiled(Backend):
             return CalledProgram(kernel.name, run, self._keywords, kernel, plain_launch(kernel), *cost(ast))
 
     def _load(self, ast: UOp, kernel: Kernel) -> Any:
-        """The kernel, rendered, compiled and made callable; a failure names the lines that the kernel computes."""
+        """Render, compile and load a kernel; an error names the user's lines that it computes."""
         try:
             return self.runtime(kernel.name, self.compiler.compile(self.renderer.render(kernel)))
         except (GlassgradError, Bug):
@@ -341,7 +341,7 @@ class Compiled(Backend):
             self.memory.free(handle)
 
     def source(self, ast: UOp) -> str:
-        """The kernel as this device compiles it."""
+        """The source that this device compiles for a kernel."""
         return str(self.renderer.render(self.loop_tree(ast)))
 
     def loop_tree(self, ast: UOp) -> Kernel:

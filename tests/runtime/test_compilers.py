@@ -18,7 +18,7 @@ from glassgrad import Tensor
 from glassgrad.base.errors import Bug, DeviceError, InputError
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.runtime.compile_queue import TURN, CompileQueue
+from glassgrad.runtime.compile_queue import SWITCH_INTERVAL, CompileQueue
 from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, processor as host
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.native_device import NativeDevice
@@ -282,7 +282,7 @@ def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:
             assert sys.getswitchinterval() == 0.25
     finally:
         sys.setswitchinterval(usual)
-    assert seen == pytest.approx([TURN] * 2)
+    assert seen == pytest.approx([SWITCH_INTERVAL] * 2)
 
 
 def test_after_a_failure_what_was_not_begun_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def batches(device: str, steps: int = 8) -> list[float]:
 
 
 @pytest.mark.parametrize("eager", ["", "copies", "kernels"])
-def test_copies_beside_kernels_change_no_result(opened: Opener, eager: str) -> None:
+def test_copies_concurrent_with_kernels_change_no_result(opened: Opener, eager: str) -> None:
     device, wanted = opened("CUDA", eager), batches("CPU")
     assert batches("CUDA") == wanted
     made = calls_of(device)
@@ -52,7 +52,7 @@ def test_copies_beside_kernels_change_no_result(opened: Opener, eager: str) -> N
 
 
 def test_the_fake_driver_finds_a_copy_that_does_not_wait(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_hip_memory.DriverMemory, "_beside_kernels", lambda self, address: self._stream)
+    monkeypatch.setattr(cuda_hip_memory.DriverMemory, "_copy_stream", lambda self, address: self._stream)
     opened("CUDA", "copies")
     assert batches("CUDA") != batches("CPU")
 

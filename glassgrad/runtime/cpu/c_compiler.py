@@ -1,7 +1,7 @@
 """Compile C with whatever compiler the machine has. In: C text. Out: the bytes of an ELF object.
 
 Does not know graphs, caches or loading. Looks for $CC, clang, gcc, cc and the `ziglang` package, in that
-order. The code is freestanding: it may include only headers that need no library, and calls nothing outside.
+order. The code is freestanding: it includes only headers that need no library, and calls no external function.
 A small kernel takes 20 to 40 ms with gcc, most of it starting processes.
 """
 
@@ -22,7 +22,7 @@ from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu.elf_loader import ElfObject
 
 # No global fast-math: -ffp-contract=fast only fuses a * b + c. -fno-builtin, and for gcc the flag after it,
-# keep loops from becoming calls to memset and memcpy, which there is nothing to link with.
+# keep loops from becoming calls to memset and memcpy: there is no library to link with.
 FLAGS = ("-x", "c", "-std=gnu11", "-O2", "-ffreestanding", "-fno-builtin", "-fno-math-errno",
          "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-stack-protector",
          "-fno-asynchronous-unwind-tables",
@@ -66,7 +66,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def compiler_version() -> str:
-    """Names the compiler in cache keys."""
+    """The compiler's name and version, for cache keys."""
     return _version(find_compiler())
 
 
@@ -78,11 +78,11 @@ def _target_flags(command: tuple[str, ...]) -> list[str]:
     flags.append("-mcpu=native" if arm and not is_gcc else "-march=native")
     if sys.platform == "darwin":
         flags.append(f"--target={'aarch64' if arm else 'x86_64'}-unknown-linux-gnu")
-        flags += ["-ffixed-x18"] if arm else []  # the system keeps this register for itself
+        flags += ["-ffixed-x18"] if arm else []  # reserved by the system
     elif sys.platform == "win32" and not is_gcc:
         flags.append(f"--target={'aarch64' if arm else 'x86_64'}-pc-windows-msvc-elf")
     if not arm:
-        flags.append("-mprefer-vector-width=512")  # a vector type of 64 bytes means one register
+        flags.append("-mprefer-vector-width=512")  # a 64-byte vector type is one register
     for item in filter(None, settings.CPU_FEATURES.replace(" ", "").split(",")):
         flags.append(f"-m{'no-' if item[0] == '-' else ''}{item[1:]}")
     return flags
@@ -95,7 +95,7 @@ def compile_c(text: str) -> bytes:
     b'\\x7fELF'
     """
     command = find_compiler()
-    # A folder of its own rather than stdout: not every compiler writes objects to a pipe.
+    # A temporary folder rather than stdout: not every compiler writes objects to a pipe.
     with tempfile.TemporaryDirectory(prefix="glassgrad-") as folder:
         out = os.path.join(folder, "kernel.o")
         words = [*command, "-c", *FLAGS, *_target_flags(command), "-o", out, "-"]
@@ -116,7 +116,7 @@ def compile_c(text: str) -> bytes:
 
 
 def _first_error(messages: str, text: str, command: tuple[str, ...]) -> str:
-    """The compiler's first complaint, with the line of source that it is about."""
+    """The compiler's first error message, with the source line that it points at."""
     lines = messages.splitlines()
     first = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
     words = first.split(":")

@@ -2,7 +2,7 @@
 
 Does not know kernels, compilers or files: no linker, no `dlopen`, nothing written to disk. Sections go
 into one mapping that is writable while relocations are applied and executable afterwards, never both.
-There is no table of addresses for symbols of other objects: a kernel has none, and the compilers are told so.
+There is no global offset table: kernels reference no symbols of other objects, and the compilers are told so.
 Source of the relocation formulas: the System V psABI for x86-64, and "ELF for the Arm 64-bit Architecture".
 """
 
@@ -25,7 +25,7 @@ _SYMTAB, _RELA_TYPE, _NOBITS, _REL_TYPE = 2, 4, 8, 9
 _WRITE, _ALLOC = 1, 2
 _UNDEFINED, _COMMON = 0, 0xFFF2
 _TYPE_SECTION = 3
-_HARMLESS = ("", "_GLOBAL_OFFSET_TABLE_")     # the first symbol, and a name that assemblers give to what is not used
+_HARMLESS = ("", "_GLOBAL_OFFSET_TABLE_")     # the null symbol, and one that assemblers emit unused
 
 X86_64, AARCH64 = 62, 183
 MACHINES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
@@ -33,7 +33,7 @@ MACHINES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARC
 
 class ElfSection(NamedTuple):
     """A section's header."""
-    name: int                 # where its name begins in the table of names
+    name: int                 # offset of its name in the string table
     kind: int
     flags: int
     address: int
@@ -46,7 +46,7 @@ class ElfSection(NamedTuple):
 
 
 class ElfSymbol(NamedTuple):
-    """A name, and its offset in the image; -1 when it is not loaded."""
+    """A symbol's name and its offset in the image; -1 if it is not loaded."""
     name: str
     place: int
 
@@ -62,7 +62,7 @@ class ElfObject:
 
     def __init__(self, data: bytes):
         self.data, self.size = data, 0
-        self.places: dict[int, int] = {}           # number of a section that is loaded: its offset in the image
+        self.places: dict[int, int] = {}           # index of a loaded section: its offset in the image
         self.symbols: list[ElfSymbol] = []
         self.relocations: list[tuple[int, int, ElfSymbol, int]] = []     # offset in the image, kind, symbol, addend
         self._undefined: set[str] = set()
@@ -75,7 +75,7 @@ class ElfObject:
             raise _refuse(f"it is damaged or cut short ({wrong})") from wrong
 
     def undefined(self) -> list[str]:
-        """Names that the object needs from elsewhere; we link against nothing, so there must be none."""
+        """Undefined symbols of the object; there must be none, since it is linked with nothing."""
         return sorted(self._undefined)
 
     def _read_sections(self) -> None:
@@ -137,7 +137,7 @@ class ElfObject:
                     self.relocations.append((place, info & 0xFFFFFFFF, symbol, addend))
 
     def link(self, base: int) -> bytearray:
-        """The bytes to place at address `base`, every reference resolved."""
+        """The image as bytes, relocated for address `base`."""
         if self._undefined:
             raise Bug(f"compiled code needs {', '.join(self.undefined())}, which it must not take from elsewhere")
         image = bytearray(self.size)
@@ -169,7 +169,7 @@ def _refuse(why: str) -> Bug:
     return Bug(f"the object cannot be loaded: {why}")
 
 
-# In the formulas: S the symbol's address, A the addend, P the place's address. `value` is S + A, `address` P.
+# In the formulas: S is the symbol's address, A the addend, P the address to patch. `value` is S + A, `address` is P.
 _NO_RELOCATION = (0, 256)
 _RELATIVE = {X86_64: {2: "<i", 4: "<i", 24: "<q"},                # PC32, PLT32, PC64: S + A - P
              AARCH64: {260: "<q", 261: "<i", 314: "<i"}}          # PREL64, PREL32, PLT32
@@ -205,7 +205,7 @@ def _change_arm_instruction(image: bytearray, place: int, address: int, kind: in
 
 
 class Image:
-    """An object in executable memory. The addresses are good for as long as the Image lives."""
+    """An object in executable memory. Its addresses are valid as long as the Image lives."""
 
     def __init__(self, data: bytes):
         linked = ElfObject(data)
@@ -224,7 +224,7 @@ class Image:
                            if symbol.name and symbol.place >= 0}
 
     def address(self, name: str) -> int:
-        """Where the function or constant `name` lies."""
+        """The address of the function or constant `name`."""
         found = self._addresses.get(name)
         if found is None:
             known = ", ".join(sorted(self._addresses)) or "none"

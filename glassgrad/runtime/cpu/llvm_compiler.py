@@ -4,7 +4,7 @@ Does not know graphs, caches or loading. llvmlite is imported on the first compi
 that finds its kernels in the disk cache never needs it. Measured on a 2.1 GHz Xeon: importing llvmlite takes
 40 to 190 ms (once), a target machine 0.8 ms (once), parsing and verifying a small kernel 0.1 ms, its code 2 ms
 at level 1 (0.6 ms at level 0; 0.5 ms even for an empty module), a 14 x 32 matmul tile 9 ms. LLVM works outside
-Python's global lock.
+the GIL.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu.elf_loader import ElfObject
 from glassgrad.runtime.cpu.processor import host_description
 
-# A target machine serves one thread at a time. LLVM is called, and its objects are freed, under this lock alone: a
-# fork that holds it finds llvmlite's own lock free.
+# A target machine serves one thread at a time. LLVM is called, and its objects are freed, only under this lock, which a
+# fork acquires: so llvmlite's internal lock is free in the child.
 _lock = held_at_fork(threading.RLock(), "compiler")
 
 
@@ -39,7 +39,7 @@ def _binding() -> Any:
 
 @lru_cache(maxsize=1)
 def compiler_version() -> str:
-    """Names the compiler in cache keys, without loading it (asking `importlib.metadata` would take 20 ms)."""
+    """The compiler's version for cache keys, without loading it (`importlib.metadata` would take 20 ms)."""
     found = find_spec("llvmlite")
     if found is None or found.origin is None:
         return "no llvmlite"
@@ -57,7 +57,7 @@ def _target_machine(features: str, level: int) -> tuple[Any, str, str]:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     host = host_description()
-    # Position-independent code is what the loader can place anywhere: no absolute 32-bit addresses.
+    # Position-independent code, since the loader may place it anywhere: no absolute 32-bit addresses.
     machine = binding.Target.from_triple(host.triple).create_target_machine(
         cpu=binding.get_host_cpu_name(), features=features, opt=level, reloc="pic", codemodel="small")
     return machine, host.triple, str(machine.target_data)
@@ -78,7 +78,7 @@ def _feature_text() -> str:
 
 
 def _emitted(text: str, level: int, form: str) -> Any:
-    """IR text as LLVM's "object" or "assembly"."""
+    """Compile IR text to an "object" or to "assembly"."""
     binding = _binding()
     with _lock:
         machine, triple, layout = _target_machine(_feature_text(), level)

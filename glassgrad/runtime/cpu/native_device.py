@@ -33,19 +33,19 @@ from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 
 ALIGNMENT = 64
-FEW = 8       # commands that are not worth opening the worker pool for, if each is one task
+MOST_INLINE_COMMANDS = 8       # up to so many serial commands do not open the worker pool
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 
 
 @dataclass(eq=False)
 class NativeProgram:
-    """A compiled kernel: phases to call, and the memory a launch must bring along."""
+    """A compiled kernel: the functions of its phases, and the memory that a launch must provide."""
     name: str
     image: Image
     info: LaunchInfo
     operations: int = 0
     bytes: int = 0
-    moves: tuple[str, ...] = ()        # how it was optimized
+    moves: tuple[str, ...] = ()        # the optimizer's decisions
     speedup: float = 0.0               # over the recipe, by a search; 0: not searched
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class NativeProgram:
 
 
 class NativeDevice(CompiledKernels, Backend):
-    """One device name, one language."""
+    """The device CPU (language "llvm") or CLANG (language "c")."""
 
     def __init__(self, name: str, language: str):
         super().__init__(name, GuardedMemory() if settings.GUARD_PAGES else HostMemory())
@@ -63,11 +63,11 @@ class NativeDevice(CompiledKernels, Backend):
     @property
     def target(self) -> Target:      # type: ignore[override]
         target = replace(Target.of(host_description()), workers=worker_count())
-        return target if self.language == "llvm" else replace(target, units=())      # C has no words for matrix units
+        return target if self.language == "llvm" else replace(target, units=())      # C cannot express matrix units
 
     @cached_property
     def compile_queue(self) -> CompileQueue:      # type: ignore[override]
-        return CompileQueue(1 if self.language == "llvm" else available_cores())      # LLVM compiles one at a time
+        return CompileQueue(1 if self.language == "llvm" else available_cores())  # LLVM serves one thread at a time
 
     @property
     def machine(self) -> str:      # type: ignore[override]
@@ -93,7 +93,7 @@ class NativeDevice(CompiledKernels, Backend):
 
     # -- compiling -------------------------------------------------------------------------------------------
     def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
-        from glassgrad.runtime.kernel_source import build  # the whole compiler: a warm process does without
+        from glassgrad.runtime.kernel_source import build  # late: a warm process does not load the compiler
         built = build(ast, self.target, self.language, moves, say)
         info = built.info
         return [built.name, info.phases, info.shared, info.scratch_bytes, info.by_value, built.kernel.moves], built
@@ -116,24 +116,24 @@ class NativeDevice(CompiledKernels, Backend):
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]) -> NativePlan:
-        """Launches of these programs one after another, on numbered slots of memory."""
+        """Return a command list that runs these programs in order, on numbered memory slots."""
         return NativePlan(programs, slots)
 
 
 class NativePlan(DevicePlan):
-    """A command list over slots; `run` writes the slots' addresses into it and runs it in one foreign call. A long list
-    is cut into several, so that Python takes a Ctrl-C between two of them."""
-    uninterrupted = ends_early = True                   # but for checks, which end it where they stand
+    """A command list over slots; `bind` writes the slots' addresses into it and `run` runs it in one foreign call. A
+    long list is split into several calls, so that Python handles Ctrl-C between two of them."""
+    uninterrupted = ends_early = True                   # except where a check ends a run
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
         self.programs = list(programs)
         self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
-        self.spans: list[tuple[int, int]] = []          # commands of each program
-        self._slots = [slot for uses in slots for slot in uses]          # of all programs' arguments, one after another
+        self.spans: list[tuple[int, int]] = []          # (first command, count) of each program
+        self._slots = [slot for uses in slots for slot in uses]          # of all programs' arguments, concatenated
         self._arguments = (ctypes.c_void_p * max(1, len(self._slots)))()
         self._format = struct.Struct(f"{len(self._slots)}P")
-        self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # slot of a value: commands it cuts short
-        self._values: dict[int, int] = {}                                   # and the value they are cut for
+        self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: commands it limits
+        self._values: dict[int, int] = {}                     # scalar's slot: the value that task counts are set for
         rows: list[Command] = []
         arguments = ctypes.addressof(self._arguments)
         for program, uses in zip(programs, slots):
@@ -143,7 +143,7 @@ class NativePlan(DevicePlan):
             rows += [Command(address, arguments, tasks, int(tasks <= 1)) for address, tasks in program.phases]
             arguments += ctypes.sizeof(ctypes.c_void_p) * len(uses)
         self._serial = all(row.tasks == 1 for row in rows)
-        self._together = len(programs)                  # from this program on, all of them are one foreign call
+        self._together = len(programs)                  # from this program on, one uninterrupted foreign call
         self._stopwatch: NativeStopwatch | None = None
         self._write(rows)
 
@@ -153,18 +153,18 @@ class NativePlan(DevicePlan):
         self._stopwatch = None
 
     def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
-        """End a run before one of the programs if the 32-bit number at one of these addresses is below its bound."""
+        """Insert checks: a run ends before program `before` if a 32-bit integer is below its bound."""
         at = self.spans[before][0] if before < len(self.spans) else self._count
         rows = self._commands[:self._count]
         self._write([*rows[:at], *[Command.check(address, bound) for address, bound in numbers], *rows[at:]])
         self.spans = [(first + len(numbers) * (first >= at), count) for first, count in self.spans]
 
     def keep_together(self, first: int) -> None:
-        """A run that has come to this program is not interrupted any more."""
+        """Do not interrupt a run once it has reached this program."""
         self._together = first
 
     def _pieces(self) -> list[tuple[int, int]]:
-        """(address, count) of the commands of each foreign call."""
+        """Split the command list into foreign calls: (address, number of commands) of each."""
         cuts, work = [0], 0
         for number, program in enumerate(self.programs[:-1]):
             work += max(program.operations, backend.OPERATIONS_PER_BYTE * program.bytes)
@@ -176,48 +176,48 @@ class NativePlan(DevicePlan):
 
     @property
     def scratch(self) -> int:
-        """Private memory of all workers."""
+        """Bytes of scratch memory, over all workers."""
         return self.scratch_bytes * worker_count()
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Point every launch at the memory of its slots."""
         self._format.pack_into(self._arguments, 0, *map(addresses.__getitem__, self._slots))
         for slot, cuts in self._by_value.items():
-            self._run_only(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
+            self._set_task_counts(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
 
-    def _run_only(self, cuts: list[tuple[int, TasksByValue]], slot: int, value: int) -> None:
-        """From now on, run only the tasks that have something to do with this value."""
+    def _set_task_counts(self, cuts: list[tuple[int, TasksByValue]], slot: int, value: int) -> None:
+        """Set the task counts of commands that depend on the scalar in `slot`, so that idle tasks are not started."""
         if self._values.get(slot) == value:
             return
         self._values[slot] = value
-        counts: dict[Any, int] = {}          # kernels repeat: each formula is evaluated once
+        counts: dict[Any, int] = {}          # formulas recur: evaluate each one once
         for number, cut in cuts:
             if cut.formula not in counts:
                 counts[cut.formula] = cut.at(value)
             self._commands[number].tasks = counts[cut.formula]
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        """Where a slot's address is written: (argument array, position)."""
+        """Every (argument array, position) that holds this slot's address."""
         return [(self._arguments, position) for position, s in enumerate(self._slots) if s == slot]
 
     def run(self) -> None:
-        """Every kernel, in order, in one call."""
+        """Run all kernels in order."""
         self.runner()()
 
     def runner(self) -> Callable[[], int]:
-        """What `run` does, with the worker pool of the settings of now: for who runs it often under the same."""
+        """A function that does `run` on the worker pool of the current settings, for repeated calls."""
         alone = self._count == 1 and not self.scratch_bytes and not self._by_value or not pool_is_open()
-        if self._count <= FEW and self._serial and alone:
-            return self._runner_alone()
+        if self._count <= MOST_INLINE_COMMANDS and self._serial and alone:
+            return self._inline_runner()
         pool = worker_pool()
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
         pieces = self._pieces()
         return partial(pool.run, *pieces[0]) if len(pieces) == 1 else partial(_run_pieces, pool.run, pieces)
 
-    def _runner_alone(self) -> Callable[[], int]:
-        """What runs every command in this thread: they are small. Opening a pool costs a compile, and a call of an open
-        one more than a single command."""
+    def _inline_runner(self) -> Callable[[], int]:
+        """A function that runs the commands, all small, in this thread: opening a pool would cost a compile, and a call
+        of an open pool costs more than a single command."""
         memory = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
         task, scratch = ctypes.c_int64(0), ctypes.c_void_p(-(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT)
         steps = [(_FUNCTION(command.function) if command.function else None, ctypes.c_void_p(command.args),
@@ -225,7 +225,7 @@ class NativePlan(DevicePlan):
 
         if len(steps) == 1 and steps[0][0] is not None:
             only = partial(steps[0][0], steps[0][1], task, scratch)
-            only.held = self, memory  # type: ignore[attr-defined]       # which live as long as this can be called
+            only.held = self, memory  # type: ignore[attr-defined]       # keep both alive as long as the function
             return only
 
         def run(held: Any = (self, memory)) -> int:
@@ -238,7 +238,7 @@ class NativePlan(DevicePlan):
         return run
 
     def run_one(self, number: int) -> int:
-        """One kernel alone; its nanoseconds."""
+        """Run one kernel and return its nanoseconds."""
         pool = worker_pool()
         pool.ensure_scratch(self.scratch_bytes)
         first, count = self.spans[number]
@@ -247,19 +247,19 @@ class NativePlan(DevicePlan):
         return time.perf_counter_ns() - start
 
     def stopwatch(self) -> NativeStopwatch:
-        """The same launches with the clock read after each, natively, with the worker pool of the settings of now."""
+        """A timed copy of this command list, with clock reads between kernels, on the pool of the current settings."""
         if self._stopwatch is None:
             every = [Command.from_buffer_copy(command) for command in self._commands[:self._count]]
             for (first, _), program in zip(self.spans, self.programs):
                 for number, (_, tasks) in enumerate(program.phases, first):
-                    every[number].tasks = tasks              # of all values: the stopwatch outlives this one
+                    every[number].tasks = tasks              # all: the stopwatch is reused for other values
             self._stopwatch = NativeStopwatch(every, self.spans, self.scratch_bytes)
         self._stopwatch.prepare()
         return self._stopwatch
 
 
 def _run_pieces(run: Callable[[int, int], int], pieces: list[tuple[int, int]]) -> int:
-    """Commands in several foreign calls; a check that ends one of them ends all."""
+    """Run a split command list, taking interrupts between calls; if a check ends one call, the rest do not run."""
     for address, count in pieces:
         take_interrupt()
         undone = run(address, count)

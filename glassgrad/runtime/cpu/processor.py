@@ -44,7 +44,7 @@ class HostTarget:
 
     @property
     def key(self) -> str:
-        """Everything that decides which machine code may run, as one line for cache keys."""
+        """One line for cache keys: everything that decides which machine code can run."""
         return f"{self.triple} {self.cpu} {','.join(sorted(self.features))}"
 
 
@@ -57,7 +57,7 @@ _LINUX_TO_LLVM = {
     "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "amx_fp16": "amx-fp16",
     "asimd": "neon", "asimdhp": "fullfp16", "asimddp": "dotprod", "atomics": "lse",
 }
-# The system also lists what no code depends on (`hypervisor`, `smep`); these beginnings are kept.
+# The system also lists flags that no code depends on (`hypervisor`, `smep`); only names with these prefixes are kept.
 _KEPT = ("sse", "ssse", "avx", "amx", "fma", "f16c", "bmi", "lzcnt", "popcnt", "movbe", "gfni", "cx", "adx",
          "neon", "full", "dot", "lse", "sve", "bf16", "i8mm")
 
@@ -70,7 +70,7 @@ def _apply_overrides(features: frozenset[str], text: str) -> frozenset[str]:
                              expected="features with a sign, separated by commas, such as -avx512f,+avx2",
                              fix="put + or - before each feature")
         (changed.add if item[0] == "+" else changed.discard)(item[1:])
-        if item == "-avx512f":  # LLVM drops what depends on it as well
+        if item == "-avx512f":  # LLVM also drops the features that depend on it
             changed = {name for name in changed if not name.startswith("avx512")}
     return frozenset(changed)
 
@@ -135,7 +135,7 @@ def _windows(arch: str) -> tuple[str, frozenset[str], int, int]:
     names = {"neon"} if arch == "aarch64" else {"sse", "sse2"}
     present = ctypes.CDLL("kernel32").IsProcessorFeaturePresent
     if arch == "x86_64" and present(40):                # PF_AVX2_INSTRUCTIONS_AVAILABLE
-        names |= {"avx", "avx2", "fma", "f16c"}         # every processor with the first has the others
+        names |= {"avx", "avx2", "fma", "f16c"}         # every processor with AVX2 has these
     if arch == "x86_64" and present(41):                # PF_AVX512F_INSTRUCTIONS_AVAILABLE
         names |= {"avx512f"}
     return platform.processor() or os.environ.get("PROCESSOR_IDENTIFIER", ""), frozenset(names), 0, 0
@@ -163,7 +163,7 @@ def _describe(overrides: str, matrix_unit: int) -> HostTarget:
 
 
 def host_description() -> HostTarget:
-    """This machine's processor, as `CPU_FEATURES` and `MATRIX_UNIT` let us see it.
+    """This machine's processor, after the overrides of `CPU_FEATURES` and `MATRIX_UNIT`.
 
     >>> host_description().vector_bytes in (16, 32, 64)
     True
@@ -174,7 +174,7 @@ def host_description() -> HostTarget:
 @lru_cache(maxsize=1)
 def request_amx() -> bool:
     """Asks Linux for the AMX tile registers, for all threads of this process and of those it forks; without
-    permission the first tile instruction is fatal. Other systems are not known to lend them."""
+    permission the first tile instruction is fatal. No other system is known to grant it."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     arch_prctl, request_permission, tile_data = (ctypes.c_long(number) for number in (158, 0x1023, 18))

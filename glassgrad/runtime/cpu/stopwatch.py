@@ -1,7 +1,7 @@
 """Time every kernel of a command list. In: a plan's commands. Out: `NativeStopwatch`: nanoseconds per kernel.
 
-After each kernel stands a command that reads the system's clock, so a timed run is still one foreign call: about 30 ns
-per kernel more. Totals are added up natively, and Python reads them when it wants to.
+A command that reads the system's clock follows each kernel, so a timed run is still one foreign call; it adds about
+30 ns per kernel. Totals are accumulated natively, and Python reads them on demand.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from glassgrad.runtime.cpu.worker_pool import Command, worker_pool
 
 
 class Stamp(ctypes.Structure):
-    """What `glassgrad_stamp` (worker_pool_source.py) reads and writes."""
+    """The record that `glassgrad_stamp` (worker_pool_source.py) reads and updates: one clock read."""
     _fields_ = (("clock", ctypes.c_int64), ("first", ctypes.c_int64), ("second", ctypes.c_int64),
                 ("seconds", ctypes.c_int64), ("rest", ctypes.c_int64), ("scale", ctypes.c_int64),
                 ("last", ctypes.c_int64), ("latest", ctypes.c_int64), ("total", ctypes.c_int64))
 
 
 class Clock(NamedTuple):
-    """The system's clock: a function that writes the time, and what it is given before and after its address."""
+    """The system's clock function: its address, the arguments before the output pointer, and the tick."""
     function: int
     before: tuple[int, ...]
-    scale: int                       # of the first number it writes; the second is added
-    nanoseconds: float               # of one tick
+    scale: int                       # factor of the first integer it writes; the second is added
+    nanoseconds: float               # per tick
 
 
 @lru_cache(maxsize=1)
@@ -73,14 +73,14 @@ class NativeStopwatch(Stopwatch):
         stamp.last = ctypes.addressof(self._last)
 
     def prepare(self) -> None:
-        """Take the worker pool of the settings as they are now; `run` does not look at them."""
+        """Bind `run` to the worker pool of the current settings."""
         pool = worker_pool()
         if self._scratch_bytes:
             pool.ensure_scratch(self._scratch_bytes)
         self._run = partial(pool.run, ctypes.addressof(self._commands), len(self._commands))
 
     def run(self, every: bool = True) -> int:
-        """Run all of it; not zero where a check ended it."""
+        """Run all kernels; return how many commands a check left undone."""
         self.runs += 1
         self.timed_runs += 1
         return self._run()

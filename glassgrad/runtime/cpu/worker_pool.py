@@ -2,10 +2,9 @@
 
 Does not know graphs, buffers or how kernels are made. A kernel is
 `void name(void **args, int64_t task, void *scratch)`; a command is one kernel over tasks 0 to n - 1, in no order, on
-any worker; the next command starts when the last one is over. A check among the commands ends the run where a number
-in memory is below a bound. The list is run natively (worker_pool_source.py) in one foreign call, without the global
-lock. Measured on two cores: 1 us for the call, 0.008 us per serial command, 0.5 us per parallel command of two tasks
-while the workers spin.
+any worker; a command starts when the previous one has finished. A check command ends the run if an integer in memory
+is below a bound. The list is run natively (worker_pool_source.py) in one foreign call, without the GIL. Measured on two
+cores: 1 us for the call, 0.008 us per serial command, 0.5 us per parallel command of two tasks while the workers spin.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import source_digest
 from glassgrad.runtime.os_pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
 
-SPIN_NANOSECONDS = 100_000          # how long an idle worker watches before it sleeps: longer than from call to call
+SPIN_NANOSECONDS = 100_000          # how long an idle worker spins before it sleeps: longer than between two calls
 _CROWDED_SPIN_NANOSECONDS = 1_000   # the same, when there are more workers than cores
 
 
@@ -45,7 +44,7 @@ class Command(ctypes.Structure):
 
     @classmethod
     def check(cls, address: int, bound: int) -> Command:
-        """Ends the run if the 32-bit number at this address is below the bound."""
+        """A command that ends the run if the 32-bit integer at this address is below the bound."""
         return cls(None, address, bound, 1)
 
 
@@ -108,7 +107,7 @@ def _address_of(function: Any) -> int:
 
 
 class Bells:
-    """The system's semaphores: where its functions lie, and how to make one."""
+    """The system's semaphore functions: their addresses, and how to create a semaphore."""
 
     _make: Callable[[], int]
 
@@ -165,7 +164,7 @@ class _Crew:
         for number, thread in enumerate(self.threads):
             try:
                 thread.start()
-            except RuntimeError as wrong:      # those that did start must not outlive the memory that they watch
+            except RuntimeError as wrong:      # the threads that did start must not outlive the shared memory
                 del self.threads[number:]
                 self.stop()
                 raise DeviceError("the system starts no more threads", given=f"worker {number + 1} of {count}: {wrong}",
@@ -173,7 +172,7 @@ class _Crew:
                                   fix="set THREADS=1, or raise the limit of processes (ulimit -u)") from None
 
     def _live(self, number: int, inside: set[int]) -> None:
-        inside.add(threading.get_ident())  # so that a launch from a kernel's callback runs inline
+        inside.add(threading.get_ident())  # a nested launch, from a kernel's callback, runs inline
         try:
             self.native.worker(self.address, number)
         finally:
@@ -205,7 +204,7 @@ def _map_arena(nbytes: int) -> int:
 
 
 class WorkerPool:
-    """Threads that run command lists. The caller is worker 0, so a pool of one starts no thread."""
+    """Threads that run command lists. The calling thread is worker 0, so a pool of one starts no thread."""
 
     def __init__(self, threads: int, scratch_bytes: int = 1 << 16, native: Native | None = None):
         if threads < 1:
@@ -221,8 +220,8 @@ class WorkerPool:
     def _forget(self) -> None:
         """Starts over without threads: in a new pool, and in a fork's child, where threads do not exist."""
         self._crew: _Crew | None = None
-        self._caller = 0                    # the thread whose commands run; no thread's number is 0
-        self._inside: set[int] = set()      # the workers
+        self._caller = 0                    # id of the thread whose commands run; 0: none
+        self._inside: set[int] = set()      # ids of the worker threads
 
     def ensure_scratch(self, nbytes: int) -> None:
         """Makes every worker's arena at least `nbytes` large, from the next launch on."""
@@ -230,8 +229,8 @@ class WorkerPool:
             self._scratch_bytes = round_up(nbytes, PAGE)
 
     def run(self, commands: int, count: int) -> int:
-        """Runs the `count` commands at address `commands`, each after the one before; returns how many a check left
-        undone. One call at a time."""
+        """Runs the `count` commands at address `commands` in order; returns how many a check left undone. Calls from
+        several threads run one at a time."""
         me = get_ident()
         if me == self._caller or me in self._inside or self._closed:
             return self._run_inline(commands, count)
@@ -252,8 +251,8 @@ class WorkerPool:
         return self._crew
 
     def _run_inline(self, commands: int, count: int) -> int:
-        nbytes = self._scratch_bytes         # a launch inside this one, or of another thread, may raise it meanwhile
-        arena = _map_arena(nbytes)           # the arenas of the pool are in use by the launch we are in
+        nbytes = self._scratch_bytes         # read once: a nested launch or another thread may raise it meanwhile
+        arena = _map_arena(nbytes)           # the pool's arenas are in use by the outer launch
         alone, table = ctypes.create_string_buffer(OFFSETS["SHARES"]), ctypes.c_int64(arena)     # no workers
         ctypes.c_int64.from_buffer(alone, OFFSETS["SCRATCH"]).value = ctypes.addressof(table)
         try:
@@ -262,14 +261,14 @@ class WorkerPool:
             unmap_pages(arena, nbytes)
 
     def close(self) -> None:
-        """Ends the threads. Launches still work afterwards, on the caller alone."""
+        """Ends the threads. Later launches run on the calling thread alone."""
         with self._lock:
             self._closed = True
             crew, self._crew = self._crew, None
             if crew is not None:
                 crew.stop()
 
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:     # modules may be gone by then
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # modules may be gone by then
         if not finalizing() and getattr(self, "_crew", None) is not None:
             self.close()
 
@@ -312,6 +311,6 @@ def _close_all() -> None:
         pool.close()
 
 
-atexit.register(_close_all)  # workers must leave native code before the interpreter takes itself apart
+atexit.register(_close_all)  # workers must leave native code before interpreter shutdown
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

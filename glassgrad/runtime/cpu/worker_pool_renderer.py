@@ -1,8 +1,8 @@
 """Write the worker pool's program as LLVM IR or as C. In: `PROGRAM`. Out: text for a compiler.
 
-llvmlite compiles IR, where there is no C compiler; a C compiler compiles C, where there is no llvmlite. One writer goes
-through the syntax tree, and a table for each language says how a step is spelled. In both, each variable has a place of
-its own, each value gets a name, and control goes from label to label.
+Machines without a C compiler compile the IR by llvmlite, those without llvmlite compile the C. One writer walks the
+syntax tree, and a table per language has the text of each step. In both, each variable is a stack slot, each value gets
+a name, and control flow is labels and jumps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _ARITHMETIC = {ast.Add: ("add", "+"), ast.Sub: ("sub", "-"), ast.Mult: ("mul", "
 _COMPARISONS = {ast.Eq: ("eq", "=="), ast.NotEq: ("ne", "!="), ast.Lt: ("slt", "<"), ast.LtE: ("sle", "<="),
                 ast.Gt: ("sgt", ">"), ast.GtE: ("sge", ">=")}
 
-# Lines of each step in LLVM IR, and the line in C: {0}, {1}, .. are its operands, @ a new value, and {p} the value made
-# by the line before.
+# For each step, its lines in LLVM IR and its line in C: {0}, {1}, .. are the operands, @ the name of a new value, and
+# {p} the value defined by the line before.
 _STEPS: dict[object, tuple[list[str], str]] = {
     "function": (["define {0}i64 @{1}({2}) nounwind {{\n{3}\n}}\n"], "{0}i64 {1}({2}) {{\n{3}\n}}\n"),
     "own": (["internal "], "static "),
@@ -39,7 +39,7 @@ _STEPS: dict[object, tuple[list[str], str]] = {
     **{op: ([f"@ = icmp {name} i64 {{0}}, {{1}}", "@ = zext i1 {p} to i64"], f"i64 @ = {{0}} {sign} {{1}};")
        for op, (name, sign) in _COMPARISONS.items()},
 }
-# What a program calls besides its own functions: in IR as lines, in C as functions.
+# External operations that the program calls: inline lines in IR, functions in C.
 _IR_CALLS: dict[object, list[str]] = {
     "load": ["@ = inttoptr i64 {0} to ptr", "@ = load atomic i64, ptr {p} seq_cst, align 8"],
     "load32": ["@ = inttoptr i64 {0} to ptr", "@ = load i32, ptr {p}, align 4", "@ = sext i32 {p} to i64"],
@@ -107,7 +107,7 @@ class _FunctionWriter:
         for name in parameters:
             self.put("assign", name, self.spelled("value", name))
         self.block(function.body)
-        self.put("return", "0")                  # nothing leads here: every function ends with a return or never
+        self.put("return", "0")                  # unreachable: every function returns before, or loops for ever
         own = "" if function.name.startswith("glassgrad_") else self.spelled("own")
         given = ", ".join(f"i64 {self.spelled('value', name)}" for name in parameters)
         self.text = self.spelled("function", own, function.name, given, "\n".join(self.lines))
@@ -116,7 +116,7 @@ class _FunctionWriter:
         return self.steps[step][0].format(*operands)
 
     def put(self, step: object, *operands: str) -> str:
-        """Add the lines of a step; the name of the value that the last of them makes."""
+        """Emit the lines of a step; return the name of the value that the last line defines."""
         made = ""
         for line in self.steps[step]:
             self.count += 1
@@ -126,7 +126,7 @@ class _FunctionWriter:
         return made
 
     def block(self, statements: list[ast.stmt], label: str = "", then: str = "") -> None:
-        """Statements, as a block of this name, after which `then` comes."""
+        """Emit statements as a basic block of this name that ends with a jump to `then`."""
         if label:
             self.put("label", label)
         for statement in statements:
@@ -143,7 +143,7 @@ class _FunctionWriter:
             self.value(s.value)
         elif isinstance(s, ast.Return) and s.value is not None:
             self.put("return", self.value(s.value))
-            self.put("label", out)               # nothing leads to what is written behind a return
+            self.put("label", out)               # code after a return is unreachable, but needs a label
         elif isinstance(s, (ast.While, ast.If)):
             self.block([], "", test)
             self.put("label", test)

@@ -4,22 +4,22 @@ Does not know Python objects, buffers or kernels. The program is written in a fe
 which every value is a 64-bit integer; worker_pool_renderer.py writes it as LLVM IR and as C. One call, `glassgrad_run`,
 runs a command list; the other workers are inside `glassgrad_worker`. How it works:
 
-- `WORD` holds the current command's number (24 bits) and how many tasks it has (20 bits). Each worker has a share of
-  them, neighbours, so from command to command, and from call to call, a core mostly finds in its own cache what it
-  wrote there. Its word in `SHARES` holds the command's number, the first unclaimed task of its share and how many are
-  unclaimed (20 bits each). It claims them from the front, and then those of the other shares from the back.
+- `WORD` holds the current command's number (24 bits) and its task count (20 bits). Each worker's share of tasks is a
+  contiguous range, so from command to command, and from call to call, a core mostly finds in its own cache what it
+  wrote there. Its word in `SHARES` holds the command's number, the first unclaimed task of the share and the number of
+  unclaimed ones (20 bits each). A worker claims its own share from the front, then steals from the back of others.
 - To claim a task is to change the word of a share with a compare-and-exchange, which fails if the command has changed
-  meanwhile: a worker that was asleep or preempted can neither run a stale task nor hold up the others. Who comes first
-  to the share of a late worker sets it up: a word of an earlier command stands for a share that is whole.
+  meanwhile: a worker that was asleep or preempted can neither run a stale task nor hold up the others. The first
+  worker that reaches the share of a late one initializes it: a word of an earlier command means an unclaimed share.
 - A command is over when `DONE` reaches its number of tasks. The caller claims tasks like the others, so progress never
   depends on a worker waking up: one that comes late costs speed, not correctness.
 - An idle worker spins, then counts itself in `SLEEPERS`, looks once more at `WORD`, and waits on the bell (a
   semaphore). The caller changes `WORD`, then looks at `SLEEPERS`. Both are sequentially consistent, so at least one
-  sees the other. Taking n off `SLEEPERS` means ringing n times: as many rings as sleepers. The woken wake two more,
-  while there are more tasks than workers awake.
-- The caller waiting for the last tasks spins, then yields, then sleeps on a bell of its own (`WAITING`).
-- A serial command without a function is a check: the run ends there if the 32-bit number at `args` is below `tasks`. A
-  run returns how many commands it left undone.
+  sees the other. Who subtracts n from `SLEEPERS` posts the bell n times. Each woken worker wakes two more, while
+  there are more tasks than workers awake.
+- The caller, waiting for the last tasks, spins, then yields, then sleeps on its own bell (`WAITING`).
+- A serial command without a function is a check: the run ends there if the 32-bit integer at `args` is below `tasks`. A
+  run returns the number of commands left undone.
 
     load(at), store(at, x)          sequentially consistent; set(at, x) is relaxed; load32 reads a signed 32-bit number
     exchange(at, x), add(at, x)     atomic; the value before, the value after
@@ -36,14 +36,14 @@ from __future__ import annotations
 
 __all__ = ["CONSTANTS", "MOST_TASKS", "OFFSETS", "PROGRAM"]
 
-# Byte offsets in the pool's memory. What is written often has a pair of cache lines (128 bytes) of its own.
+# Byte offsets in the pool's memory. Fields that are written often have 128 bytes (two cache lines) to themselves.
 OFFSETS = {
     "WORD": 0, "DONE": 128, "FUNCTION": 256, "ARGS": 264, "SLEEPERS": 384, "WAITING": 512,
     "STOP": 640, "SPINS": 648, "WORKERS": 656, "WAIT": 664, "POST": 672, "YIELD": 680, "BELL": 688,
     "CALLER_BELL": 696, "SCRATCH": 704, "SHARES": 768,      # of every worker, 8 bytes each
 }
 TASK_BITS = 20
-MOST_TASKS = (1 << TASK_BITS) - 1  # more run on the caller alone
+MOST_TASKS = (1 << TASK_BITS) - 1  # a command with more runs on the caller alone
 CONSTANTS = {**OFFSETS, "TASK_BITS": TASK_BITS, "MOST_TASKS": MOST_TASKS, "ONE_COMMAND": 1 << 2 * TASK_BITS,
              "COMMANDS": 1 << 64 - 2 * TASK_BITS}
 

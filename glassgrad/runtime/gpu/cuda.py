@@ -1,6 +1,6 @@
-"""The device CUDA: NVIDIA's driver, called directly. In: a driver that is installed. Out: an opened device.
+"""The device CUDA: NVIDIA's driver, called directly. In: an installed driver. Out: an opened device.
 
-What it shares with AMD's is in cuda_hip_device.py. Its own are contexts, and tensor maps, by which kernels copy boxes.
+What it shares with AMD is in cuda_hip_device.py. Specific to CUDA are contexts, and tensor maps for bulk copies.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from glassgrad.runtime.host_memory import MemoryBlock
 
 __all__ = ["open_cuda"]
 
-_MOST_THREADS = 1024                     # of a group
-_ROW_BYTES = 128 << 10                   # of a row of float32 that so many threads hold in registers
-_MAJOR, _MINOR = 75, 76                  # numbers of the driver's attributes: compute capability
-_GROUP_BYTES_ATTRIBUTE = 8               # a function's attribute: bytes that a group may share
-_USUAL_GROUP_BYTES = 32 << 10            # bytes that a group may share without saying so: 48 KB, some of them fixed
+_MOST_THREADS = 1024                     # per group (thread block)
+_ROW_BYTES = 128 << 10                   # longest row of float32 that the registers of a group can hold
+_MAJOR, _MINOR = 75, 76                  # device attributes: compute capability
+_GROUP_BYTES_ATTRIBUTE = 8               # function attribute: most dynamic shared memory
+_USUAL_GROUP_BYTES = 32 << 10            # shared memory that needs no attribute: 48 KB, less static use
 
 
 def open_cuda(name: str = "CUDA") -> CudaDevice:
-    """The first GPU that the driver offers."""
+    """Open the first GPU that the driver lists."""
     for library in ("libcuda.so.1", "nvcuda.dll"):
         try:
             return CudaDevice(name, ctypes.CDLL(library))
@@ -43,7 +43,7 @@ def open_cuda(name: str = "CUDA") -> CudaDevice:
 
 
 class CudaKernel(ctypes.Structure):
-    """A kernel of a graph as the driver takes it (CUDA_KERNEL_NODE_PARAMS of version 2)."""
+    """The driver's record of a kernel node in a graph (CUDA_KERNEL_NODE_PARAMS_v2)."""
     _fields_ = (("function", ctypes.c_void_p), ("groups", ctypes.c_uint * 3), ("threads", ctypes.c_uint * 3),
                 ("group_bytes", ctypes.c_uint), ("arguments", ctypes.c_void_p), ("extra", ctypes.c_void_p),
                 ("kernel", ctypes.c_void_p), ("context", ctypes.c_void_p))
@@ -76,7 +76,7 @@ class CudaDevice(DriverDevice):
                               fix="look at what nvidia-smi says, and at CUDA_VISIBLE_DEVICES")
         self.check("cuDevicePrimaryCtxRetain", library.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
         major, minor = (self._attribute(device, a) for a in (_MAJOR, _MINOR))
-        self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # a: with its matrix unit
+        self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # sm_90a: with wgmma
         units = units_of((self.architecture,))
         features = frozenset((self.architecture, "tf32"))
         target = replace(GPU, features=frozenset((self.architecture,)), units=units, most_threads=_MOST_THREADS,
@@ -88,7 +88,7 @@ class CudaDevice(DriverDevice):
         self.check("cuDeviceGetName", library.cuDeviceGetName(model, len(model), device))
         self.about = f"{model.value.decode()}, {self.architecture}, compiled by {nvrtc_version()}"
 
-    # What kernels are written for, and what compiled ones depend on, follow the setting TF32.
+    # `target` and `machine` depend on the setting TF32.
     @property
     def target(self) -> Target:      # type: ignore[override]
         return self.targets[bool(settings.TF32)]
@@ -120,15 +120,15 @@ class CudaDevice(DriverDevice):
 
 
 _MAP_BYTES, _MAP_ALIGNED, _COPY_ALIGNED = 128, 64, 16
-# Numbers of the driver's element types; float32 is rounded to its matrix unit's type on the way.
+# CUtensorMapDataType by element type; float32 is copied as TF32, rounded for the matrix unit.
 _MAP_TYPES = {"int8": 0, "uint8": 0, "float16": 6, "bfloat16": 9, "float32": 11}
-_LINES_FETCHED = 2                                   # a line of 128 bytes at a time
-_MOST_KEPT = 64                                      # maps of a launch, of inputs that take turns
+_LINES_FETCHED = 2                                   # L2 promotion: 128 bytes
+_MOST_KEPT = 64                                      # encoded maps that a launch caches, for alternating inputs
 
 
 class CudaLaunchWithMaps(DriverLaunch):
-    """A launch some of whose arguments are tensor maps. A map holds the address of its matrix, so it is written again
-    where that has changed; a matrix that does not begin at a multiple of 16 bytes is copied to one first."""
+    """A launch some of whose arguments are tensor maps. A map holds the address of its matrix, so it is encoded again
+    when the address changes; a matrix that is not 16-byte aligned is first copied to aligned memory."""
     driver: CudaDevice
 
     def __init__(self, device: CudaDevice, call: KernelCall):
@@ -136,11 +136,11 @@ class CudaLaunchWithMaps(DriverLaunch):
         self.memory = ctypes.create_string_buffer(_MAP_BYTES * len(maps) + _MAP_ALIGNED)
         first = -(-ctypes.addressof(self.memory) // _MAP_ALIGNED) * _MAP_ALIGNED
         self.map_addresses = [first + _MAP_BYTES * i for i in range(len(maps))]
-        self.described: list[Any] = [None] * len(maps)        # the address and the sizes that each map holds
+        self.described: list[Any] = [None] * len(maps)        # (address, sizes) that each map holds now
         self.lengths = dict.fromkeys([size[0] for box in maps for size in box.sizes if not isinstance(size, int)])
-        self.encoded: dict[tuple[Any, ...], bytes] = {}       # maps by their number, address and sizes
-        self.given: list[int] = []                   # addresses and values that all maps were written for
-        self.copies: dict[int, MemoryBlock] = {}     # argument: where it is copied to
+        self.encoded: dict[tuple[Any, ...], bytes] = {}       # (map's number, address, sizes): encoded map
+        self.given: list[int] = []                   # addresses and scalars that the maps are encoded for
+        self.copies: dict[int, MemoryBlock] = {}     # argument's position: its aligned copy
         super().__init__(device, call, self.map_addresses)
         self.call = self.call_settled
 
@@ -150,7 +150,7 @@ class CudaLaunchWithMaps(DriverLaunch):
         return super().settle()
 
     def bring_up_to_date(self) -> None:
-        """Write the maps that have changed."""
+        """Update the tensor maps whose address or sizes have changed."""
         super().bring_up_to_date()
         given = [*[self.values[box.position] for box in self.maps], *map(self.number, self.lengths)]
         if given == self.given:
@@ -159,13 +159,13 @@ class CudaLaunchWithMaps(DriverLaunch):
         for number, box in enumerate(self.maps):
             address = self.values[box.position]
             if address % _COPY_ALIGNED:
-                address, self.given = self.copied(box, address), []        # each launch copies it
+                address, self.given = self.copied(box, address), []        # copy again at each launch
             described = address, box.sizes_at(self.number)
             if described != self.described[number]:
                 self.describe(number, box, *described)
 
     def describe(self, number: int, box: BoxMap, address: int, sizes: tuple[int, ...]) -> None:
-        """Write a tensor map: the driver takes longer to encode one than to launch."""
+        """Write a tensor map, if possible from the cache: encoding one takes the driver longer than a launch."""
         at, key = self.map_addresses[number], (number, address, sizes)
         known = self.encoded.get(key)
         if known is None:
@@ -186,7 +186,7 @@ class CudaLaunchWithMaps(DriverLaunch):
                          box.swizzle, _LINES_FETCHED, 0)
 
     def copied(self, box: BoxMap, address: int) -> int:
-        """The address of a copy that begins at a multiple of 16 bytes."""
+        """Copy a matrix to aligned memory; return the address of the copy."""
         nbytes, block = size_at(box.nbytes, self.number), self.copies.get(box.position)
         if block is not None and block.nbytes < nbytes:
             self.driver.memory.release(self.copies.pop(box.position))

@@ -1,8 +1,8 @@
-"""Call a GPU's driver. In: its library, and its functions' names. Out: `DriverCalls`, which calls and checks.
+"""Call a GPU's driver. In: its library, and its functions' names. Out: `DriverCalls`, which checks each result.
 
 NVIDIA's and AMD's drivers have the same functions under other names, so they differ by data: `DriverNames`, and the
-layout of the record that describes a kernel of a graph. Does not know kernels or memory; of plans it holds which were
-started since the GPU last answered, to name the kernels where one has failed.
+layout of the record that describes a kernel node. Does not know kernels or memory; it remembers the plans started since
+the last synchronization, to name the kernels when one of them fails.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ __all__ = ["DriverCalls", "DriverNames"]
 
 
 class DriverNames(NamedTuple):
-    """The functions of a driver."""
+    """The names of a driver's functions."""
     allocate: str
     free: str
-    allocate_host: str           # memory of the host that the GPU copies from and to by itself (pinned)
-    copy_in: str                 # these two start a copy on a stream, and do not wait for it
+    allocate_host: str           # pinned host memory
+    copy_in: str                 # these two are asynchronous, on a stream
     copy_out: str
-    read: str                    # copies to the host behind the kernels, and waits for it
+    read: str                    # synchronous copy to the host
     load: str
     function: str
     launch: str
     make_stream: str
     make_event: str
     record: str
-    await_event: str             # the host waits for an event
-    stream_awaits: str           # a stream waits for an event, and the host does not
+    await_event: str             # blocks the host until an event
+    stream_awaits: str           # makes a stream wait for an event, not the host
     elapsed: str
     synchronize: str
     make_graph: str
     add_kernel: str
     instantiate: str
-    set_kernel: str              # another set of arguments for a kernel of a graph that can run
+    set_kernel: str              # sets the arguments of a kernel in an instantiated graph
     launch_graph: str
     destroy_graph: str
     destroy_instance: str
 
 
 class _Entered(threading.local):
-    done = False                 # whether the device is this thread's
+    done = False                 # whether the device is current in this thread
 
 
 class DriverCalls:
@@ -56,26 +56,26 @@ class DriverCalls:
 
     def __init__(self, library: ctypes.CDLL):
         self.library, self._entered = library, _Entered()
-        self.launched = 0                      # raised after each launch: orders launches, releases and copies
-        # plans that were started since the GPU last answered, each with the number of the only kernel, or None for all
+        self.launched = 0                      # launch counter: orders launches, releases and copies
+        # plans started since the last synchronization, each with the number of its one kernel, or None for all
         self.started: deque[tuple[weakref.ref[Any], int | None]] = deque(maxlen=MOST_STARTED)
 
     def make_current(self) -> None:
-        """Make the device this thread's."""
+        """Make the device current in this thread."""
         raise Bug(f"{type(self).__name__} has no make_current")
 
     def reason(self, result: int) -> str:
-        """An error's number in words."""
+        """The driver's text for an error number."""
         raise Bug(f"{type(self).__name__} has no reason")
 
     def enter(self) -> None:
-        """Make the device this thread's, once."""
+        """Make the device current in this thread, if it is not yet."""
         if not self._entered.done:
             self.make_current()
             self._entered.done = True
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call the driver; an error is a `Bug`, or a kernel's."""
+        """Call a driver function; raises `Bug`, or `DeviceError` for a kernel that failed."""
         self.enter()
         self.check(name, getattr(self.library, name)(*arguments))
         if name in (self.names.synchronize, self.names.read):             # all that was started is done
@@ -88,7 +88,7 @@ class DriverCalls:
             raise Bug(f"{name}: {self.reason(result)}")
 
     def fault(self, result: int) -> DeviceError:
-        """What is said of a kernel that failed: a driver reports it later, and does not say which one it was."""
+        """The error for a failed kernel. Drivers report it late and without a name, so it lists all candidates."""
         kernels = [kernel for reference, number in tuple(self.started) if (plan := reference()) is not None
                    for kernel in plan.described(number)]
         names = list(dict.fromkeys(kernels))
@@ -104,7 +104,7 @@ class DriverCalls:
                            "the program anew: the GPU does nothing more for this process")
 
     def made(self, name: str, *arguments: object) -> ctypes.c_void_p:
-        """The handle that one of the driver's functions writes to where its first argument points."""
+        """Call a driver function that creates something; return the handle that it writes to its first argument."""
         handle = ctypes.c_void_p()
         self.call(name, ctypes.byref(handle), *arguments)
         return handle
@@ -115,8 +115,8 @@ class DriverCalls:
 
 
 _WITHOUT_TIME = 2                # the same number in both drivers
-# after these a GPU does nothing more for a process; the same numbers in both drivers: a bad address, a time limit, an
-# assertion, a bad stack, a bad instruction, a misaligned address, two more kinds of bad addresses, any other failure
+# errors after which the context is unusable; the same numbers in both drivers: illegal address, launch timeout, assert,
+# stack error, illegal instruction, misaligned address, invalid address space, invalid program counter, launch failure
 KERNEL_FAULTS = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
-MOST_STARTED = 16                # runs that are remembered for the message about a kernel that failed
-MOST_NAMED = 12                  # kernels that it names
+MOST_STARTED = 16                # runs remembered for the message about a failed kernel
+MOST_NAMED = 12                  # kernels that the message names

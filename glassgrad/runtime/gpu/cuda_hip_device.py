@@ -1,7 +1,7 @@
 """GPUs whose driver is called directly: NVIDIA's and AMD's. In: a driver's library and its names. Out: a device.
 
 What both drivers do alike: calls (cuda_hip_calls.py), memory and copies (cuda_hip_memory.py), launches
-(cuda_hip_launch.py), and compilers in a library. Kernels run on one stream, in the order in which they were started.
+(cuda_hip_launch.py), and compilers in a library. Kernels run in order on one stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Launch, Reje
 
 __all__ = ["DriverDevice", "RunTimeCompiler"]
 
-MOST_THREADS = 16            # that compile: each takes a few hundred MB
+MOST_THREADS = 16            # compile threads: each takes a few hundred MB
 
 
 class DriverDevice(DriverCalls, GpuDevice):
@@ -68,7 +68,7 @@ class DriverDevice(DriverCalls, GpuDevice):
 
 
 class RunTimeCompiler:
-    """A vendor's compiler as a library, whose functions begin with a prefix: nvrtc or hiprtc."""
+    """A vendor's run-time compiler library; its functions have the prefix nvrtc or hiprtc."""
 
     def __init__(self, library: ctypes.CDLL, prefix: str, code: str):
         self.library, self.prefix, self.code = library, prefix, code
@@ -81,13 +81,13 @@ class RunTimeCompiler:
             raise Bug(f"{self.prefix}{name}: {describe(result).decode()}")
 
     def version(self) -> str:
-        """Its name and version, which compiled kernels depend on."""
+        """The compiler's name and version, for cache keys."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self.call("Version", ctypes.byref(major), ctypes.byref(minor))
         return f"{self.prefix} {major.value}.{minor.value}"
 
     def compile(self, source: str, file: str, options: Sequence[str]) -> bytes:
-        """Machine code; source that it does not take is `Rejected`."""
+        """Compile source to machine code; raises `Rejected` with the compiler's log."""
         program = ctypes.c_void_p()
         self.call("CreateProgram", ctypes.byref(program), source.encode(), file.encode(), 0, None, None)
         try:

@@ -1,8 +1,8 @@
 """Launch kernels through a GPU's driver. In: compiled programs, slots of memory. Out: plans.
 
-A schedule that runs once or a few times starts its kernels one by one (`DriverPlan`). What a jit replays is one graph
-of the driver (`GraphPlan`): a chain of kernels with their arguments, started by one call. The driver copies arguments
-into the graph, so those of a kernel are written again where an address or a number has changed, and nowhere else.
+A schedule that runs once or a few times launches its kernels one by one (`DriverPlan`). What a jit replays becomes one
+CUDA or HIP graph (`GraphPlan`): a chain of kernel nodes, launched by one call. The driver copies arguments into the
+graph, so the nodes whose addresses or scalars have changed are updated before a launch.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from glassgrad.runtime.gpu.gpu_device import GpuPlan, KernelCall, groups_at
 
 __all__ = ["DriverLaunch", "DriverPlan", "GraphPlan"]
 
-FEW = 1                      # launches that are started by themselves even in a replay: a graph would save nothing
+NO_GRAPH_UP_TO = 1           # launches of a replay: a graph of so few would save nothing
 
 
 class DriverLaunch:
-    """A function and its arguments as the driver takes them: of each, the address where its value lies."""
+    """A kernel launch with its argument array in the driver's form: a pointer to the value of each argument."""
 
     def __init__(self, driver: DriverCalls, call: KernelCall, more: Sequence[int] = ()):
         driver.enter()
         self.driver, self.kernel, self.scalars, self.groups = driver, call, call.scalars, call.groups
-        self.tasks: TasksByValue | None = None     # by which groups are counted, and for which value they were
+        self.tasks: TasksByValue | None = None     # how `groups` depends on a scalar, and the value it is for
         self.counted_for = -1
         scalars = call.scalars
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
-        # the address of a number is where its value lies; that of memory is itself the value
+        # a scalar's pointer is its host address; a buffer's pointer leads to the device address in `values`
         self.pointers = (ctypes.c_void_p * max(1, len(scalars) + len(more)))(
             *[0 if scalar else first + 8 * i for i, scalar in enumerate(scalars)], *more)
-        # starts it, and returns the driver's result; no Python function, because each costs as much as a driver's call
+        # launches it and returns the driver's result; a `partial`: a Python function would cost as much as the call
         self.call = self.launch = self.with_groups()
 
     def with_groups(self) -> Callable[[], int]:
-        """The driver's call that starts so many groups."""
+        """The driver's launch call for the current number of groups."""
         return partial(getattr(self.driver.library, self.driver.names.launch), self.kernel.function, self.groups, 1, 1,
                        self.kernel.threads, 1, 1, self.kernel.group_bytes, None, self.pointers, None)
 
@@ -53,26 +53,26 @@ class DriverLaunch:
         self.tasks, self.call = tasks, self.call_settled
 
     def call_settled(self) -> int:
-        """Bring it up to date, and start it."""
+        """Update computed arguments and the number of groups, then launch."""
         self.bring_up_to_date()
         return self.launch()
 
     def bring_up_to_date(self) -> None:
-        """Count the groups that have something to do."""
+        """Recompute the number of groups if the scalar that it depends on has changed."""
         if self.tasks is not None and self.counted_for != (value := self.number(self.tasks.argument)):
             self.counted_for, self.groups = value, groups_at(self.tasks, value, self.kernel.groups)
             self.launch = self.with_groups()
 
     def number(self, position: int) -> int:
-        """An argument that is a number."""
+        """The value of a scalar argument."""
         return ctypes.c_int64.from_address(self.pointers[position] or 0).value
 
     def places(self, position: int) -> tuple[Any, int]:
         return (self.pointers if self.scalars[position] else self.values), position
 
     def settle(self) -> bool:
-        """Bring arguments that are made of others up to date, and the number of groups; whether that is all that a
-        launch needs."""
+        """Update computed arguments and the number of groups; return whether the launch can be in a graph: not if an
+        argument must be copied first."""
         self.bring_up_to_date()
         return True
 
@@ -83,7 +83,7 @@ class DriverLaunch:
 
 
 class DriverPlan(GpuPlan):
-    """Launches one after another, with one foreign call for each."""
+    """A plan that makes one foreign call per launch."""
 
     def __init__(self, device: Any, programs: Sequence[Any], slots: Sequence[tuple[int, ...]]):
         super().__init__(device, programs, slots)
@@ -92,7 +92,7 @@ class DriverPlan(GpuPlan):
         self.calls = [launch.call for launch in self.flat]
 
     def run(self) -> None:
-        """Start every launch, in order."""
+        """Launch all kernels in order, without waiting."""
         driver = self.driver
         driver.enter()
         driver.started.append(self.run_of_all)
@@ -108,7 +108,7 @@ class DriverPlan(GpuPlan):
 
 
 class TrackedArguments:
-    """An array of addresses that calls a function where one changes."""
+    """An array of addresses that calls `changed` when an element changes."""
     __slots__ = ("array", "changed")
 
     def __init__(self, array: Any, changed: Callable[[], None]):
@@ -121,7 +121,7 @@ class TrackedArguments:
 
 
 class LaunchGraph:
-    """A chain of kernels that the driver starts by one call."""
+    """A CUDA or HIP graph: a chain of kernels that one call launches."""
 
     def __init__(self, driver: DriverCalls, launches: Sequence[DriverLaunch]):
         self.driver, names = driver, driver.names
@@ -147,13 +147,13 @@ class LaunchGraph:
                               fix="GPU_GRAPH=0 starts the kernels one by one") from error
 
     def update(self, number: int) -> None:
-        """Give a kernel the arguments and the groups that it has now."""
+        """Update the arguments and the number of groups of one kernel in the instantiated graph."""
         self._records[number].groups[0] = self._launches[number].groups
         self.driver.call(self.driver.names.set_kernel, self._instance, self._nodes[number],
                          ctypes.byref(self._records[number]))
 
     def start(self) -> None:
-        """Start all of them, behind whatever was started before."""
+        """Launch the graph on the stream."""
         result = self._start(self._instance, None)
         if result:
             self.driver.check(self.driver.names.launch_graph, result)
@@ -168,16 +168,16 @@ class LaunchGraph:
 
 
 class GraphPlan(DriverPlan):
-    """Launches to be run often with other addresses, as one graph. With GPU_GRAPH=0, where there are few, and where a
-    kernel needs a copy first, they are started one by one."""
+    """A plan for replays with changing addresses, as one graph. With GPU_GRAPH=0, for a single launch, or if a kernel
+    needs an argument copied first, kernels are launched one by one."""
     uninterrupted = True
 
     def __init__(self, device: Any, programs: Sequence[Any], slots: Sequence[tuple[int, ...]]):
         super().__init__(device, programs, slots)
-        self._kept_together = False                # whether a run overwrites what must stay whole
-        self._changed: dict[int, None] = {}        # numbers of launches that have other arguments than in the graph
+        self._kept_together = False                # whether a run must not be interrupted
+        self._changed: dict[int, None] = {}        # launches whose arguments differ from those in the graph
         self._not_settled: set[int] = set()
-        self._numbers: list[list[Any]] | None = None      # of each scalar: its cell, the value in the graph, launches
+        self._numbers: list[list[Any]] | None = None      # per scalar: cell, value in the graph, launches
         self._graph: LaunchGraph | None = None
         self._said = False
         numbered = {id(array): partial(self._note, number, array is launch.pointers) for number, launch
@@ -191,14 +191,14 @@ class GraphPlan(DriverPlan):
             self._numbers = None
 
     def keep_together(self, first: int) -> None:
-        """A run that has come to this program is not interrupted any more."""
+        """Do not interrupt a run once it has reached this program."""
         self._kept_together = True
 
     def run(self) -> None:
         self.runner()()
 
     def runner(self) -> Callable[[], None]:
-        if settings.GPU_GRAPH and len(self.flat) > FEW and self._graph is None:
+        if settings.GPU_GRAPH and len(self.flat) > NO_GRAPH_UP_TO and self._graph is None:
             self._make_graph()
         return partial(self._run, bool(settings.GPU_GRAPH))
 
@@ -219,7 +219,7 @@ class GraphPlan(DriverPlan):
             super().run()
 
     def _update(self, graph: LaunchGraph) -> bool:
-        """Write arguments that have changed into the graph; whether it can run as it is."""
+        """Write changed arguments into the graph; return whether it can be launched."""
         changed = self._changed
         if self._numbers is None:
             self._numbers = self._find_numbers()
@@ -248,7 +248,7 @@ class GraphPlan(DriverPlan):
         return False
 
     def _find_numbers(self) -> list[list[Any]]:
-        """The scalars that launches read, each once."""
+        """The distinct scalars that launches read: [cell, value in the graph, launches that read it]."""
         found: dict[int, list[Any]] = {}
         for number, launch in enumerate(self.flat):
             for position, is_scalar in enumerate(launch.scalars):

@@ -1,15 +1,14 @@
 """Memory of GPUs whose driver is called directly. In: sizes, bytes of the host. Out: blocks, and copies.
 
-Blocks are kept by size for the next request. Kernels run on one stream, so a block that is given back may be used at
-once: what is launched on it later runs later. Copies go through pinned memory of the host, which the GPU reads and
-writes while Python goes on:
+Released blocks are pooled by size. Kernels run on one stream, so a released block may be reused at once: later launches
+run later. Copies go through pinned host memory, asynchronously:
 
-    copy_in     the bytes are put into pinned memory, and a stream of its own copies them beside the kernels. Kernels
+    copy_in     the bytes are staged in pinned memory; a second stream copies them concurrently with kernels. Kernels
                 launched later wait for the copy; the copy waits for kernels that may still use its memory
-    copy_out    behind the kernels, in pieces: one is on its way while the one before is read. Few bytes are read by one
-                call of the driver, which waits
+    copy_out    on the kernels' stream, in pieces, pipelined: one is copied while the one before is read. A few bytes
+                are read by one synchronous call
 
-Numbers that say whether a run went well (`LateNumbers`) are written to pinned memory too, by kernels themselves.
+Results of checks (`LateNumbers`) are written to pinned memory by the kernels themselves.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from glassgrad.runtime.host_memory import MemoryBlock, Stats, rounded
 __all__ = ["DriverMemory"]
 
 _OUT_OF_MEMORY = 2                       # the same number in both drivers
-_SLAB = 2 << 20                          # small blocks are cut from pieces of this size
+_SLAB = 2 << 20                          # small blocks are carved from slabs of this size
 _SMALL, _LEAST = 256 << 10, 256
-_PIECE, _PIECES = 1 << 20, 16            # of pinned memory: bytes of each, and how many
-_AHEAD = 3                               # pieces on their way to the host while one is read
-_FEW_BYTES = 64 << 10                    # less is copied in on the kernels' stream: two streams would cost more
-_NUMBERS, _NOT_YET = 256, -1             # late numbers that are made at once, and what is there until one is written
-_APART = 1                               # a stream that does not wait for the kernels' one; the same in both drivers
+_PIECE, _PIECES = 1 << 20, 16            # pinned staging buffers: bytes of each, and how many
+_AHEAD = 3                               # copies in flight to the host while a piece is read
+_SMALL_COPY = 64 << 10                   # up to this size, copies use the kernels' stream, which costs less
+_NUMBERS, _NOT_YET = 256, -1             # integers allocated at a time, and their value until a kernel writes one
+_NON_BLOCKING = 1                        # flag of a stream that does not wait for the default one, in both drivers
 
 
-def _not_cleared(nbytes: int) -> memoryview:
-    """Fresh memory of the host. To clear it, as Python does, would take as long as the copy: each page is touched for
-    the first time. NumPy, where it is loaded, does not, and takes huge pages."""
+def _uninitialized(nbytes: int) -> memoryview:
+    """Uninitialized host memory. A bytearray is zeroed, which takes as long as the copy, because it touches every page
+    first; `numpy.empty`, where NumPy is loaded, is not zeroed, and uses huge pages."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or nbytes < _FEW_BYTES:
+    if numpy is None or nbytes < _SMALL_COPY:
         return memoryview(bytearray(nbytes))
     fresh: memoryview = numpy.empty(nbytes, "uint8").data
     return fresh
@@ -57,7 +56,7 @@ class PinnedPiece(NamedTuple):
 
 
 class PinnedMemory:
-    """Pieces of pinned memory of the host that take turns."""
+    """A ring of pinned staging buffers."""
 
     def __init__(self, driver: DriverCalls):
         address = driver.made(driver.names.allocate_host, ctypes.c_size_t(_PIECE * _PIECES), 0).value or 0
@@ -67,7 +66,7 @@ class PinnedMemory:
                         for i in range(_PIECES)]
 
     def next(self) -> PinnedPiece:
-        """The piece whose last copy is the oldest, once that is done."""
+        """The next piece of the ring, after waiting for its last copy."""
         piece = self._pieces[self._turn % _PIECES]
         if self._turn >= _PIECES:
             self.driver.call(self.driver.names.await_event, piece.event)
@@ -76,19 +75,18 @@ class PinnedMemory:
 
 
 class LateNumbers:
-    """32-bit numbers, 0 or more, that kernels write to memory of the host, and that are looked at without waiting for
-    them: when another is taken, and when the host waits for the device anyway. The rest is looked at when the process
-    ends."""
+    """Non-negative 32-bit results of checks that kernels write to pinned host memory, polled without waiting: whenever
+    another is taken, and when the host synchronizes anyway. The rest is read when the process exits."""
 
     def __init__(self, driver: DriverCalls):
         self.driver = driver
-        self._free: list[Any] = []                 # numbers in pinned memory
+        self._free: list[Any] = []                 # unused integers in pinned memory
         self._expected: deque[tuple[Any, Callable[[int], None]]] = deque()
         self._looking = threading.Lock()
-        self._process = 0                          # that made the numbers
+        self._process = 0                          # id of the process that allocated them
 
     def take(self) -> Any:
-        """A number (of ctypes) whose address kernels can write to; at most so many are expected at a time."""
+        """A ctypes integer that kernels can write to; synchronizes if all are in use."""
         self.look()
         if not self._free and self._expected:
             self.driver.call(self.driver.names.synchronize)
@@ -108,11 +106,11 @@ class LateNumbers:
         return number
 
     def expect(self, number: Any, settle: Callable[[int], None]) -> None:
-        """Call `settle` with the number once it is there; what writes it was launched. It may raise."""
+        """Have `look` call `settle(value)` once the launched kernel has written the number. `settle` may raise."""
         self._expected.append((number, settle))
 
     def copied(self, address: int) -> Any:
-        """A number on its way to the host. Looks at no other: an error of an earlier run would hide this one."""
+        """Start copying a 32-bit integer to the host. Does not poll: an earlier run's error would hide this one."""
         number = self._unused()
         self.driver.call(self.driver.names.copy_out, ctypes.c_void_p(ctypes.addressof(number)),
                          ctypes.c_uint64(address), ctypes.c_size_t(4), None)
@@ -120,8 +118,8 @@ class LateNumbers:
         return number
 
     def look(self) -> None:
-        """Settle the numbers that are there by now; the first error is raised, and later ones at the next look."""
-        if self._expected and self._looking.acquire(blocking=False):     # an error reads memory, which looks again
+        """Poll: settle the numbers that have been written. Raises the first error; later ones at the next call."""
+        if self._expected and self._looking.acquire(blocking=False):     # not reentrant
             try:
                 while self._expected and self._expected[0][0].value != _NOT_YET:
                     number, settle = self._expected.popleft()
@@ -132,34 +130,34 @@ class LateNumbers:
                 self._looking.release()
 
     def report_all(self) -> None:
-        """Say what was found since the last look, at the end of the process."""
-        if self._process != os.getpid():                 # a fork: the numbers are its parent's
+        """At process exit, wait for the remaining checks and print their errors."""
+        if self._process != os.getpid():                 # a forked child: the numbers are its parent's
             return
         if self._expected:
             self.driver.call(self.driver.names.synchronize)
         while self._expected and self._expected[0][0].value != _NOT_YET:
             try:
                 self.look()
-            except Exception as error:                   # the next one is said too
+            except Exception as error:                   # go on with the others
                 print(f"found when the process ended: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 class DriverMemory:
-    """Blocks of device memory, kept by size for the next request."""
+    """Blocks of device memory, pooled by size."""
     on_host, in_parts = False, True
 
     def __init__(self, driver: DriverCalls):
         self.driver, self.lock, self._copying = driver, threading.RLock(), threading.RLock()
         self.numbers = LateNumbers(driver)
         self.kept: dict[int, list[int]] = {}
-        self.slab, self.left = 0, 0                # the piece that small blocks are cut from, and what is left of it
-        self.pieces: set[int] = set()              # addresses cut from slabs, which the driver cannot free alone
-        self._live, self._peak = 0, 0              # bytes given out, and the most of them since reset_peak
-        self._released: dict[int, int] = {}        # of each kept block, what had been launched when it came back
-        self._newest = (0, 0, 0)                   # the last block given out: address, the same number, launched then
-        self._pinned: PinnedMemory | None = None   # made when something is copied
-        self._stream: Any = None                   # for copies beside kernels
-        self._reached: Any = None                  # an event among the kernels, and what had been launched then
+        self.slab, self.left = 0, 0                # next free address in the current slab, and bytes left in it
+        self.pieces: set[int] = set()              # blocks in slabs: the driver cannot free them
+        self._live, self._peak = 0, 0              # bytes in use, and their maximum since reset_peak
+        self._released: dict[int, int] = {}        # pooled block: launch count at its release
+        self._newest = (0, 0, 0)                   # last allocated block: address, launch counts at release and then
+        self._pinned: PinnedMemory | None = None   # created at the first copy
+        self._stream: Any = None                   # for copies concurrent with kernels
+        self._reached: Any = None                  # event on the kernels' stream, and the launch count when recorded
         self._reached_at = -1
 
     # -- blocks ----------------------------------------------------------------------------------------------
@@ -227,7 +225,7 @@ class DriverMemory:
         driver, names = self.driver, self.driver.names
         with self._copying:
             pinned = self._open()
-            stream = None if view.nbytes <= _FEW_BYTES else self._beside_kernels(address)
+            stream = None if view.nbytes <= _SMALL_COPY else self._copy_stream(address)
             for at in range(0, view.nbytes, _PIECE):
                 part, piece = view[at:at + _PIECE], pinned.next()
                 piece.view[:part.nbytes] = part
@@ -239,9 +237,9 @@ class DriverMemory:
                 driver.call(names.record, self._reached, None)
                 self._reached_at = driver.launched
 
-    def _beside_kernels(self, address: int) -> Any:
-        """The stream of copies, once it waits for the kernels that may use this memory. Memory that was just allocated
-        is free since it was released, if nothing was launched meanwhile; of other memory nothing is known."""
+    def _copy_stream(self, address: int) -> Any:
+        """Return the copy stream, after making it wait for the kernels that may use this memory: for a newly allocated
+        block, those launched before its last release; for any other, all launched so far."""
         driver, names = self.driver, self.driver.names
         newest, released, launched = self._newest
         needed = released if newest == address and launched == driver.launched else driver.launched
@@ -252,9 +250,9 @@ class DriverMemory:
         return self._stream
 
     def copy_out(self, address: int, nbytes: int) -> memoryview:
-        """The bytes at an address, once all kernels are done."""
-        out = _not_cleared(nbytes)
-        if 0 < nbytes < _FEW_BYTES:
+        """Copy bytes to the host, after all kernels."""
+        out = _uninitialized(nbytes)
+        if 0 < nbytes < _SMALL_COPY:
             self.driver.call(self.driver.names.read, (ctypes.c_char * nbytes).from_buffer(out),
                              ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
         else:
@@ -286,6 +284,6 @@ class DriverMemory:
     def _open(self) -> PinnedMemory:
         if self._pinned is None:
             self._pinned = PinnedMemory(self.driver)
-            self._stream = self.driver.made(self.driver.names.make_stream, _APART)
+            self._stream = self.driver.made(self.driver.names.make_stream, _NON_BLOCKING)
             self._reached = self.driver.event()
         return self._pinned

@@ -1,6 +1,6 @@
 """Devices that run on a GPU. In: kernels' graphs. Out: programs, and plans to run them.
 
-What all of them share: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
+Common to all of them: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
 once, kept on disk, and launched in order. A subclass adds its memory, its compiler and its way to launch.
 """
 
@@ -26,34 +26,34 @@ from glassgrad.runtime.host_memory import readable
 __all__ = ["GpuDevice", "GpuPlan", "GpuProgram", "KernelCall", "Launch", "Rejected", "block_too_large",
            "driver_failure", "no_memory_left"]
 
-USER_THREADS = 256        # of each group, where a kernel is the user's own
+USER_THREADS = 256        # per group, in kernels written by the user
 
 
 class KernelCall(NamedTuple):
-    """A function, by how many groups of threads it is run, and what its arguments are."""
+    """A kernel function with its launch configuration and the kinds of its arguments."""
     function: Any
     groups: int
-    threads: int                           # of each group
-    group_bytes: int                       # of memory that the threads of a group share
-    scalars: Sequence[bool]                # which of the arguments are numbers
-    maps: Sequence[BoxMap] = ()            # arguments after those: how boxes of some of them are copied
+    threads: int                           # per group
+    group_bytes: int                       # shared memory per group
+    scalars: Sequence[bool]                # which arguments are scalars
+    maps: Sequence[BoxMap] = ()            # tensor maps, passed after the other arguments
 
 
 class Launch(Protocol):
-    """One function with its arguments, to be started often."""
+    """One function with its arguments, to be launched repeatedly."""
 
     def places(self, position: int) -> tuple[Any, int]:
-        """Where the address of an argument is written: (array, position)."""
+        """The (array, position) that holds the address of an argument."""
 
     def start(self) -> None:
-        """Start it behind whatever was started before; it may still run when this returns."""
+        """Launch it asynchronously, ordered after earlier launches."""
 
     def follow(self, tasks: TasksByValue) -> None:
-        """From now on, start only the groups that have something to do with the value of an argument."""
+        """Make the number of groups depend on the value of a scalar argument, so that no idle group is started."""
 
 
 class LaunchByAddress:
-    """What launches have in common that look their arguments up by address when they start."""
+    """Base class of launches that look up the handles of their arguments by address when they start."""
     tasks: TasksByValue | None = None
 
     def __init__(self, device: Any, call: KernelCall):
@@ -67,7 +67,7 @@ class LaunchByAddress:
 
     @property
     def groups(self) -> int:
-        """How many are started."""
+        """The number of groups to launch now."""
         tasks = self.tasks
         if tasks is None:
             return self.call.groups
@@ -75,22 +75,22 @@ class LaunchByAddress:
 
 
 def groups_at(tasks: TasksByValue, value: int, most: int) -> int:
-    """How many groups a launch starts for a value: drivers do not start none."""
+    """The number of groups to launch for a scalar's value; at least 1, since drivers reject empty launches."""
     return max(1, min(most, tasks.at(value)))
 
 
 @dataclass(eq=False)
 class GpuProgram:
-    """A compiled kernel: functions to launch, and the memory that a launch brings along."""
+    """A compiled kernel: functions to launch, and the memory that a launch must provide."""
     name: str
     functions: list[Any]
     phases: tuple[tuple[str, int, int, int], ...]
     info: LaunchInfo
-    scalars: tuple[bool, ...]                    # which of the arguments are numbers
-    maps: tuple[BoxMap, ...]                     # arguments after those: how boxes of some of them are copied
+    scalars: tuple[bool, ...]                    # which arguments are scalars
+    maps: tuple[BoxMap, ...]                     # tensor maps, passed after the other arguments
     operations: int = 0
     bytes: int = 0
-    moves: tuple[str, ...] = ()                  # how it was optimized
+    moves: tuple[str, ...] = ()                  # the optimizer's decisions
     speedup: float = 0.0                         # over the recipe, by a search; 0: not searched
 
 
@@ -98,9 +98,9 @@ class GpuDevice(CompiledKernels, Backend):
     """One GPU, opened. A subclass provides the attributes, `compile_source` and `load`."""
     dialect: Language | Dialect
     launch_type: Callable[[Any, KernelCall], Any]      # device, call -> Launch
-    about: str                # what it is, for people
+    about: str                # description for people
     target: Target = GPU
-    largest_block = 1 << 62   # bytes that an argument of a kernel may have
+    largest_block = 1 << 62   # most bytes of a kernel's argument
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
@@ -109,17 +109,17 @@ class GpuDevice(CompiledKernels, Backend):
         self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False,
                                       missing_types=lambda: self.missing_types)
 
-    # -- what they do differently ------------------------------------------------------------------------------
+    # -- provided by each device -------------------------------------------------------------------------------
     def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
-        """The functions of a compiled kernel."""
+        """Load a compiled kernel; return its functions of these names."""
         raise Bug(f"{type(self).__name__} has no load")
 
     def prepare(self, call: KernelCall) -> Any:
-        """A `Launch` of a function, to be started often."""
+        """Make a reusable `Launch` of a function."""
         return type(self).launch_type(self, call)
 
     def time(self, launches: Sequence[Launch]) -> int:
-        """Run these to their end; the nanoseconds it took, here by the host's clock."""
+        """Run these launches, wait, and return their nanoseconds; here by the host's clock."""
         self.synchronize()
         start = time.perf_counter_ns()
         for launch in launches:
@@ -167,12 +167,12 @@ class GpuDevice(CompiledKernels, Backend):
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:
-        """Launches of these programs one after another, on numbered slots of memory."""
+        """Return a plan that launches these programs in order, on numbered memory slots."""
         return GpuPlan(self, programs, slots)
 
     def user_kernel(self, source: str, name: str, scalars: Sequence[bool]) -> Callable[[Sequence[int], int], None]:
-        """A kernel in the device's own language: called with its arguments' addresses, and how many threads it needs at
-        least. Raises `Rejected`."""
+        """Compile a kernel that the user wrote in the device's language; return a function of its arguments' addresses
+        and the least number of threads. Raises `Rejected`."""
         [function] = self.load(self.compile_source(source), [name])
 
         def run(addresses: Sequence[int], count: int) -> None:
@@ -190,13 +190,13 @@ class GpuDevice(CompiledKernels, Backend):
 
 
 class GpuPlan(DevicePlan):
-    """Launches one after another, none of which is waited for."""
+    """A plan of asynchronous launches, in order."""
 
     def __init__(self, device: GpuDevice, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]):
         super().__init__(programs, slots)
         self.device = device
         self.launches: list[list[Launch]] = []
-        self.wires: list[tuple[int, Any, int]] = []          # slots, and where their addresses are written
+        self.wires: list[tuple[int, Any, int]] = []          # slot, and the (array, position) that holds its address
         self._uses: dict[int, list[tuple[Any, int]]] = {}    # the same by slot
         for program, uses in zip(programs, slots):
             made = [device.prepare(KernelCall(function, groups, threads, nbytes, program.scalars, program.maps))
@@ -212,7 +212,7 @@ class GpuPlan(DevicePlan):
             array[position] = addresses[slot]
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        if not self._uses:                 # asked for many slots, of a plan that a jit repeats
+        if not self._uses:                 # built when a jit first asks
             for each, array, position in self.wires:
                 self._uses.setdefault(each, []).append((array, position))
         return self._uses.get(slot, [])
@@ -226,19 +226,19 @@ class GpuPlan(DevicePlan):
 
 
 def driver_failure(name: str, doing: str, given: str) -> DeviceError:
-    """What is said when a driver fails at something that has nothing to do with what is computed."""
+    """The error for a driver failure that is unrelated to the computation."""
     return DeviceError(f"{name} failed to {doing}", given=given, expected="a device that answers",
                        fix="start the program anew; if it happens again, see the driver's messages, or use DEV=CPU")
 
 
 def block_too_large(name: str, size: int, largest: int) -> MemoryLimitError:
-    """What is said when no block of a device can have so many bytes."""
+    """The error for a block that exceeds the device's largest allocation."""
     return MemoryLimitError(f"{name} has no block as large as this tensor", given=f"a request of {readable(size)}",
                             expected=f"at most {readable(largest)}, which the driver allows",
                             fix="use smaller tensors or batches")
 
 
 def no_memory_left(size: int) -> MemoryLimitError:
-    """What is said when a device cannot give so many bytes."""
+    """The error for a device that is out of memory."""
     return MemoryLimitError("the GPU has no memory left", given=f"a request of {readable(size)}",
                             expected="memory that is free", fix="use smaller batches, or let go of tensors")

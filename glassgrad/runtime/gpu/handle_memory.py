@@ -1,9 +1,9 @@
 """Memory that a device names by handles. In: sizes. Out: blocks with addresses.
 
-The engine names memory by addresses: where a handle has none, a block gets a range of numbers of its own. `find` tells
-the handle and the distance from its beginning. Released blocks are kept for the next request of their size.
+The engine names memory by addresses. Handles have none, so each block gets a range of virtual addresses, which `find`
+maps back to (handle, offset). Released blocks are pooled by size.
 
-A driver's threads are not in a child of `os.fork()`: what waits for them there would wait forever, so it is an error.
+A driver's threads do not exist in a child of `os.fork()`, where a wait for them would hang: an error refuses it.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
 __all__ = ["MemoryByHandle"]
 
-FIRST = 1 << 60           # numbers of such memory, apart from any address of the host
+FIRST = 1 << 60           # first virtual address, beyond any host address
 
 
 class MemoryByHandle:
-    """Blocks of device memory by addresses; safe to use from several threads. A subclass provides `new_handle`, `write`
-    and `read`."""
+    """Blocks of device memory by virtual addresses; safe to use from several threads. A subclass provides `new_handle`,
+    `write` and `read`."""
     on_host, in_parts = False, True
-    smallest = 1              # bytes of a block,
-    largest = 1 << 62         # and the most that the driver allows
+    smallest = 1              # least bytes of a block
+    largest = 1 << 62         # most bytes of a block that the driver allows
 
     def __init__(self, device: str):
         self.device_name = device
-        self.forked = False                                       # whether a parent process opened it
+        self.forked = False                                       # whether this process is a forked child
         _opened.add(self)
-        # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
+        # A finalizer may call `release` while this thread is inside `allocate`: the lock is reentrant.
         self.lock = held_at_fork(threading.RLock(), "memory")
         self.next = FIRST
-        self.handles: dict[int, Any] = {}                         # of all blocks, kept ones included
-        self.starts: list[int] = []            # their addresses in order; a new list each time: `find` takes no lock
-        self.kept: dict[int, list[int]] = {}                      # size: released blocks
+        self.handles: dict[int, Any] = {}                         # address: handle of each block, pooled ones included
+        self.starts: list[int] = []            # sorted addresses; replaced, never changed: `find` takes no lock
+        self.kept: dict[int, list[int]] = {}                      # size: addresses of released blocks
 
     def new_handle(self, size: int) -> Any:
-        """Memory of so many bytes; None where the device has none left."""
+        """Allocate `size` bytes; return a handle, or None if the device is out of memory."""
         raise Bug(f"{type(self).__name__} has no new_handle")
 
     def write(self, address: int, view: memoryview) -> None:
-        """Copy bytes to an address, at least one."""
+        """Copy bytes, at least one, to an address."""
         raise Bug(f"{type(self).__name__} has no write")
 
     def read(self, address: int, nbytes: int) -> bytearray:
-        """A copy of the bytes at an address, at least one."""
+        """Return a copy of the bytes, at least one, at an address."""
         raise Bug(f"{type(self).__name__} has no read")
 
     def copy_in(self, address: int, data: Any) -> None:
@@ -63,16 +63,16 @@ class MemoryByHandle:
         return self.read(address, nbytes) if nbytes else bytearray()
 
     def new_address(self, handle: Any, size: int) -> int:
-        """The address of a new block."""
+        """Return the virtual address of a new block."""
         address = self.next
         self.next += -(-size // 4096) * 4096
         return address
 
     def free(self, handle: Any) -> None:
-        """Tell the driver that a block is not needed; usually its handle does so when it is collected."""
+        """Free a block; by default the handle's destructor does."""
 
     def check_process(self) -> None:
-        """Raise the error of a forked process."""
+        """Raise `DeviceError` in a forked child."""
         if self.forked:
             raise DeviceError(f"{self.device_name} does not work in a forked process: its driver's threads are not "
                               "there", given="a child of os.fork()", expected="a process that opens the device itself",
@@ -113,7 +113,7 @@ class MemoryByHandle:
             self.starts = sorted(self.handles)
 
     def find(self, address: int) -> tuple[Any, int]:
-        """The handle of the block that an address lies in, and the distance from its beginning."""
+        """The (handle, byte offset) of an address."""
         if self.forked:
             self.check_process()
         starts = self.starts

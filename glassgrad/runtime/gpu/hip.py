@@ -1,4 +1,4 @@
-"""The device AMD: ROCm's HIP runtime, called directly. In: a runtime that is installed. Out: an opened device.
+"""The device AMD: ROCm's HIP runtime, called directly. In: an installed runtime. Out: an opened device.
 
 What it shares with NVIDIA's driver is in cuda_hip_device.py. Kernels are compiled by ROCm's run-time compiler (hiprtc).
 """
@@ -23,13 +23,13 @@ _ROCM = "/opt/rocm/lib/"
 _RUNTIMES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", _ROCM + "libamdhip64.so",
              "amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll")
 _COMPILERS = ("libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", _ROCM + "libhiprtc.so", "hiprtc0700.dll",
-              "hiprtc0600.dll", *_RUNTIMES)            # before ROCm 5.3 the runtime has the compiler in it
-_PROPERTIES_BYTES = 8 << 10                            # more than any version's description of a device takes
+              "hiprtc0600.dll", *_RUNTIMES)            # before ROCm 5.3 the compiler is in the runtime
+_PROPERTIES_BYTES = 8 << 10                            # more than hipDeviceProp_t has in any version
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-strict-aliasing")
 
 
 def _loaded(names: Iterable[str], function: str) -> ctypes.CDLL | None:
-    """The first of these libraries that is here and has a function."""
+    """Load the first of these libraries that exists and has the given function."""
     for name in names:
         try:
             library = ctypes.CDLL(name)
@@ -51,12 +51,12 @@ def hiprtc() -> RunTimeCompiler:
 
 
 def compile_hip(source: str, architecture: str) -> bytes:
-    """Machine code for an architecture such as gfx90a; other source is `Rejected`."""
+    """Compile HIP source for an architecture such as gfx90a; raises `Rejected`."""
     return hiprtc().compile(source, "kernel.hip", [f"--offload-arch={architecture}", *OPTIONS])
 
 
 def open_hip(name: str = "AMD") -> HipDevice:
-    """The first GPU that the runtime offers."""
+    """Open the first GPU that the runtime lists."""
     library = _loaded(_RUNTIMES, "hipInit")
     if library is None:
         raise DeviceError("there is no HIP runtime here", given="no library libamdhip64",
@@ -66,7 +66,7 @@ def open_hip(name: str = "AMD") -> HipDevice:
 
 
 class HipKernel(ctypes.Structure):
-    """A kernel of a graph as the runtime takes it (hipKernelNodeParams)."""
+    """The runtime's record of a kernel node in a graph (hipKernelNodeParams)."""
     _fields_ = (("threads", ctypes.c_uint * 3), ("extra", ctypes.c_void_p), ("function", ctypes.c_void_p),
                 ("groups", ctypes.c_uint * 3), ("arguments", ctypes.c_void_p), ("group_bytes", ctypes.c_uint))
 
@@ -101,8 +101,8 @@ class HipDevice(DriverDevice):
         self.about = f"{model.value.decode()}, {self.architecture}, compiled by {compiler}"
 
     def _architecture(self) -> str:
-        """The name by which compilers know the chip, such as gfx90a:sramecc+:xnack-. It is part of a long record whose
-        layout differs between versions of ROCm; nothing else in it looks like that."""
+        """The chip's architecture name, such as gfx90a:sramecc+:xnack-. The device record that contains it has another
+        layout in each version of ROCm, so it is found by its form, which no other field has."""
         record = ctypes.create_string_buffer(_PROPERTIES_BYTES)
         newest = "hipGetDevicePropertiesR0600"
         self.call(newest if hasattr(self.library, newest) else "hipGetDeviceProperties", record, 0)

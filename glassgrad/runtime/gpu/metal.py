@@ -1,11 +1,11 @@
 """The device METAL: Apple's GPUs, called through the Objective-C runtime. In: a Mac. Out: an opened device.
 
-Methods are called by `objc_msgSend`, which takes the object, the name of the method and its arguments; each has its
-declaration, in Objective-C, beside it. What a method whose name begins with `new` returns is ours to release; the rest
-belongs to a pool that ends with the call (`pool`).
+Methods are called by `objc_msgSend`, which takes the object, the selector and the arguments; a comment at each call has
+the declaration in Objective-C. An object that a method named `new..` returns is ours to release; others belong to an
+autorelease pool (`pool`).
 
-Buffers are shared by the processor and the GPU. The address of one is where the processor sees it; a kernel is given
-the buffer's handle and the distance from its beginning.
+Buffers are shared by CPU and GPU. The address of one is its CPU pointer; a kernel is passed the buffer's handle and a
+byte offset.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["open_metal"]
 
 _RUNTIME = "/usr/lib/libobjc.A.dylib"
 _FRAMEWORKS = ("/System/Library/Frameworks/Foundation.framework/Foundation",
-               "/System/Library/Frameworks/CoreGraphics.framework/CoreGraphics",       # which the default device needs
+               "/System/Library/Frameworks/CoreGraphics.framework/CoreGraphics",       # needed by the default device
                "/System/Library/Frameworks/Metal.framework/Metal")
-_FAILED = 5                # a command buffer's status
-_IN_FLIGHT = 48            # command buffers; a queue has 64, and waits for one where there are more
+_FAILED = 5                # status of a failed command buffer
+_IN_FLIGHT = 48            # most command buffers in flight; a queue blocks beyond 64
 
 
 class Size(ctypes.Structure):
@@ -39,7 +39,7 @@ class Size(ctypes.Structure):
 
 
 def open_metal(name: str = "METAL") -> MetalDevice:
-    """The GPU that macOS takes first."""
+    """Open the default GPU of macOS."""
     if sys.platform != "darwin":
         raise DeviceError("Metal is a part of macOS", given=f"this machine runs {sys.platform}",
                           expected="a Mac with an Apple GPU", fix="use another device: DEV=CPU")
@@ -54,7 +54,7 @@ def open_metal(name: str = "METAL") -> MetalDevice:
 
 
 class ObjectiveC:
-    """Calls of methods. Arguments are ctypes values or structures; an int is an object or an unsigned number."""
+    """Calls of Objective-C methods. Arguments are ctypes values or structures; an int is an object or an NSUInteger."""
 
     def __init__(self, library: Any):
         self.library = library
@@ -67,7 +67,7 @@ class ObjectiveC:
         self.selectors: dict[str, int] = {}
 
     def send(self, receiver: int | None, method: str, *arguments: Any, returns: Any = ctypes.c_void_p) -> Any:
-        """Call a method of an object: the function has the types that the method was declared with."""
+        """Call a method of an object, by a function pointer with the method's declared types."""
         kinds = tuple([ctypes.c_uint64 if isinstance(a, int) else type(a) for a in arguments])
         function = self.functions.get((returns, kinds))
         if function is None:
@@ -84,18 +84,18 @@ class ObjectiveC:
         return made
 
     def string(self, text: str) -> int:
-        """An NSString, of the pool."""
+        """Make an autoreleased NSString."""
         made: int = self.send(self.library.objc_getClass(b"NSString"), "stringWithUTF8String:",
                               ctypes.c_char_p(text.encode()))
         return made
 
     def text(self, string: int | None) -> str:
-        """What an NSString holds."""
+        """The text of an NSString."""
         held: bytes | None = self.send(string, "UTF8String", returns=ctypes.c_char_p) if string else None
         return held.decode() if held else ""
 
     def reason(self, error: int | None) -> str:
-        """What an NSError says."""
+        """The message of an NSError."""
         return self.text(self.send(error, "localizedDescription")) if error else "no reason is given"
 
     def release(self, thing: int) -> None:
@@ -103,7 +103,7 @@ class ObjectiveC:
 
     @contextmanager
     def pool(self) -> Iterator[None]:
-        """Inside, objects that methods return live; at the end those that were not retained are released."""
+        """A context manager around an autorelease pool: objects that methods return are released at its end."""
         token = self.library.objc_autoreleasePoolPush()
         try:
             yield
@@ -112,7 +112,7 @@ class ObjectiveC:
 
 
 class MetalMemory(MemoryByHandle):
-    """Buffers that the processor sees too, at the addresses of their contents."""
+    """Buffers shared with the CPU; their addresses are CPU pointers."""
     smallest = 256
 
     def __init__(self, device: MetalDevice, name: str):
@@ -184,8 +184,8 @@ class MetalDevice(GpuDevice):
             raise DeviceError("macOS offers no GPU", given="MTLCreateSystemDefaultDevice gives none",
                               expected="a Mac with an Apple GPU", fix="use another device: DEV=CPU")
         self.objc, self.handle, self.lock = objc, handle, threading.RLock()
-        self.libraries: dict[str, int] = {}              # source: what was compiled from it
-        self.started: list[int] = []                     # command buffers that may still run
+        self.libraries: dict[str, int] = {}              # source: compiled library
+        self.started: list[int] = []                     # command buffers in flight
         super().__init__(name, MetalMemory(self, name))
         self.queue = objc.send(handle, "newCommandQueue")
         with objc.pool():
@@ -197,7 +197,7 @@ class MetalDevice(GpuDevice):
 
     # -- kernels ---------------------------------------------------------------------------------------------
     def compile_source(self, source: str) -> bytes:
-        """The source itself, once it compiles: macOS keeps machine code in a cache of its own."""
+        """Check that source compiles and return it unchanged: macOS has its own cache of machine code."""
         self._library(source)
         return source.encode()
 
@@ -244,7 +244,7 @@ class MetalDevice(GpuDevice):
 
     # -- running ---------------------------------------------------------------------------------------------
     def commit(self, command_buffer: int) -> None:
-        """Start what a command buffer holds; it is ours until it has ended."""
+        """Submit a command buffer, retained until it has completed."""
         with self.lock:
             self.objc.send(command_buffer, "retain")
             self.objc.send(command_buffer, "commit", returns=None)

@@ -19,7 +19,7 @@ __all__ = ["compile_cuda", "nvrtc_version"]
 
 
 def _folders() -> Iterator[Path]:
-    """Where the library may lie besides the system's own places."""
+    """Folders that may contain the library, besides the system's search path."""
     found = find_spec("nvidia")
     for place in (found.submodule_search_locations or []) if found is not None else []:
         yield from sorted(Path(place).glob("*/lib"), reverse=True)       # the newest version first
@@ -34,7 +34,7 @@ def _library() -> ctypes.CDLL:
     files = [f for folder in _folders() for pattern in ("libnvrtc.so*", "nvrtc64_*.dll", "libnvrtc.dylib")
              for f in sorted(folder.glob(pattern), reverse=True)]
     for file in files:
-        for helper in sorted(file.parent.glob("*nvrtc-builtins*")):     # it looks for this one by name alone
+        for helper in sorted(file.parent.glob("*nvrtc-builtins*")):     # loaded first: nvrtc finds it by name alone
             try:
                 ctypes.CDLL(str(helper), mode=ctypes.RTLD_GLOBAL)
             except OSError:
@@ -54,11 +54,11 @@ def _compiler() -> RunTimeCompiler:
 
 @lru_cache(maxsize=1)
 def nvrtc_version() -> str:
-    """The compiler's version, which compiled kernels depend on."""
+    """The compiler's name and version, for cache keys."""
     return _compiler().version()
 
 
 def compile_cuda(source: str, architecture: str) -> bytes:
-    """Machine code for an architecture such as sm_90; other source is `Rejected`."""
+    """Compile CUDA source for an architecture such as sm_90; raises `Rejected`."""
     options = [f"--gpu-architecture={architecture}", "--std=c++17", "--fmad=false"]
     return _compiler().compile(source, "kernel.cu", options)

@@ -1,6 +1,6 @@
 """The device OPENCL. In: the package `pyopencl` and a platform. Out: an opened device.
 
-OpenCL names memory by handles (handle_memory.py): a kernel is given a handle and the distance from its beginning.
+OpenCL names memory by handles (handle_memory.py): a kernel is passed a handle and a byte offset.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["open_opencl"]
 
-FOLD_BYTES = 8 * 256    # of a group's memory: values that its threads exchange in a fold
+FOLD_BYTES = 8 * 256    # shared memory of a group, for values that its threads exchange in a fold
 
 
 def open_opencl(name: str = "OPENCL") -> OpenclDevice:
-    """The first GPU that OpenCL offers, or else the first device of any kind."""
+    """Open the first GPU that OpenCL lists, or else the first device of any kind."""
     try:
         import pyopencl as cl
     except ImportError:
@@ -45,7 +45,7 @@ def open_opencl(name: str = "OPENCL") -> OpenclDevice:
 
 
 class OpenclMemory(MemoryByHandle):
-    """Blocks of device memory by numbers."""
+    """OpenCL buffers by virtual addresses."""
 
     def __init__(self, name: str, cl: Any, context: Any, queue: Any):
         super().__init__(name)
@@ -75,7 +75,7 @@ class OpenclMemory(MemoryByHandle):
 
 
 def failure(cl: Any, error: Exception, doing: str) -> Exception:
-    """What the driver reports, as an error for the user's line: no memory, or a device that is lost."""
+    """Translate a driver's error to one for the user's line: out of memory, or a lost device."""
     if isinstance(error, cl.MemoryError):        # drivers may allocate a block when it is first used
         return MemoryLimitError("the GPU has no memory left", given=str(error), expected="memory that is free",
                                 fix="use smaller batches, or let go of tensors")
@@ -83,7 +83,7 @@ def failure(cl: Any, error: Exception, doing: str) -> Exception:
 
 
 class OpenclLaunch(LaunchByAddress):
-    """A kernel object of its own, and the addresses of its arguments."""
+    """A private kernel object, and the addresses of its arguments."""
 
     def __init__(self, device: OpenclDevice, call: KernelCall):
         super().__init__(device, call)

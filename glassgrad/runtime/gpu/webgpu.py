@@ -1,11 +1,11 @@
 """The device WEBGPU. In: the package `wgpu` and a driver for Vulkan, Metal or Direct3D 12. Out: an opened device.
 
-Memory is named by handles (handle_memory.py). A launch binds its arguments' blocks, each from an aligned byte on, and a
-small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a command buffer,
-which is submitted before a copy, or when it is long; threads take turns (`DriverErrors`).
+Memory is named by handles (handle_memory.py). A launch binds its arguments' buffers, each from an aligned offset, and a
+small uniform buffer with the remaining offsets and the scalars. Launches are collected in a command buffer, which is
+submitted before a copy, or when it is long; one thread at a time uses the driver (`DriverErrors`).
 
-What the adapter has is asked when it is opened: threads, memory and arguments of a group go into the `Target` that
-kernels are written for; 64-bit numbers that it lacks are refused; a block is at most as large as what can be bound.
+The adapter's limits on threads, shared memory and bindings go into the `Target` that kernels are optimized for; 64-bit
+types that it lacks are refused; a block is at most as large as a binding.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 __all__ = ["WebgpuDevice", "open_webgpu"]
 
 INSTALL = "pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drivers has one for the processor"
-TYPES = {"shader-int64": ("int64", "uint64"), "shader-f64": ("float64",)}       # that an adapter may have
-ROUNDS = {"llvmpipe": 64500}      # of loops in a thread: Mesa's driver ends them after 65535, that over tasks too
-MOST_LAUNCHES = 64                # in one command buffer: the device begins while others are written
-FOLD_BYTES = 8                    # of a group's memory for each thread: values that threads exchange
+TYPES = {"shader-int64": ("int64", "uint64"), "shader-f64": ("float64",)}       # optional features, and their types
+ROUNDS = {"llvmpipe": 64500}      # most loop iterations of a thread: Mesa's driver ends any loop after 65535
+MOST_LAUNCHES = 64                # per command buffer: the device starts while the next is recorded
+FOLD_BYTES = 8                    # shared memory per thread, for values exchanged in a fold
 
 
 def open_webgpu(name: str = "WEBGPU") -> WebgpuDevice:
-    """The adapter that wgpu prefers."""
+    """Open the adapter that wgpu prefers."""
     try:
         import wgpu
         from wgpu.backends.wgpu_native.extras import set_instance_extras
@@ -52,8 +52,8 @@ def open_webgpu(name: str = "WEBGPU") -> WebgpuDevice:
 
 
 class DriverErrors:
-    """A block in which one thread at a time calls the driver, and the driver's errors become ours. (Where contextlib
-    raises them, its line is taken for the user's.)"""
+    """A context manager that holds the driver's lock and translates its errors. (A class: with contextlib's decorator,
+    a line of contextlib would be reported as the user's.)"""
 
     def __init__(self, device: WebgpuDevice, kind: type[Exception] = Bug):
         self.device, self.kind = device, kind
@@ -72,7 +72,7 @@ class DriverErrors:
 
 
 class WebgpuMemory(MemoryByHandle):
-    """Buffers. Copies are of whole words: what a copy covers in part is read first."""
+    """Buffers. The driver copies whole 32-bit words, so words that a write covers in part are read first."""
 
     def __init__(self, device: WebgpuDevice, name: str):
         super().__init__(name)
@@ -106,13 +106,13 @@ class WebgpuMemory(MemoryByHandle):
 
 
 class WebgpuLaunch(LaunchByAddress):
-    """An entry point with the addresses of its arguments, and their bindings while these stay the same."""
+    """An entry point with the addresses of its arguments; its bind group is reused while these stay the same."""
 
     def __init__(self, device: WebgpuDevice, call: KernelCall):
         super().__init__(device, call)
         self.pipeline, self.layout, self.numbers = call.function
         self.most_in_row = device.limits["max-compute-workgroups-per-dimension"]
-        self.bound: list[int | bytes] = [-1]          # addresses and numbers that `group` binds
+        self.bound: list[int | bytes] = [-1]          # addresses and scalars that `group` binds
         self.group: Any = None
 
     def start(self) -> None:
@@ -126,8 +126,8 @@ class WebgpuLaunch(LaunchByAddress):
                 self.device.submit()
 
     def bind(self, given: Sequence[int | bytes]) -> Any:
-        """A bind group of these addresses and numbers: of each buffer what lies behind an address. (Bindings beyond the
-        last argument are of that one, which groups take for their own memory.)"""
+        """Make a bind group of these addresses and scalars: each buffer from an aligned offset on. (Bindings beyond the
+        last argument alias it: the memory that a launch provides for its groups.)"""
         device, words, usage = self.device, b"", self.device.wgpu.BufferUsage.UNIFORM
         align, resources = device.limits["min-storage-buffer-offset-alignment"], []
         for value in given:
@@ -141,7 +141,7 @@ class WebgpuLaunch(LaunchByAddress):
 
 
 class WebgpuDevice(GpuDevice):
-    """One adapter. `limits` are the adapter's, or smaller ones; so are `features`."""
+    """One adapter; `limits` and `features` may restrict it to less than it offers."""
     dialect, launch_type = WGSL, WebgpuLaunch
 
     def __init__(self, name: str, wgpu: Any, adapter: Any, limits: dict[str, int] | None = None,
@@ -159,7 +159,7 @@ class WebgpuDevice(GpuDevice):
         group_bytes = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
         about = adapter.info
         fusion = GPU.fusion._replace(buffers=self.limits["max-storage-buffers-per-shader-stage"],
-                                     products_per_byte=0)      # what a convolution's tiles store may not fit a block
+                                     products_per_byte=0)      # no Winograd: its tiles may not fit a block
         self.target = replace(GPU, vector_bytes=threads, row_bytes=group_bytes, group_bytes=group_bytes, fusion=fusion,
                               most_rounds=ROUNDS.get(about["vendor"], GPU.most_rounds))
         self.about = f"{about['device']}, {about['description']}, through {about['backend_type']}"
@@ -167,13 +167,13 @@ class WebgpuDevice(GpuDevice):
 
     # -- compiling -------------------------------------------------------------------------------------------
     def compile_source(self, source: str) -> bytes:
-        """WGSL stays WGSL: drivers compile it when it is loaded. Here it is checked."""
+        """Validate WGSL and return it unchanged: drivers compile it when it is loaded."""
         with DriverErrors(self, Rejected):
             self.device.create_shader_module(code=source)
         return source.encode()
 
     def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
-        """For each function its pipeline, the layout of its arguments, and their numbers."""
+        """For each function: its pipeline, its bind group layout, and its binding numbers."""
         source, stage = compiled.decode(), self.wgpu.ShaderStage.COMPUTE
         bound = [(int(number), kind) for number, kind in re.findall(r"@binding\((\d+)\) var<(\w+)", source)]
         entries = [{"binding": number, "visibility": stage, "buffer": {"type": kind}} for number, kind in bound]
@@ -186,7 +186,7 @@ class WebgpuDevice(GpuDevice):
 
     # -- running ---------------------------------------------------------------------------------------------
     def submit(self) -> None:
-        """Start what was collected."""
+        """Submit the collected launches."""
         self.memory.check_process()
         launches, self.collected = self.collected, []
         if launches:

@@ -38,7 +38,7 @@ class InterpretedProgram:
 
     def __post_init__(self) -> None:
         self.name = self.kernel.name
-        self.info = LaunchInfo((), (), 0)      # the interpreter makes LOCAL memory itself
+        self.info = LaunchInfo((), (), 0)      # the interpreter allocates LOCAL memory itself
 
 
 class PythonDevice(Backend):
@@ -55,14 +55,14 @@ class PythonDevice(Backend):
     def launch(self, program: InterpretedProgram, addresses: Sequence[int]) -> None:
         arguments: list[Any] = [None] * len(addresses)
         values: dict[Symbol, int] = {}
-        for param in sorted(program.kernel.params, key=lambda p: not p.arg.scalar):        # sizes depend on the values
+        for param in sorted(program.kernel.params, key=lambda p: not p.arg.scalar):    # scalars give sizes
             found = arguments[param.arg.slot] = _argument(param, addresses[param.arg.slot], values)
             if isinstance(param.arg, Measure):
                 values[param.arg.symbol] = int(found)
         run_kernel(program.kernel, arguments)
 
     def loop_tree(self, ast: UOp) -> Kernel:
-        """The optimized loop tree of a kernel: what runs, made anew."""
+        """The optimized loop tree of a kernel, lowered again: what `launch` interprets."""
         return kernel_of(ast, WIDE)
 
     def source(self, ast: UOp) -> str:

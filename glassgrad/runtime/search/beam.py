@@ -1,11 +1,11 @@
-"""Let the machine search for faster kernels. In: kernels' graphs. Out: `Tuned` entries, kept by
+"""Beam search for faster kernels, by measurement. In: kernels' graphs. Out: `Tuned` entries, kept by
 runtime/search/tuning_results.py.
 
-From the recipe's moves (compiler/optimize/decisions.py) the search goes to their neighbours, keeps the BEAM best, goes
-on to theirs, until none is better or BEAM_SECONDS are over. Candidates run in another process
-(runtime/search/beam_worker.py) on memory of its own; one that hangs, crashes or wants too much memory is killed, and
-the search goes on: on a GPU too, whose context ends with the process. A candidate counts only if its answer is the
-recipe's to the bit, and wins only if it is clearly faster when the two run in turns.
+The search starts at the recipe's moves (compiler/optimize/decisions.py), measures their neighbours, keeps the BEAM best
+and repeats, until no neighbour is better or BEAM_SECONDS are over. Candidates run in another process
+(runtime/search/beam_worker.py) on its own memory; one that hangs, crashes or takes too much memory is killed, and the
+search goes on: on a GPU too, whose context ends with the process. A candidate counts only if its result equals the
+recipe's bit by bit, and wins only if it is clearly faster in interleaved runs.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, mach
 
 Moves = tuple[str, ...]
 
-START_SECONDS = 60.0         # in which a worker must have started and run the recipe's kernel
-KILL_SECONDS = 20.0          # in which a killed process ends; a driver may take seconds to stop its GPU
+START_SECONDS = 60.0         # time limit for a worker to start and run the recipe's kernel
+KILL_SECONDS = 20.0          # time limit for a killed process to end; a driver may take seconds
 WORTH_NS = 2_000             # shorter kernels are not worth a search
-CLEARLY = 0.97               # of the recipe's median time: the least that counts as faster
-MOSTLY = 0.75                # of the pairs in which a winner must have been faster
+WINNING_TIME = 0.97          # a winner takes at most this fraction of the recipe's median time
+WINNING_SHARE = 0.75         # and is faster in at least this fraction of the pairs
 FINAL_PAIRS, LEAST_PAIRS = 31, 9
-FINAL_SECONDS = 1.0          # kept for the last comparison, beside what its runs take
-MEMORY_ROOM = 2 << 30        # that a worker may take beyond what the kernel's own buffers need
+FINAL_SECONDS = 1.0          # reserved for the final comparison, besides its runs
+MEMORY_ROOM = 2 << 30        # that a worker may allocate beyond the kernel's buffers
 
 
 worker_command = [sys.executable, "-m", "glassgrad.runtime.search.beam_worker"]
 
 
 class Lost(Exception):
-    """The worker died or did not answer in time; it has been killed."""
+    """Raised when the worker died or did not reply in time; it has been killed."""
 
 
 class Worker:
-    """The process that runs candidates; started anew after each that it did not survive."""
+    """The process that runs candidates; restarted after one that killed it."""
 
     def __init__(self, command: Sequence[str] = ()):
         self._command = list(command or worker_command)
@@ -58,10 +58,10 @@ class Worker:
         self.alive = False           # has been started and has not been lost since
 
     def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The worker's reply; raises `Lost` when there is none in time."""
+        """Send an order and return the worker's reply; raises `Lost` if there is none in time."""
         process = self._process if self.alive and self._process is not None else self._start()
         replies: queue.Queue[str] = queue.Queue()
-        # in a thread: a process that reads nothing would block us beyond the time limit
+        # in a thread: a write to a process that does not read would block beyond the time limit
         threading.Thread(target=_converse, args=(process, json.dumps(order) + "\n", replies), daemon=True).start()
         try:
             line = replies.get(timeout=max(seconds, 0.01))
@@ -83,7 +83,7 @@ class Worker:
                     MEMORY_MB="0", GUARD_PAGES="0")
         process = self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            encoding="utf-8", env=kept, start_new_session=True)       # Ctrl-C is for us, and we end the worker
+            encoding="utf-8", env=kept, start_new_session=True)       # no Ctrl-C for the worker: we end it
         self.alive = True
         return process
 
@@ -103,11 +103,11 @@ class Worker:
                     try:
                         pipe.close()
                     except OSError:
-                        pass         # what was still to be sent goes nowhere
+                        pass         # unsent data is lost
 
 
 def _converse(process: subprocess.Popen[str], order: str, replies: queue.Queue[str]) -> None:
-    """Send an order, and wait for the reply; an empty one where the process has ended."""
+    """Send an order and put the reply into the queue; an empty reply means that the process has ended."""
     line = ""
     try:
         assert process.stdin is not None and process.stdout is not None
@@ -115,7 +115,7 @@ def _converse(process: subprocess.Popen[str], order: str, replies: queue.Queue[s
         process.stdin.flush()
         line = process.stdout.readline()
     except (OSError, ValueError):
-        pass                         # it has ended, or was closed while we listened
+        pass                         # the process has ended, or its pipe was closed
     replies.put(line)
 
 
@@ -126,7 +126,7 @@ class Search:
         self.ast, self.device, self.worker = ast, device, worker
         self.width, self.seconds = settings.BEAM, settings.BEAM_SECONDS
         self.plain = kernel_of(ast, device.target, plain=True)
-        self.sources: set[str] = set()           # what was tried: different moves may give one kernel
+        self.sources: set[str] = set()           # sources tried: different moves may give the same kernel
         self.tried = self.killed = self.wrong = self.broken = 0
         self.deadline = 0.0
         self._decided: dict[Moves, Decisions] = {}
@@ -135,7 +135,7 @@ class Search:
 
     # -- candidates ------------------------------------------------------------------------------------------
     def built(self, moves: Moves | None) -> tuple[Moves, str, list[Any]]:
-        """A candidate as source text, and what its device needs to load it; raises `Refused`."""
+        """Build a candidate: (moves applied, source, head for `load_program`); raises `Refused`."""
         head, built = self.device.write(self.ast, moves, say=False)
         applied = tuple(built.kernel.moves)
         if built.decisions is not None:
@@ -143,18 +143,18 @@ class Search:
         return applied, built.source, head
 
     def begin(self) -> Moves:
-        """The recipe's kernel goes to the worker, and is what all others are measured against."""
+        """Send the recipe's kernel, the baseline of all comparisons, to the worker; return the recipe's moves."""
         self.recipe, source, head = self.built(None)
         self.sources.add(source)
         _, _, shared, *_ = head
         own = sum(p.size * p.dtype.itemsize for p in self.plain.params if not p.arg.scalar) + sum(shared)
-        free = free_bytes() if self.device.memory.on_host else None         # a GPU says itself when its memory is full
+        free = free_bytes() if self.device.memory.on_host else None         # a GPU's allocator reports this itself
         if free is not None and own > free // 2:
             raise Lost(f"a copy of its memory takes {own >> 20:,} MiB, and {free >> 20:,} MiB are free")
         self.first = {"source": source, "head": head, "do": "recipe", "device": self.device.searched_on,
                       "params": self.params, "written": list(self.plain.written),
                       "memory": 2 * own + machine()["threads"] * (64 << 20) + MEMORY_ROOM}
-        self.recipe_ns = 1 << 62                 # the least that was seen
+        self.recipe_ns = 1 << 62                 # minimum over all runs
         self.measure_recipe()
         return self.recipe
 
@@ -165,14 +165,14 @@ class Search:
         self.recipe_ns = min(self.recipe_ns, reply["nanoseconds"])
 
     def pairs_of(self, moves: Moves, final: bool = False) -> list[tuple[int, int]]:
-        """(recipe's, candidate's) nanoseconds; none for a candidate that is out."""
+        """Measured (recipe's, candidate's) nanoseconds; empty for a candidate that is ruled out."""
         left = self.deadline - time.monotonic()
         try:
             _, source, head = self.built(moves)
         except Refused:
-            return []                            # a decision changed which questions follow it
+            return []                            # an earlier decision changed which decisions follow
         except Bug:
-            self.broken += 1                     # a fault of ours, but not of the program that is being tuned
+            self.broken += 1                     # a compiler bug; the program being tuned still runs
             return []
         if left <= 0 or (source in self.sources and not final):
             return []
@@ -196,7 +196,7 @@ class Search:
 
     # -- the search ------------------------------------------------------------------------------------------
     def climb(self, bar: Any) -> list[Moves]:
-        """The beam when nothing near it is better, or time is up: best first."""
+        """Search until no neighbour improves the beam or time is up; return its moves but the recipe's, best first."""
         beam = [(self.recipe_ns, self.recipe)]
         final_seconds = FINAL_SECONDS + 2.5 * FINAL_PAIRS * 2 * self.recipe_ns / 1e9
         stop = self.deadline - min(0.4 * self.seconds, final_seconds)
@@ -220,18 +220,18 @@ class Search:
         return [moves for _, moves in beam if moves != self.recipe]
 
     def winner(self, beam: Sequence[Moves]) -> tuple[Moves, float, float]:
-        """The first of the beam that is clearly faster than the recipe, and both their microseconds; or no moves."""
+        """(moves, recipe's us, their us) of the first in the beam that is clearly faster; without moves if none is."""
         for moves in beam:
             pairs = self.pairs_of(moves, final=True)
             if len(pairs) >= LEAST_PAIRS:
                 ours, theirs = median(a for a, _ in pairs), median(b for _, b in pairs)
                 won = sum(b < a for a, b in pairs)
-                if theirs <= CLEARLY * ours and won >= MOSTLY * len(pairs):
+                if theirs <= WINNING_TIME * ours and won >= WINNING_SHARE * len(pairs):
                     return moves, ours / 1000, theirs / 1000
         return (), self.recipe_ns / 1000, 0.0
 
     def run(self, bar: Any) -> Tuned:
-        """The whole search; raises `Lost` where not even the recipe's kernel can be measured."""
+        """Do the whole search; raises `Lost` if not even the recipe's kernel can be measured."""
         self.begin()
         self.deadline = time.monotonic() + self.seconds
         self.complete = self.recipe_ns < WORTH_NS
@@ -242,7 +242,7 @@ class Search:
 
 
 def free_bytes() -> int | None:
-    """Memory that could be had without pushing anything out; None where the system does not say."""
+    """Memory available without swapping; None if the system does not report it."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
@@ -251,7 +251,7 @@ def free_bytes() -> int | None:
 
 
 def _described(param: UOp, high: int) -> dict[str, Any]:
-    """A param for the worker: its type and size, and which integers stand in it (a variable's, within bounds)."""
+    """A param for the worker: its dtype and size, and the range of its integers (of a variable, one within bounds)."""
     if isinstance(param.arg, Measure):
         low, high = param.arg.symbol.low, param.arg.symbol.high
         low = high = low + 2 * (high - low) // 3
@@ -264,7 +264,7 @@ def _described(param: UOp, high: int) -> dict[str, Any]:
 def search(kernels: Sequence[UOp], device: Any) -> None:
     """Search moves for each of these kernels and keep what is found; shows a progress bar in a terminal. `device` is
     opened again by the worker (`CompiledKernels.searched_on`)."""
-    from tqdm import tqdm  # late, because only a search needs it
+    from tqdm import tqdm  # only a search needs it
     worker = Worker()
     try:
         with tqdm(kernels, desc="BEAM", unit="kernel", disable=None) as bar:

@@ -1,9 +1,9 @@
-"""Measure candidates in a process of its own. In: lines of JSON on standard input. Out: one line of JSON for each.
+"""Measure candidates in a separate process. In: lines of JSON on standard input. Out: one line of JSON for each.
 
-A candidate of a search may hang, crash or want all memory; here it ends only its own process. Does not know graphs or
-moves: it gets source text, compiles it, runs it on memory that only looks like the user's, and says how long it took
-and a digest of the results. Each candidate runs in turns with the recipe's kernel, so that a machine that slows down
-slows both. `python -m glassgrad.runtime.search.beam_worker` is started by runtime/search/beam.py.
+A candidate of a search may hang, crash or exhaust memory; here it ends only this process. Does not know graphs or
+moves: it gets source text, compiles it, runs it on generated inputs, compares a digest of the results with that of the
+recipe's kernel, and reports times. The runs of both are interleaved, so that a machine that slows down slows both.
+`python -m glassgrad.runtime.search.beam_worker` is started by runtime/search/beam.py.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
 
-PATTERN = 65521             # elements after which the contents repeat: a prime, so that no two rows are alike
+PATTERN = 65521             # inputs repeat after this many elements: a prime, so that rows differ
 SAMPLE_NS = 100_000         # shorter kernels are run several times for one measurement
-SLOW_NS = 100_000_000       # a kernel that takes longer is run once to be known
-MOST_RUNS = 64              # .. but no more often than this
-HOPELESS = 3.0              # a candidate so much slower than the recipe is measured once
+SLOW_NS = 100_000_000       # the recipe's kernel is sampled once if it takes longer
+MOST_RUNS = 64              # most runs per measurement
+HOPELESS = 3.0              # a candidate this many times slower than the recipe is measured once
 
 
 @dataclass
 class LoadedKernel:
-    """A compiled kernel bound to memory (a plan), and the memory that it alone needs."""
+    """A plan of one compiled kernel, and the private memory that was allocated for it."""
     plan: Any
     own: list[MemoryBlock]
 
@@ -44,7 +44,7 @@ class Bench:
     def __init__(self, order: dict[str, Any]):
         self.params, self.written = order["params"], order["written"]
         self.device = Device[order["device"]]
-        self.memory, self.cells = self.device.memory, HostMemory()           # numbers are the host's
+        self.memory, self.cells = self.device.memory, HostMemory()           # scalars are in host memory
         if self.memory.on_host:
             limit_memory(order["memory"])
         self.blocks = [self.memory_of(param).allocate(_bytes(param)) for param in self.params]
@@ -59,11 +59,11 @@ class Bench:
         self.nanoseconds = min([first, *again])
 
     def memory_of(self, param: dict[str, Any]) -> Any:
-        """Where an argument lies."""
+        """The memory that an argument is allocated in."""
         return self.cells if param["scalar"] else self.memory
 
     def load(self, order: dict[str, Any]) -> LoadedKernel:
-        """A kernel, compiled and bound to the memory; to more where it needs some."""
+        """Compile a kernel and bind it to the arguments' memory and to the extra memory that it needs."""
         program = self.device.load_program(order["head"], self.device.compile_source(order["source"]))
         own = [self.memory.allocate(nbytes) for nbytes in program.info.shared]
         addresses = [block.address for block in (*self.blocks, *own)]
@@ -72,7 +72,7 @@ class Bench:
         return LoadedKernel(plan, own)
 
     def fill(self, slot: int) -> None:
-        """Contents as they might be: normal floats, integers below the size of what they index."""
+        """Fill an argument with plausible values: normal floats, or integers within the param's range."""
         import numpy as np
         block, param = self.blocks[slot], self.params[slot]
         dtype: DType = getattr(dtypes, param["dtype"])
@@ -86,13 +86,13 @@ class Bench:
         raw, nbytes = values.tobytes(), int(param["size"]) * dtype.itemsize
         for at in range(0, nbytes, len(raw)):
             part = raw[:nbytes - at]
-            if param["scalar"]:                               # eight bytes of the host, on every device
+            if param["scalar"]:                               # in host memory on every device
                 ctypes.memmove(block.address, part, len(part))
             else:
                 self.memory.copy_in(block.address + at, part)
 
     def answer(self, kernel: LoadedKernel) -> str:
-        """A digest of what the kernel computes from fresh contents; every NaN is one NaN."""
+        """Run a kernel on freshly filled memory; return a digest of its results, with all NaNs equal."""
         import numpy as np
         for slot in self.written:
             self.fill(slot)
@@ -110,7 +110,7 @@ class Bench:
         return digest.hexdigest()
 
     def sample(self, kernel: LoadedKernel) -> int:
-        """Nanoseconds of one run: of this thread where it works alone, which other programs do not change."""
+        """Nanoseconds per run; with one thread, of CPU time, which other processes do not affect."""
         if not self.memory.on_host:
             return int(self.device.time(kernel.plan.launches[0] * self.runs)) // self.runs
         clock = time.thread_time_ns if settings.THREADS == 1 else time.perf_counter_ns
@@ -120,16 +120,16 @@ class Bench:
         return (clock() - start) // self.runs
 
     def compare(self, order: dict[str, Any]) -> dict[str, Any]:
-        """A candidate's digest, and its nanoseconds in turns with the recipe's."""
+        """Check a candidate's results, and time it interleaved with the recipe's kernel."""
         candidate = self.load(order)
         try:
             if self.answer(candidate) != self.digest:
                 return {"wrong": True}
-            self.sample(candidate)                        # the first runs find nothing in the caches
+            self.sample(candidate)                        # warm up the caches
             pairs: list[tuple[int, int]] = []
             stop = time.perf_counter() + order["seconds"]
             while len(pairs) < order["pairs"] and (len(pairs) < order["least"] or time.perf_counter() < stop):
-                if len(pairs) % 2:                       # each goes first in turn
+                if len(pairs) % 2:                       # alternate which one runs first
                     after = self.sample(candidate)
                     pairs.append((self.sample(self.recipe), after))
                 else:
@@ -141,12 +141,12 @@ class Bench:
             self.release(candidate)
 
     def release(self, kernel: LoadedKernel) -> None:
-        """Give back what a kernel alone needed."""
+        """Release a kernel's private memory."""
         for block in kernel.own:
             self.memory.release(block)
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         self.release(self.recipe)
         for block, param in zip(self.blocks, self.params):
             self.memory_of(param).release(block)
@@ -158,7 +158,7 @@ def _bytes(param: dict[str, Any]) -> int:
 
 
 def devices_answer() -> bool:
-    """Whether open devices can go on: after a fault a GPU does nothing more for this process."""
+    """Whether open devices still work: after a fault, a GPU context is unusable."""
     try:
         for device in Device.opened.values():
             device.synchronize()
@@ -168,7 +168,7 @@ def devices_answer() -> bool:
 
 
 def limit_memory(nbytes: int) -> None:
-    """No more than so many bytes beyond what this process has now, where the system can say so."""
+    """Limit this process to `nbytes` more than it has now (Linux only)."""
     if sys.platform != "linux":
         return
     import resource
@@ -179,7 +179,7 @@ def limit_memory(nbytes: int) -> None:
 
 
 def leave_with_parent(parent: int) -> None:
-    """End this process when the one that started it is gone, even from inside a kernel that never ends."""
+    """Exit when the parent process is gone, even while a kernel hangs (runs in a thread)."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
@@ -188,7 +188,7 @@ def leave_with_parent(parent: int) -> None:
 def main() -> None:
     """Answer orders until standard input ends."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())         # what a library prints is no reply
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())         # keep what libraries print out of the replies
     threading.Thread(target=leave_with_parent, args=(os.getppid(),), daemon=True).start()
     bench: Bench | None = None
     for line in sys.stdin:
@@ -202,7 +202,7 @@ def main() -> None:
             else:
                 assert bench is not None
                 reply = bench.compare(order)
-        except Exception as wrong:                            # of a candidate: it is out, and the next one may be well
+        except Exception as wrong:                            # rules out this candidate only
             reply = {"error": f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}"}
             if not devices_answer():
                 os._exit(1)                                   # a new process can run the next one

@@ -1,8 +1,8 @@
-"""What searches found, kept. In: a kernel's graph and this machine. Out: its moves; a folder; a file to take along.
+"""Stored search results. In: a kernel's graph and this machine. Out: its moves; a folder; a file to export.
 
-One small JSON file for each kernel, in the folder `tuning` beside the compiled kernels: written whole and then renamed,
-so that processes never see half of one. A tuning file is the same entries together. An entry belongs to one kernel,
-one machine with one number of threads, and one version of the compiler: elsewhere the recipe may well be faster.
+A small JSON file per kernel, in the folder `tuning` next to the compiled kernels, written to a temporary file and
+renamed, so that other processes never see half of one. An exported file has all entries together. An entry belongs to
+one kernel, one machine with one number of threads, and one version of the compiler: elsewhere the recipe may be faster.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Tuned:
     compiler: str                      # what turns it into machine code
     beam: int                          # the width of the search
     seconds: float                     # the time it was given
-    complete: bool                     # it came to its end before they were over
-    tried: int                         # how many candidates ran
-    recipe: tuple[str, ...]            # the recipe's own moves
+    complete: bool                     # whether it ended before the time was over
+    tried: int                         # number of candidates run
+    recipe: tuple[str, ...]            # the recipe's moves
     recipe_us: float
     moves: tuple[str, ...] = ()        # the faster ones
     tuned_us: float = 0.0
 
     def covers(self, beam: int, seconds: float) -> bool:
-        """Whether a search of this width and time would bring nothing new."""
+        """Whether a new search of this width and time would find nothing more."""
         return self.beam >= beam and (self.complete or self.seconds >= seconds)
 
     @property
@@ -50,28 +50,28 @@ class Tuned:
         return self.recipe_us / self.tuned_us if self.moves and self.tuned_us else 1.0
 
 
-_known: dict[str, Tuned] = {}          # of this process, also where nothing may be written
+_known: dict[str, Tuned] = {}          # results in this process, also with CACHE=0
 
 
 def machine() -> dict[str, Any]:
-    """What an entry depends on beside the kernel."""
+    """The facts about this machine that an entry depends on."""
     host = host_description()
     return {"processor": host.cpu, "system": host.triple, "features": " ".join(sorted(host.features)),
             "threads": settings.THREADS or available_cores()}
 
 
 def digest_of(ast: UOp) -> str:
-    """A kernel's graph as one name, the same in every process."""
+    """A digest of a kernel's graph, the same in every process."""
     return hashlib.sha256(structure(ast).encode()).hexdigest()
 
 
 def find(ast: UOp, compiler: str) -> Tuned | None:
-    """What is known about a kernel on this machine."""
+    """The result stored for a kernel on this machine, or None."""
     return _find(_key(digest_of(ast), compiler))
 
 
 def keep(tuned: Tuned) -> None:
-    """Remember it in this process and, unless CACHE=0, in the folder."""
+    """Store a result in this process and, unless CACHE=0, in the folder."""
     key = _key(tuned.structure, tuned.compiler)
     _known[key] = tuned
     folder = tuning_folder()
@@ -84,17 +84,17 @@ def keep(tuned: Tuned) -> None:
         new.write_text(json.dumps(entry, indent=1), encoding="utf-8")
         os.replace(new, folder / f"{key}.json")
     except OSError:
-        return                         # a full or read-only folder: it is searched again another time
+        return                         # full or read-only folder: the next process searches again
 
 
 def tuning_folder() -> Path | None:
-    """Where entries lie; None where nothing is to be kept."""
+    """The folder of the entries; None with CACHE=0."""
     folder = default_folder() if settings.CACHE else ""
     return Path(folder) / "tuning" if folder else None
 
 
 def known() -> list[Tuned]:
-    """Everything known on this machine with this version."""
+    """All results for this machine and this version."""
     for key in _kept():
         _find(key)
     return sorted((t for key, t in _known.items() if key == _key(t.structure, t.compiler)),
@@ -107,7 +107,7 @@ def _kept() -> list[str]:
 
 
 def clear_tuning() -> int:
-    """Forget every entry, of other machines and versions too; how many there were."""
+    """Delete every entry, of other machines and versions too; return how many there were."""
     folder, keys = tuning_folder(), {*_known, *_kept()}
     _known.clear()
     if folder is not None:
@@ -117,7 +117,7 @@ def clear_tuning() -> int:
 
 
 def export_tuning(path: str | os.PathLike[str]) -> int:
-    """Write everything known about kernels on this machine into one file; how many there are."""
+    """Write all results for this machine and version to one file; return how many there are."""
     kernels = known()
     if not kernels:
         raise InputError("there is nothing to export: no search has been made on this machine with this version",
@@ -130,7 +130,7 @@ def export_tuning(path: str | os.PathLike[str]) -> int:
 
 
 def import_tuning(path: str | os.PathLike[str]) -> int:
-    """Take over what a file of `export_tuning` knows; how many kernels. With BEAM=1 or more it is used."""
+    """Store the entries of a file of `export_tuning`; return how many. They are used with BEAM=1 or more."""
     found = _read(Path(path))
     _check_moves(Path(path), found)
     for tuned in found:
@@ -150,13 +150,13 @@ def _find(key: str) -> Tuned | None:
     try:
         [found] = _read(folder / f"{key}.json")
     except (FormatError, InputError, OSError, ValueError):
-        return None                    # damaged, or of another machine or version: as if it were not there
+        return None                    # damaged, or of another machine or version: ignored
     _known[key] = found
     return found
 
 
 def _read(path: Path) -> list[Tuned]:
-    """The entries of a file, checked."""
+    """Read and validate the entries of a file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as wrong:
@@ -198,7 +198,7 @@ def _entry(path: Path, number: int, row: Any) -> Tuned:
 
 
 def _check_moves(path: Path, found: list[Tuned]) -> None:
-    from glassgrad.compiler.optimize.recipes import Refused, read  # the compiler, which a warm process does without
+    from glassgrad.compiler.optimize.recipes import Refused, read  # a warm process does not load the compiler
     for number, tuned in enumerate(found):
         try:
             for text in (*tuned.recipe, *tuned.moves):

@@ -14,7 +14,7 @@ from glassgrad.runtime.wasm.linear_memory import FIRST_BYTES, LIMIT, PAGE, Stopp
 
 
 class BrowserEngine:
-    """One memory of JavaScript's; modules are compiled and called by its engine."""
+    """A JavaScript WebAssembly.Memory; modules are compiled and called by the JavaScript engine."""
 
     def __init__(self) -> None:
         import js
@@ -45,12 +45,12 @@ class BrowserEngine:
         self._view(address, data.nbytes).assign(data)
 
     def _view(self, address: int, nbytes: int) -> Any:
-        """Bytes as JavaScript has them; made anew each time, because a memory that grows gets another buffer."""
+        """A Uint8Array of some bytes; made for each use, because growing the memory detaches its buffer."""
         return self._js.Uint8Array.new(self._memory.buffer, address, nbytes)
 
     # -- functions ---------------------------------------------------------------------------------------------
     def load(self, binary: bytes) -> Callable[[], None]:
-        """The function that a module exports. It raises `Stopped` where it traps."""
+        """Compile a module; return its exported function, which raises `Stopped` on a trap."""
         module = self._js.WebAssembly.Module.new(self._to_js(binary))
         space, name = MEMORY
         imports = self._object(**{space: self._object(**{name: self._memory})})

@@ -1,7 +1,7 @@
-"""Blocks of a linear memory. In: sizes in bytes, and something that makes the memory longer. Out: addresses inside it.
+"""Blocks of a linear memory. In: sizes in bytes, and a memory that can grow. Out: addresses inside it.
 
 A WebAssembly memory is one array of bytes that can grow, to 4 GiB at most, and never shrinks. Free ranges are kept in
-order of their addresses; a request takes the first that is large enough, and a released block joins its neighbours.
+order of their addresses; allocation is first fit, and a released block is merged with adjacent free ranges.
 Does not know which engine owns the memory.
 """
 
@@ -17,27 +17,27 @@ from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.fork_locks import held_at_fork
 from glassgrad.runtime.host_memory import MemoryBlock, Stats, readable, rounded
 
-PAGE = 64 << 10              # bytes by which a memory grows
+PAGE = 64 << 10              # unit of growth, in bytes
 LIMIT = 4 << 30              # addresses have 32 bits
 ALIGNMENT = 64
-FIRST = PAGE                 # the first address of a block: what lies before is for the arguments of a launch
-SPARE = 64                   # bytes at the end that no block has: a load of a whole vector may read past its block
+FIRST = PAGE                 # first address of a block: the page before holds a launch's arguments
+SPARE = 64                   # bytes after the last block: a vector load may read past its block
 LEAST_GROWTH = 4 << 20
-FIRST_BYTES = 4 << 20        # that a memory has before it grows
+FIRST_BYTES = 4 << 20        # initial size of a memory
 
 
 class Stopped(Exception):
-    """A function that its engine ended; the text is what the engine says."""
+    """Raised when a WebAssembly function traps; the text is the engine's message."""
 
 
 class Bytes(Protocol):
-    """The memory itself, as an engine offers it."""
+    """The interface of an engine's linear memory."""
 
     def size(self) -> int:
-        """Bytes it has now."""
+        """Its current size in bytes."""
 
     def grow(self, nbytes: int) -> bool:
-        """Make it longer, by a multiple of PAGE; False where the engine cannot."""
+        """Grow it by a multiple of PAGE; False if the engine cannot."""
 
     def read(self, address: int, nbytes: int) -> bytearray: ...
 
@@ -46,20 +46,20 @@ class Bytes(Protocol):
 
 class LinearMemory:
     """Allocates inside one linear memory; safe to use from several threads and from finalizers. `lock` is held by
-    all that uses the memory's engine: it does one thing at a time."""
+    every use of the engine, which is single-threaded."""
     on_host, in_parts = False, True
 
     def __init__(self, content: Bytes, limit: int = LIMIT, describe: Callable[[], str] | None = None):
         self.content, self.limit, self.describe = content, limit, describe
-        self._starts: list[int] = []          # of the free ranges, in order
+        self._starts: list[int] = []          # sorted start addresses of the free ranges
         self._sizes: dict[int, int] = {}      # start: bytes
-        self._end = FIRST                     # of what was ever free or in use
+        self._end = FIRST                     # end of the part that was ever used
         self._live = self._peak = 0
         self.lock = held_at_fork(threading.RLock(), "memory")
         self._extend()
 
     def allocate(self, nbytes: int) -> MemoryBlock:
-        """A block of at least so many bytes, not cleared."""
+        """Return a block of at least `nbytes` bytes, not cleared."""
         size = rounded(max(nbytes, 1))        # a multiple of ALIGNMENT; few sizes leave few gaps
         with self.lock:
             address = self.reserve(size)
@@ -77,7 +77,7 @@ class LinearMemory:
         block.address = 0
 
     def reserve(self, size: int) -> int:
-        """The address of so many bytes, a multiple of ALIGNMENT, which `stats` does not count: they hold no tensor."""
+        """Allocate `size` bytes, a multiple of ALIGNMENT, that `stats` does not count because they hold no tensor."""
         with self.lock:
             address = self._take(size)
             if address is None:
@@ -91,7 +91,7 @@ class LinearMemory:
             return address
 
     def free(self, address: int, size: int) -> None:
-        """Take back what was reserved."""
+        """Release memory of `reserve`."""
         with self.lock:
             self._add(address, size)
 
@@ -106,7 +106,7 @@ class LinearMemory:
             return self.content.read(address, nbytes) if nbytes else bytearray()
 
     def empty_cache(self) -> None:
-        """Nothing can be given back: the memory does not shrink."""
+        """Does nothing: a linear memory cannot shrink."""
 
     def stats(self) -> Stats:
         """Counts of bytes, rounding included."""
@@ -132,7 +132,7 @@ class LinearMemory:
         return None
 
     def _add(self, start: int, size: int) -> None:
-        """A range becomes free, and joins those that it touches."""
+        """Add a free range, merged with adjacent ones."""
         at = bisect.bisect_left(self._starts, start)
         if at < len(self._starts) and self._starts[at] == start + size:
             size += self._sizes.pop(self._starts.pop(at))
@@ -143,7 +143,7 @@ class LinearMemory:
         self._sizes[start] = size
 
     def _grow(self, size: int) -> None:
-        """Try to make the memory longer, by more than is needed where that is possible."""
+        """Try to grow the memory, if possible by more than is needed."""
         now = self.content.size()
         for wanted in (max(size + SPARE, LEAST_GROWTH, now // 4), size + SPARE):
             more = -(-wanted // PAGE) * PAGE

@@ -1,7 +1,7 @@
 """The device WASM. In: kernels' graphs. Out: WebAssembly modules, run by an engine in this process, on one thread.
 
-All modules share one linear memory, so an address is a number of 32 bits inside it. A launch writes the addresses of
-its arguments into a table at the memory's beginning, with the values of scalars behind it, and calls the module's one
+All modules share one linear memory, so an address is a 32-bit offset in it. A launch writes the addresses of its
+arguments into a table at the memory's beginning, followed by the values of scalars, and calls the module's one
 function. Needs neither NumPy nor llvmlite nor a compiler.
 """
 
@@ -32,10 +32,10 @@ class WasmProgram:
     name: str
     run: Callable[[], None]
     info: LaunchInfo
-    scalars: tuple[bool, ...]            # which of the params are numbers of the host
+    scalars: tuple[bool, ...]            # which params are scalars, in host memory
     operations: int = 0
     bytes: int = 0
-    speedup: float = 0.0                 # no search is made
+    speedup: float = 0.0                 # there is no search
 
 
 class WasmDevice(CompiledKernels, Backend):
@@ -46,7 +46,7 @@ class WasmDevice(CompiledKernels, Backend):
         self.engine = engine or _engine()
         super().__init__(name, LinearMemory(self.engine))
         self.renderer = RendererFacts(name, "wasm", has_threads=False)
-        self._scratch = (0, 0)                         # address and bytes of memory that launches use in turn
+        self._scratch = (0, 0)                         # address and size of the scratch memory that launches reuse
 
     @property
     def description(self) -> str:
@@ -54,13 +54,13 @@ class WasmDevice(CompiledKernels, Backend):
 
     # -- compiling ---------------------------------------------------------------------------------------------
     def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
-        from glassgrad.runtime.kernel_source import build  # the whole compiler: a warm process does without
+        from glassgrad.runtime.kernel_source import build  # late: a warm process does not load the compiler
         built = build(ast, WASM, "wasm", moves, say)
         params = sorted(built.kernel.params, key=lambda p: p.arg.slot)
         return [built.name, built.info.shared, built.info.scratch_bytes, [p.arg.scalar for p in params]], built
 
     def compile_source(self, source: bytes) -> bytes:
-        """A module is compiled when it is loaded."""
+        """Return the module unchanged: it is compiled when it is loaded."""
         return source
 
     def load_program(self, head: list[Any], compiled: bytes) -> WasmProgram:
@@ -87,11 +87,11 @@ class WasmDevice(CompiledKernels, Backend):
                                   "it is right there, this is a fault of the device WASM: please report it") from None
 
     def plan(self, programs: Sequence[WasmProgram], slots: Sequence[tuple[int, ...]]) -> WasmPlan:
-        """Launches of these programs one after another, on numbered slots of memory."""
+        """Return a plan that launches these programs in order, on numbered memory slots."""
         return WasmPlan(programs, slots, self.launch)
 
     def _table(self, program: WasmProgram, addresses: Sequence[int]) -> bytes:
-        """The address of scratch memory, those of all arguments, and the values of scalars."""
+        """Encode the argument table: addresses of scratch memory and arguments, then the values of scalars."""
         places = list(addresses)
         numbers: list[bytes] = []
         first = ARGS_AT + -(-len(places) // 2) * 8
@@ -106,7 +106,7 @@ class WasmDevice(CompiledKernels, Backend):
         return table
 
     def _scratch_for(self, program: WasmProgram) -> int:
-        """The address of memory for one launch, made larger where that is needed."""
+        """The address of the scratch memory, grown if a launch needs more."""
         address, size = self._scratch
         if size < program.info.scratch_bytes:
             if size:
@@ -119,7 +119,7 @@ class WasmDevice(CompiledKernels, Backend):
 
 
 class WasmPlan(DevicePlan):
-    """Launches one after another."""
+    """A plan that launches programs in order."""
 
     @property
     def scratch(self) -> int:
@@ -127,7 +127,7 @@ class WasmPlan(DevicePlan):
 
 
 def _engine() -> Any:
-    """The engine of this process: JavaScript's, where Python itself runs in it; else wasmtime."""
+    """The engine of this process: JavaScript's if Python itself runs in it, else wasmtime."""
     if sys.platform == "emscripten":
         from glassgrad.runtime.wasm.browser_engine import BrowserEngine
         return BrowserEngine()

@@ -42,7 +42,7 @@ class WasmtimeEngine:
         return True
 
     def _address(self, address: int) -> int:
-        """Where the host has an address; asked anew each time, because a memory that grows may move."""
+        """The host pointer of an address; looked up for each use, because a memory that grows may move."""
         return ctypes.addressof(self.memory.data_ptr(self.store).contents) + address
 
     def read(self, address: int, nbytes: int) -> bytearray:
@@ -56,7 +56,7 @@ class WasmtimeEngine:
 
     # -- functions ---------------------------------------------------------------------------------------------
     def load(self, binary: bytes) -> Callable[[], None]:
-        """The function that a module exports. It raises `Stopped` where it traps."""
+        """Compile a module; return its exported function, which raises `Stopped` on a trap."""
         wasmtime, store = self.wasmtime, self.store
         module = wasmtime.Module(store.engine, binary)
         assert [(i.module, i.name) for i in module.imports] == [MEMORY]
