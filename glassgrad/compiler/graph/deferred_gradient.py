@@ -19,8 +19,8 @@ from glassgrad.compiler.graph.uop import UOp
 
 
 def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp]) -> list[UOp | None]:
-    """The same as one GRADIENT for each target: the compiler writes it out, once for all graphs of one structure. It is
-    written out now for a gradient that has a function of the user's, for variables and for several devices. `order` are
+    """One GRADIENT node for each target that the root depends on, else None; the compiler expands them. Expanded now
+    where a gradient is a user's function, under another GRADIENT, for symbolic shapes and for several devices. `order`:
     the nodes under the root."""
     if root.symbolic or any([target.device != root.device for target in targets]):
         return at_once(root, seed, targets, order)
@@ -38,15 +38,15 @@ def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp])
 
 
 def written_out(roots: Sequence[UOp]) -> list[UOp]:
-    """The roots with every GRADIENT in them written out. One that is a view of a sum is stored in the order of its
-    target's axes: the kernel that computes it then computes the new value of a parameter too."""
+    """The roots with every GRADIENT in them expanded. A gradient that is a view is made contiguous in its target's axis
+    order, so that the kernel that computes it can update the parameter too."""
     order = toposort(roots)
     found = [node for node in order if node.op is o.GRADIENT]
     new: dict[UOp, UOp] = {}
     for node in order if found else ():
         if node.op is not o.GRADIENT:
             new[node] = node.over(tuple([new[s] for s in node.src]))
-        elif node not in new:                   # all of one value at once: their targets are under it
+        elif node not in new:                   # all gradients of one value together: their targets are under it
             group = [n for n in found if n.src[1:] == node.src[1:]]
             with one_place(node.place):
                 parts = gradients(new[node.src[1]], new[node.src[2]], [new[n.src[0]] for n in group])
@@ -58,7 +58,7 @@ def written_out(roots: Sequence[UOp]) -> list[UOp]:
 
 
 def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] = ()) -> list[UOp | None]:
-    """The same written out, with those that the root is computed from."""
+    """The gradients of the targets as graphs; GRADIENT nodes under the root are expanded first."""
     order = order or toposort([root])
     if o.GRADIENT in map(attrgetter("op"), order):
         root, seed, *targets = written_out([root, seed, *targets])
@@ -67,7 +67,7 @@ def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] =
 
 
 def without_detach(roots: Sequence[UOp]) -> list[UOp]:
-    """The roots without DETACH, for which no gradient is asked any more."""
+    """The roots with DETACH nodes removed, once no more gradients are taken."""
     new: dict[UOp, UOp] = {}
     for node in toposort(roots):
         new[node] = new[node.src[0]] if node.op is o.DETACH else node.over(tuple([new[s] for s in node.src]))
