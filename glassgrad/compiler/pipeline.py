@@ -56,7 +56,7 @@ class GraphWork:
     stores_scores: StoresScores | None = None         # why a device is given softmax's scores in memory
     limits: FusionLimits = OF_A_CPU                   # what pays on that device
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
-    beside: dict[UOp, UOp] = field(default_factory=dict)         # those that the kernel of another one stores
+    beside: dict[UOp, UOp] = field(default_factory=dict)         # values stored by the kernel of another one
     groups: list[KernelGroup] = field(default_factory=list)            # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)
 
@@ -74,7 +74,7 @@ class KernelWork:
     phases: list[Jammed] = field(default_factory=list)           # the loops of each phase without TILE loops
     source: str = ""
     binary: bytes = b""                               # of a language that is not text
-    rows: dict[Statement, int] | None = None          # where given: the row of the loop tree behind each statement
+    rows: dict[Statement, int] | None = None          # if given: each statement's row of the printed loop tree
 
     @property
     def kernel(self) -> Kernel:
@@ -155,7 +155,7 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 # -- graph: the results stay the same values -----------------------------------------------------------------
 @compiler_pass(GRAPH, "graph/deferred_gradient.py")
 def write_gradients(work: GraphWork) -> None:
-    """Write out each FORMULA, and each GRADIENT by the gradient table; then DETACH has no more to say, and goes."""
+    """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH, which has no effect any more."""
     work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 
@@ -180,21 +180,21 @@ def conv_input_gradient(work: GraphWork) -> None:
 # -- schedule: from one graph to kernels ---------------------------------------------------------------------
 @compiler_pass(SCHEDULE, "pipeline.py")
 def separate_results(work: GraphWork) -> None:
-    """Give a result that is an input, a view or another result memory of its own."""
+    """Give a result that is an input, a view or another result separate memory."""
     work.sinks = [s if s.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT) and work.sinks.index(s) == i
                   else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(work.sinks)]
 
 
 @compiler_pass(SCHEDULE, "schedule/joined_remainders.py", JOINING_REMAINDERS)
 def joined_remainders(work: GraphWork) -> None:
-    """Make one product of a transposed convolution with a stride, where zeros cost less than several loop nests."""
+    """Make one contraction of a strided transposed convolution, where zeros cost less than several loop nests."""
     from glassgrad.compiler.schedule.joined_remainders import with_joined_remainders
     work.sinks = with_joined_remainders(work.sinks, work.limits.products_of)
 
 
 @compiler_pass(SCHEDULE, "schedule/winograd.py", FEWER_PRODUCTS)
 def fewer_products(work: GraphWork) -> None:
-    """Multiply large convolutions of float32 tile by tile, with fewer products, where a device stores fast enough."""
+    """Compute large float32 convolutions with fewer products (Winograd), where a device stores fast enough."""
     from glassgrad.compiler.schedule.winograd import with_fewer_products
     work.sinks = with_fewer_products(work.sinks, work.limits.products_per_byte)
 
@@ -208,14 +208,14 @@ def flat_scatters(work: GraphWork) -> None:
 
 @compiler_pass(SCHEDULE, "schedule/long_softmax.py", ON_A_GPU)
 def long_softmax(work: GraphWork) -> None:
-    """Make the maximum and the sum of exponentials of few long rows of those of parts, each read once."""
+    """Compute the maximum and the sum of exponentials of few long rows from those of parts, each read once."""
     from glassgrad.compiler.schedule.long_softmax import with_long_rows_in_parts
     work.sinks = with_long_rows_in_parts(work.sinks, work.limits, work.device, work.stores_scores)
 
 
 @compiler_pass(SCHEDULE, "schedule/attention_backward.py")
 def row_numbers(work: GraphWork) -> None:
-    """Have the gradient of a softmax read one number of each row: exp2(x) / sum is exp2(x - log2(sum))."""
+    """Have the gradient of a softmax read one value of each row: exp2(x) / sum is exp2(x - log2(sum))."""
     work.sinks = with_one_number(work.sinks, work.device, work.stores_scores, work.limits)
 
 
@@ -294,7 +294,7 @@ def unroll_and_jam(work: KernelWork) -> None:
 
 @compiler_pass(TEXT, "render/gpu/loop_iteration_limit.py", ENDING_LOOPS)
 def loop_rounds(work: KernelWork) -> None:
-    """Write several iterations of long loops out, so that no thread runs more rounds than its driver does."""
+    """Unroll long loops, so that no thread runs more iterations than its driver allows."""
     from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds
     work.phases = fewer_rounds(work.phases, work.kernel, work.target)
 

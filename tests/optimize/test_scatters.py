@@ -22,7 +22,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import wide
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.barriers import fences, own_places
+from glassgrad.compiler.render.gpu.barriers import fences, unshared_memories
 from glassgrad.compiler.render.gpu.dialects import CUDA
 from glassgrad.compiler.render.launch_info import launch_info
 
@@ -176,7 +176,7 @@ def test_threads_wait_where_two_of_them_may_add_to_one_place(stride: int, waits:
     row = load(rows, step).cast(dtypes.index).maximum(0).minimum(index(99))
     store = Store(memory, add(multiply(row, stride), lane), const(1.0, dtypes.float32), o.ADD)
     body = [For(step, LOOP, [For(lane, LANE, [store])])]
-    assert bool(fences(body)) == waits and (memory in own_places(body)) != waits
+    assert bool(fences(body)) == waits and (memory in unshared_memories(body)) != waits
 
 
 def test_a_scatter_of_no_rows_is_a_loop_of_no_rounds() -> None:

@@ -20,7 +20,7 @@ from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kerne
                                             register, walk)
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds, unrolled
+from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds, unroll_factor
 from glassgrad.compiler.render.unroll_and_jam import jam
 from glassgrad.runtime.kernel_source import kernel_of
 
@@ -110,9 +110,9 @@ def long_loops(*sizes: int) -> Kernel:
 
 def test_a_driver_that_ends_long_loops_gets_fewer_rounds() -> None:
     inside = long_loops(10, 1000).phases[0].body[1:]
-    assert [unrolled(inside, most, "k") for most in (10_010, 5_010, 1_010)] == [1, 2, 10]
+    assert [unroll_factor(inside, most, "k") for most in (10_010, 5_010, 1_010)] == [1, 2, 10]
     with pytest.raises(DeviceError) as error:
-        unrolled(inside, 200, "the kernel k_0")
+        unroll_factor(inside, 200, "the kernel k_0")
     assert message(error) == """\
 the kernel k_0 has loops that are too long for this driver
   given:    10010 rounds

@@ -1,8 +1,8 @@
-"""Memory that watches who uses it. In: flat arrays and indices. Out: values; or a `Bug` that names what went wrong.
+"""Memory that checks its accesses. In: flat arrays and indices. Out: values; or a `Bug` that names what went wrong.
 
 What the kernel interpreter loads from and stores to: the kernel's buffers, memory shared by its tasks, and memory
 private to a task. Indices are checked, and so is the promise that tasks are independent: within one phase no task may
-touch what another stores. Fresh LOCAL memory is poisoned (NaN, or a telling pattern), so that reading it shows.
+touch what another stores. Fresh LOCAL memory is poisoned (NaN, or a recognizable pattern), so that reading it shows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Fail = Callable[[int, int, str], Bug]       # what went wrong: which access, the
 
 
 def _used_alone(users: Array, tasks: Array, what: str, fail: Fail) -> None:
-    """Elements must be used by nobody, or by the tasks that use them now."""
+    """Raise unless each element was used by no task, or by the one that uses it now."""
     foreign = (users != NOBODY) & (users != tasks)
     if foreign.any():
         at = int(foreign.argmax())
@@ -72,14 +72,14 @@ class CheckedMemory:
         self.watch: Watch | None = None
 
     def check(self, index: Array, active: Array, what: str, place: Place) -> None:
-        """Every active index must be inside; arrays of one shape."""
+        """Raise unless every active index is in bounds; arrays of one shape."""
         outside = ((index < 0) | (index >= self.size)) & active
         if outside.any():
             at = int(outside.argmax())
             raise Bug(f"{what} {self.name}[{index.flat[at]}], outside its {self.size} elements, at {place(at)}")
 
     def load(self, index: Array, rows: Array) -> Array:
-        """The elements at indices inside or outside: those outside (gated off, checked before) are arbitrary."""
+        """The elements at some indices; those out of bounds (gated off, checked before) are arbitrary."""
         if not self.size:
             return from_storage(np.zeros(np.broadcast_shapes(index.shape, rows.shape), self.array.dtype), self.dtype)
         safe = np.clip(index, 0, self.size - 1)
@@ -87,19 +87,19 @@ class CheckedMemory:
 
     def store(self, index: Array, rows: Array, values: Array, moments: Array | None, combine: Op | None, what: str,
               place: Place) -> None:
-        """values[n] into element index[n] (of row rows[n]), one after another; all of one length. Those of one moment
-        are of independent iterations, which must agree; moments never decrease (None: there is but one)."""
+        """Store values[n] into element index[n] (of row rows[n]), in order; all of one length. Values of one moment are
+        from independent iterations, which must agree; moments never decrease (None: there is only one)."""
         spots = rows * self.size + index if self.private else index
         codes = to_storage(values, self.dtype)
         flat = self.array.reshape(-1)
-        if (spots[1:] > spots[:-1]).all():                   # all apart, as most are
+        if (spots[1:] > spots[:-1]).all():                   # all distinct, as usual
             rounds = [np.arange(len(spots))]
         elif combine is None:
             self._agree(spots if moments is None else moments * flat.size + spots, index, codes, what, place)
             _, backwards = np.unique(spots[::-1], return_index=True)
             rounds = [len(spots) - 1 - backwards]            # the last value for each spot
         else:
-            rounds = _in_turn(spots)
+            rounds = _rounds(spots)
         for now in rounds:
             if combine is not None:
                 old = from_storage(flat[spots[now]], self.dtype)
@@ -107,7 +107,7 @@ class CheckedMemory:
             flat[spots[now]] = codes[now]
 
     def _agree(self, spots: Array, index: Array, codes: Array, what: str, place: Place) -> None:
-        """Values that go to one spot must be one value."""
+        """Raise unless all values for one spot are equal."""
         _, first, group = np.unique(spots, return_index=True, return_inverse=True)
         bits = codes.view(f"u{codes.dtype.itemsize}")
         other = bits != bits[first][group]
@@ -117,10 +117,10 @@ class CheckedMemory:
                       f"at {place(int(first[group[at]]))} and at {place(at)}")
 
 
-def _in_turn(spots: Array) -> list[Array]:
-    """All positions in rounds: the first for each spot, then the second for each that has one, and so on.
+def _rounds(spots: Array) -> list[Array]:
+    """Positions grouped in rounds: the first for each spot, then the second for each that has one, and so on.
 
-    >>> [now.tolist() for now in _in_turn(np.array([7, 5, 7, 7, 5]))]
+    >>> [now.tolist() for now in _rounds(np.array([7, 5, 7, 7, 5]))]
     [[0, 1], [2, 4], [3]]
     """
     order = np.argsort(spots, kind="stable")

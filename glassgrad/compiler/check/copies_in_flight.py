@@ -1,4 +1,4 @@
-"""Copies and steps that run beside a group's threads. In: what a kernel starts and waits for. Out: a `Bug` where a wait
+"""Asynchronous copies and matrix-unit steps in flight. In: what kernels start and wait for. Out: a `Bug` where a wait
 is missing (a race), or never ends (a deadlock).
 
 All threads of a group run the same statements, so one record serves them all. A copy has arrived for a thread that has
@@ -17,11 +17,11 @@ NEVER = -1
 
 
 class InFlight:
-    """What is on its way in the groups that run now."""
+    """The copies and steps in flight in the groups that run now."""
 
     def __init__(self, title: str):
         self.title = title
-        self.rounds: dict[UOp, Array] = {}        # memory: of each element, the round that is bringing it, or NEVER
+        self.rounds: dict[UOp, Array] = {}        # memory: for each element, the round that is copying it, or NEVER
         self.readers: dict[UOp, Array] = {}       # and the number of the last step that reads it
         self.started = self.finished = self.agreed = 0        # steps: begun; over for each thread; over for all
         self.adds: dict[str, int] = {}            # matrix in registers: the last step that adds to it,
@@ -30,7 +30,7 @@ class InFlight:
         self.stored: dict[UOp, Array] = {}        # and those that they stored since a wait that copies come after
 
     def copy(self, memory: UOp, index: Array, round_: int) -> None:
-        """A copy of a round into these elements begins."""
+        """Record that a copy of a round into these elements begins."""
         rounds, readers = self._of(memory)
         last = int(readers[index].max(initial=0))
         if last > self.agreed:
@@ -47,7 +47,7 @@ class InFlight:
         rounds[index] = round_
 
     def use(self, memory: UOp, index: Array, stored: bool) -> None:
-        """Threads store or read these elements by themselves."""
+        """Record that threads themselves store or read these elements."""
         rounds, readers = self._of(memory)
         waiting, last = int(rounds[index].max(initial=NEVER)), int(readers[index].max(initial=0))
         if waiting != NEVER or last > self.agreed:
@@ -62,7 +62,7 @@ class InFlight:
         rounds[rounds == round_] = NEVER
 
     def step(self, sums: str, reads: list[tuple[UOp, Array]], held: list[str]) -> None:
-        """A step of the matrix unit begins, which reads these elements, and matrices that registers hold."""
+        """Record that a step of the matrix unit begins, which reads these elements, and matrices in registers."""
         self.started += 1
         self.adds[sums] = self.started
         self.multiplies.update(dict.fromkeys(held, self.started))
@@ -78,14 +78,14 @@ class InFlight:
         self.finished = max(self.finished, self.started - pending)
 
     def barrier(self, copies: bool = False) -> None:
-        """All threads have arrived, so what is over for each is over for all."""
+        """Record a barrier: steps that are over for each thread are over for all."""
         self.agreed = self.finished
         self.used.clear()
         if copies:
             self.stored.clear()
 
     def assign(self, name: str) -> None:
-        """A matrix in registers is written."""
+        """Record that a matrix in registers is written."""
         last = max(self.adds.get(name, 0), self.multiplies.get(name, 0))
         if last > self.finished:
             raise Bug(f"{self.title} assigns to {name} while step {last - 1} of the matrix unit may still use it: "

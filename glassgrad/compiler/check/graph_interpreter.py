@@ -26,7 +26,7 @@ from glassgrad.compiler.graph.uop import UOp, identity
 
 Array = Any    # numpy.ndarray; NumPy is not loaded with this file
 
-_AXIS_BY_AXIS = ELEMENTWISE | {o.PAD, o.UNWINDOW}    # what does not change along an axis still does not, after these
+_AXIS_BY_AXIS = ELEMENTWISE | {o.PAD, o.UNWINDOW}    # ops that keep a value constant along axes they do not work on
 _NOT_IN_NUMPY = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
 
 
@@ -77,13 +77,13 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
     return [done[r] for r in roots]
 
 
-# -- reductions of what is too large to be made at once: the products of a matrix product of 2048 are 32 GiB -----
-_LARGE = 1 << 20    # elements: what is made at once stays near the processor, too
+# -- reductions of sources too large to materialize: the products of a matrix product of 2048 are 32 GiB ---------
+_LARGE = 1 << 20    # elements: pieces of this size stay in the cache, too
 
 
 def _large_parts(node: UOp, uses: Mapping[UOp, int], values: Mapping[UOp, Array]) -> list[UOp]:
-    """Of a reduction's large source: the elementwise nodes that nothing else needs, sources first. None of them where
-    no axis is left to cut along."""
+    """The large elementwise nodes under a reduction that nothing else needs, sources first; none where the reduction
+    keeps no axis to split along."""
     if all(n == 1 for n in node.shape):
         return []
     found, waiting = [], [node.src[0]]
@@ -96,8 +96,8 @@ def _large_parts(node: UOp, uses: Mapping[UOp, int], values: Mapping[UOp, Array]
 
 
 def _in_pieces(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array:
-    """A reduction of what is too large to be made: a sum of products as a matrix product, or else cut along the longest
-    axis that it keeps: the same sums, where NumPy may add in another order."""
+    """A reduction of a source too large to materialize: a contraction as a matrix product, or else split along the
+    longest axis that it keeps: the same sums, where NumPy may add in another order."""
     product = _as_product(np, node, parts, done)
     if product is not None:
         return product
@@ -116,7 +116,7 @@ def _in_pieces(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Arra
 
 
 def _as_product(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array | None:
-    """A sum of products whose factors are smaller than the products; None where it is not one."""
+    """A contraction whose factors are smaller than the products; None where it is not one."""
     if node.op is not o.SUM or node.dtype not in (dtypes.float32, dtypes.float64) or parts[-1].op is not o.MUL:
         return None
     products, factors = {parts[-1]}, list[UOp]()
@@ -133,7 +133,7 @@ def _as_product(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Arr
 
 
 def _value(np: Any, node: UOp, sources: list[Array]) -> Array:
-    """A node's value. What goes element by element is made once along the axes that no source changes along."""
+    """A node's value; elementwise ops are computed once along the axes on which no source changes."""
     if node.op not in _AXIS_BY_AXIS:
         return evaluate(np, node, sources)
     full = np.broadcast_shapes(*(x.shape for x in sources))
@@ -145,7 +145,7 @@ def _value(np: Any, node: UOp, sources: list[Array]) -> Array:
 
 
 def _changing(node: UOp, sources: list[Array]) -> tuple[bool, ...]:
-    """The axes along which some source changes, or which the node works along."""
+    """The axes along which some source changes, or the node inserts zeros."""
     working = [a for a, ends in enumerate(node.arg.padding) if any(ends)] if node.op is o.PAD else \
         [node.arg.axis, len(node.shape) - 1] if node.op is o.UNWINDOW else []
     along = [seen(x) for x in sources if x.shape]
@@ -302,7 +302,7 @@ def _fp8_values(np: Any, dtype: DType) -> Array:
 # -- reductions and scans ------------------------------------------------------------------------------------
 def _reduce(np: Any, node: UOp, x: Array) -> Array:
     axes = node.arg.axes
-    if any(x.shape[a] == 0 for a in axes):             # the fold of nothing is where the fold starts
+    if any(x.shape[a] == 0 for a in axes):             # an empty reduction gives the identity
         assert node.op.combine is not None
         return np.full(node.shape, identity(node.op.combine, node.dtype).arg, array_type(node.dtype))
     assert node.op.meaning is not None
@@ -332,7 +332,7 @@ def _(np: Any, node: UOp, x: Array) -> Array:
     axis, stride, dilation, length = node.arg
     out = np.zeros((*x.shape[:axis], length, *x.shape[axis + 1:]), x.dtype)
     source, target = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
-    for k in range(x.shape[-1]):                       # x[o, k] goes to place o*stride + k*dilation, where there is one
+    for k in range(x.shape[-1]):                       # x[o, k] goes to index o*stride + k*dilation, if in bounds
         start = k * dilation
         count = min(len(source), max(-(-(length - start) // stride), 0))
         target[start:start + count * stride:stride, ..., k] = source[:count, ..., k]
@@ -355,7 +355,7 @@ def _(np: Any, node: UOp, base: Array, index: Array, value: Array, starts: Array
     index = np.clip(index, 0, len(base) - 1).ravel()
     value = np.broadcast_to(_widen(np, value, node.dtype), node.src[1].shape + base.shape[1:])
     value = value.reshape(index.shape + base.shape[1:])
-    if node.arg.mode in ("set", "permute"):            # of several values for one place the last stays
+    if node.arg.mode in ("set", "permute"):            # of several values for one index the last stays
         out[index] = value
     else:
         {"add": np.add, "max": np.maximum}[node.arg.mode].at(out, index, value)

@@ -10,9 +10,9 @@ from glassgrad.compiler.lower.loops import WIDE, Accumulate, For, If, Prefetch, 
 
 
 def is_axis(loop: For) -> bool:
-    """Whether a LOOP does nothing but accumulate and store, and no iteration needs what another did, but for stores
-    that read the sums so far: then it can run as an axis, each statement for all iterations before the next.
-    (That it loads nothing that it stores is seen where it runs: two memories may be one.)"""
+    """Whether a LOOP only accumulates and stores, and its iterations are independent, except for stores that read the
+    sums so far: then it can run as a NumPy axis, each statement for all iterations before the next.
+    (That it loads nothing that it stores is checked where it runs: two memories may alias.)"""
     inner = [s for s in walk(loop.body) if not isinstance(s, Prefetch)]
     sums = [s for s in inner if isinstance(s, Accumulate)]
     if not all(isinstance(s, (Accumulate, Store)) or isinstance(s, For) and s.kind in WIDE for s in inner):
@@ -22,7 +22,7 @@ def is_axis(loop: For) -> bool:
         return False                      # floats below float32 are rounded at every step
     growing = {s.register for s in sums}
     if len(growing) < len(sums):
-        return False                      # x * a + b, again and again, is not a product and a sum
+        return False                      # x * a + b in each iteration is not a product and a sum
     grown: set[UOp] = set()               # stores may read these
     for s in inner:
         read = {n for n in toposort(expressions(s)) if n.op is o.REGISTER} & growing
@@ -48,7 +48,7 @@ def operands(node: UOp) -> tuple[UOp, ...]:
 
 
 def order(root: UOp, is_leaf: Callable[[UOp], bool]) -> list[UOp]:
-    """What must be computed for an expression, operands first; leaves stand for all that is under them."""
+    """The nodes to compute for an expression, operands first; nothing under a leaf is visited."""
     return toposort([root], lambda node: () if is_leaf(node) else operands(node))
 
 

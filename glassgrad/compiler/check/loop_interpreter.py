@@ -37,7 +37,7 @@ from glassgrad.compiler.render.unroll_and_jam import is_step
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
 ALWAYS = Wide(np.asarray(True))
-COPY_BYTES = 16           # along the innermost axis: hardware stops at any other box
+COPY_BYTES = 16           # of which a box begins at a multiple along its innermost axis, as hardware demands
 WAITS = (CopyBoxes, AwaitCopies, AwaitSteps, Barrier, Turn)
 
 
@@ -88,8 +88,8 @@ class _PhaseRun:
         self.stepped = {s.range for s in loops if s.kind not in WIDE}      # counters that are not always a whole axis
         self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, (Store, CopyBoxes))
                                           and s.memory.op is o.LOCAL and s.memory.arg.scope == "worker"))
-        self.waits = any(isinstance(s, WAITS) for s in walk(body))       # something runs beside the threads
-        self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_apart(s)}
+        self.waits = any(isinstance(s, WAITS) for s in walk(body))       # something is asynchronous
+        self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_unaliased(s)}
         self.plans: dict[UOp, list[tuple[UOp, bool]]] = {}      # what to compute in order, and what of it is fixed
         self.axes = NamedAxes()
         # while running
@@ -183,7 +183,7 @@ class _PhaseRun:
             self.counters.pop(range_, None)
 
     def _slice(self, loop: For, mask: Wide | None, start: int, stop: int, opened: list[UOp]) -> None:
-        """Some iterations of a loop at once, as an axis."""
+        """Run some iterations of a loop at once, as an axis."""
         self.counters[loop.range] = Wide(np.arange(start, stop), (loop.range,))
         opened.append(loop.range)
         self._run(loop.body, self._before_stop(loop, mask))
@@ -208,7 +208,7 @@ class _PhaseRun:
         self.registers[register] = value
 
     def _wait(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier | Turn, mask: Wide | None) -> None:
-        """What a group of threads starts, or waits for, together."""
+        """Run a statement by which a group of threads starts, or waits for, something together."""
         counters = [axis for axis in mask.axes if isinstance(axis, UOp)] if mask is not None else []
         threads = [counter for counter in counters if self.kinds.get(counter) in WIDE]
         if threads:
@@ -231,7 +231,7 @@ class _PhaseRun:
             self.in_flight.barrier(s.copies)
 
     def _copy_box(self, memory: UOp, box: Box, round_: int, mask: Wide | None) -> None:
-        """A box of a matrix, with zeros for what lies outside it."""
+        """Copy a box of a matrix, with zeros for elements outside it."""
         to = self._value(box.to, mask).array.item() + np.arange(math.prod(box.counts))
         self.in_flight.copy(memory, to, round_)
         at, inside = np.asarray(box.offset), np.asarray(True)
@@ -252,7 +252,7 @@ class _PhaseRun:
         target.array[np.ix_(runs, to)] = values[runs]
 
     def _start_step(self, s: Accumulate, mask: Wide | None) -> None:
-        """A step of a matrix unit that runs beside the threads."""
+        """Start an asynchronous step of a matrix unit."""
         loads = [n for n in toposort([s.value]) if n.op is o.LOAD]
         held = [n.arg for n in toposort([s.value]) if n.op is o.REGISTER]
         self.in_flight.step(s.register.arg, [(n.src[0], np.unique(self._value(n.src[1], mask).array)) for n in loads],
@@ -338,7 +338,7 @@ class _PhaseRun:
         return done[root]
 
     def _is_fixed(self, node: UOp) -> bool:
-        """Whether a value depends on nothing but counters that are whole axes."""
+        """Whether a value depends only on counters that are whole axes."""
         return facts.is_pure(node) and self.stepped.isdisjoint(ranges_of(node))
 
     def _node(self, node: UOp, sources: list[Wide], mask: Wide | None) -> Wide:
@@ -394,7 +394,7 @@ class _PhaseRun:
         return self.registers[node]
 
     def _folded(self, node: UOp, mask: Wide | None) -> Wide:
-        """All iterations of the folded ranges, whether their loops are open here or over."""
+        """A FOLD over all iterations of its ranges, whether their loops are open or closed here."""
         value, *over = node.src
         before = dict(self.counters)
         self.counters.update((r, Wide(np.arange(r.arg.size), (r,))) for r in over)
@@ -410,7 +410,7 @@ class _PhaseRun:
 
     # -- axes ------------------------------------------------------------------------------------------------
     def _spread(self, value: Wide, over: Iterable[Axis]) -> Wide:
-        """The value with these axes at their present size."""
+        """The value broadcast to the current sizes of these axes."""
         sizes = {a: (self.tasks if a == TASKS else self.counters[a]).array.size for a in over}
         return self.axes.broadcast(value, sizes)
 
@@ -433,8 +433,8 @@ class _PhaseRun:
             raise Bug(f"{self.title} uses {node}, which is no parameter and never stored to")
         return self.memories[node]
 
-    def _stores_apart(self, loop: For) -> bool:
-        """Whether each memory that a loop stores to is used in it only there, under whatever name."""
+    def _stores_unaliased(self, loop: For) -> bool:
+        """Whether each memory that a loop stores to has no other access in it, by an alias either."""
         stored, loaded = facts.memories(loop)
         used = [*stored, *loaded]
         return not any(a is b or a in self.memories and b in self.memories

@@ -56,7 +56,7 @@ class NamedAxes:
         return Wide(np.broadcast_arrays(*arrays)[0], axes)
 
     def both(self, x: Wide | None, y: Wide | None) -> Wide | None:
-        """Two masks at once; None is a mask that holds everywhere."""
+        """The AND of two masks; None is a mask that holds everywhere."""
         if x is None or y is None:
             return y if x is None else x
         return self.apply(np.logical_and, x, y)
@@ -68,14 +68,14 @@ class NamedAxes:
 
 
 def any_over(mask: Wide, keep: Iterable[Axis]) -> Wide:
-    """Where the mask holds anywhere along the axes that are not kept."""
+    """The mask reduced by any() over the axes that are not kept."""
     keep = list(keep)
     gone = tuple(i for i, a in enumerate(mask.axes) if a not in keep)
     return Wide(np.asarray(mask.array.any(axis=gone)), tuple(a for a in mask.axes if a in keep)) if gone else mask
 
 
 def last(value: Wide, axis: Axis) -> Wide:
-    """What is at the end of an axis, where the value has that axis."""
+    """The value at the end of an axis; unchanged where it does not have that axis."""
     if axis not in value.axes:
         return value
     at = value.axes.index(axis)
@@ -83,7 +83,7 @@ def last(value: Wide, axis: Axis) -> Wide:
 
 
 def fold(value: Wide, node: UOp, tiles: Sequence[Axis], lanes: Sequence[Axis]) -> Wide:
-    """One value by `node` (a binary op) from all along some axes.
+    """The value reduced over some axes by `node`, a binary op.
 
     Tiles first, in pairs and pairs of pairs; then lanes, the upper half onto the lower half: as compiled kernels do.
     """

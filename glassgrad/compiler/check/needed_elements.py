@@ -31,7 +31,7 @@ def one_element(index: tuple[int, ...]) -> Box:
 
 
 def needed(node: UOp, box: Box) -> list[Box]:
-    """Of each source, a box that has everything which a box of the node is made of.
+    """For each source, a box with all elements that a box of the node depends on.
 
     >>> from glassgrad.compiler.graph.uop import full
     >>> x = full((4, 6), 1.0)
@@ -49,14 +49,14 @@ def needed(node: UOp, box: Box) -> list[Box]:
     if op in o.MOVEMENT:
         if any(start == stop for start, stop in box):
             return [((0, 0),) * len(shape)]
-        _, places, _ = _places(node, box)
+        _, places, _ = _source_index(node, box)
         return [tuple(_clipped(*bounds(place), n) for place, n in zip(places, shape))]
     return [whole(s.shape) for s in node.src]
 
 
-def _places(node: UOp, box: Box) -> tuple[list[UOp], Index, UOp | None]:
-    """Counters that go along a box of a movement node; the index into its source at these, and the gate where that is
-    real (lower/movement.py)."""
+def _source_index(node: UOp, box: Box) -> tuple[list[UOp], Index, UOp | None]:
+    """Counters over a box of a movement node; the index into its source at these, and the gate where that is real
+    (lower/movement.py)."""
     counters = [counter(f"i{axis}", stop - start) for axis, (start, stop) in enumerate(box)]
     return counters, *source_index(node, tuple([add(c, index(start)) for c, (start, _) in zip(counters, box)]))
 
@@ -85,7 +85,7 @@ class BoxValues:
 
     @property
     def size(self) -> int:
-        """How many elements there are in all."""
+        """The total number of elements."""
         return sum(array.size for array in self.arrays.values())
 
     def part(self, node: UOp, box: Box) -> Array:
@@ -121,7 +121,7 @@ def _moved(np: Any, node: UOp, box: Box, part: Box, x: Array) -> Array:
     sizes = [stop - start for start, stop in box]
     if not x.size:
         return np.zeros(sizes, x.dtype)
-    counters, places, gate = _places(node, box)
+    counters, places, gate = _source_index(node, box)
     given = {c: np.arange(n).reshape([-1 if c is other else 1 for other in counters]) for c, n in zip(counters, sizes)}
     where = [np.clip(numbers_at(np, place, given) - first, 0, last - first - 1)
              for place, (first, last) in zip(places, part)]

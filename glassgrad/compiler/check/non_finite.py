@@ -1,7 +1,7 @@
 """Find the op that made a NaN or an infinity. In: a node, the index of a bad element, values in memory. Out: `Origin`.
 
 The search goes from the bad element back to the element of a source that is bad already, until it comes to an op whose
-operands are good. It sees only what the bad element is made of: a NaN that a WHERE throws away is never reported.
+operands are good. It sees only what the bad element depends on: a NaN that a WHERE throws away is never reported.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _made(np: Any, found: BadElement, operands: Sequence[BadElement], stored: Ma
 
 
 def _operands(np: Any, node: UOp, index: tuple[int, ...], values: BoxValues) -> list[BadElement]:
-    """The elements of floats that one element is made of: of a reduction, the bad ones first."""
+    """The float elements that one element is computed from; of a reduction, the bad ones first."""
     parts = needed(node, one_element(index))
     sources = list(zip(node.src, parts))
     if node.op is o.WHERE:

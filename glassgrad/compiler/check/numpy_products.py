@@ -1,8 +1,8 @@
 """A large sum of products, by NumPy's matrix product. In: arrays. Out: an array, or None. Does not know nodes.
 
-The reference of large kernels: term by term, one convolution would be billions of elements. An axis along which an
-array repeats itself (stride 0: it was expanded) is one that it does not see; so the arrays themselves tell which axes
-a factor has, as `numpy.einsum` wants to know. Sums are made in float64, closer to the truth than any order of float32
+The reference of large kernels: term by term, one convolution would be billions of elements. A factor
+does not depend on an axis of stride 0, which was expanded; so the arrays themselves tell `numpy.einsum` which axes a
+factor has. Sums are made in float64, closer to the truth than any order of float32
 additions; where a product of float32 might be infinite it is left to those who go term by term.
 """
 
@@ -26,7 +26,7 @@ def seen(array: Array) -> tuple[bool, ...]:
 
 
 def once(array: Array, axes: Sequence[bool]) -> Array:
-    """The array with one element along every axis that is not among these; all of it where it has no axes."""
+    """The array cut to one element along every axis that is False in `axes`; a scalar as it is."""
     return array[tuple(slice(None) if used else slice(1) for used in axes)] if array.shape else array
 
 

@@ -20,7 +20,7 @@ Run = tuple[int, int, int, int]     # axes [i, left) of one shape hold the same 
 
 @lru_cache(maxsize=4096)
 def runs(shape: Shape, source: Shape) -> tuple[Run, ...]:
-    """Two shapes of one size cut into the shortest runs of axes with equal products.
+    """Split two shapes of equal size into the shortest runs of axes with equal products.
 
     >>> runs((6, 4), (2, 3, 4))
     ((0, 1, 0, 2), (1, 2, 2, 3))
@@ -29,7 +29,7 @@ def runs(shape: Shape, source: Shape) -> tuple[Run, ...]:
     i = j = 0
     while i < len(shape) or j < len(source):
         left, right = i, j
-        size_left = size_right = whole_left = whole_right = 1       # the greatest sizes say how to go on
+        size_left = size_right = whole_left = whole_right = 1       # upper bounds of sizes decide which side grows
         while whole_left != whole_right or (left == i and right == j):
             if (size_left <= size_right and left < len(shape)) or right == len(source):
                 if left == len(shape):
@@ -51,9 +51,9 @@ def nontrivial(shape: Shape) -> AxisSet:
 
 
 def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
-    """Axes of `node.src[0]` as axes of a movement or reduce node.
+    """Map a set of axes of `node.src[0]` to axes of `node`, a movement or reduction.
 
-    Where a reshape mixes axes inside and outside the set there is no such set: None if `exact`, else all of the mix.
+    Where a reshape mixes axes inside and outside the set there is no exact set: None if `exact`, else all mixed axes.
     """
     op, arg, source = node.op, node.arg, node.src[0].shape
     if op is o.PERMUTE:
@@ -76,7 +76,7 @@ def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
 
 
 def moved_behind(move: UOp, x: UOp, lead: int) -> UOp:
-    """What a movement node does, done to x behind `lead` axes that it does not see."""
+    """Apply the movement of a node to x, whose first `lead` axes stay as they are."""
     op, arg, front = move.op, move.arg, x.shape[:lead]
     if op is o.RESHAPE:
         return x.reshape((*front, *arg.shape))
@@ -94,7 +94,7 @@ def moved_behind(move: UOp, x: UOp, lead: int) -> UOp:
 
 
 def start_of_piece(node: UOp) -> int | None:
-    """Which element of its source a SHRINK begins with, if what it takes is contiguous there; else None.
+    """The offset in its source at which a contiguous SHRINK begins; None where it is not contiguous.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.graph.uop import full
@@ -116,8 +116,8 @@ def start_of_piece(node: UOp) -> int | None:
 
 
 def varies(order: list[UOp], known: dict[UOp, AxisSet] | None = None) -> dict[UOp, AxisSet]:
-    """For every node (given sources first), the axes along which its value may change; added to those that are `known`
-    of nodes below."""
+    """For every node (given sources first), the axes along which its value may change; added to `known`, which
+    has those of nodes below."""
     found: dict[UOp, AxisSet] = {} if known is None else known
     for node in order:
         if node.op in o.ELEMENTWISE:
@@ -133,21 +133,21 @@ def varies(order: list[UOp], known: dict[UOp, AxisSet] | None = None) -> dict[UO
 
 
 def varies_along(node: UOp, known: dict[UOp, AxisSet]) -> AxisSet:
-    """Along which axes a value changes; each node is looked at once, however many sums stand above it."""
+    """The axes along which a value may change; `known` caches those of every node below."""
     if node not in known:
         varies(toposort([node], lambda n: [s for s in n.src if s not in known]), known)
     return known[node]
 
 
 def _edges(node: UOp) -> AxisSet:
-    """Axes along which a node changes because zeros begin, whatever its source does."""
+    """The axes along which a node inserts zeros, so that it changes even where its source does not."""
     if node.op is o.PAD:
         return frozenset(a for a, zeros in enumerate(node.arg.padding) if zeros != (0, 0))
     return frozenset((node.arg.axis, len(node.shape) - 1)) if node.op is o.UNWINDOW else frozenset()
 
 
 def coordinates(position: int, shape: Sequence[int]) -> list[int]:
-    """Where an element is, axis by axis, from its number in row-major order.
+    """The index of an element along each axis, from its row-major position.
 
     >>> coordinates(7, (2, 5))
     [1, 2]

@@ -21,8 +21,8 @@ from glassgrad.compiler.graph.uop import UOp
 
 
 def deferred(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp]) -> list[UOp | None]:
-    """The same as one GRADIENT for each target: the compiler writes it out, once for all graphs of one structure. It is
-    written out now for a gradient that has a function of the user's, for variables and for several devices. `order` are
+    """One GRADIENT node for each target that the root depends on, else None; the compiler expands them. Expanded now
+    where a gradient is a user's function, under another GRADIENT, for symbolic shapes and for several devices. `order`:
     the nodes under the root."""
     if root.symbolic or any([target.device != root.device for target in targets]):
         return at_once(root, seed, targets, order)
@@ -95,7 +95,7 @@ def _written(order: Sequence[UOp], found: Sequence[UOp], stored: Collection[UOp]
 
 
 def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] = ()) -> list[UOp | None]:
-    """The same written out, with those that the root is computed from."""
+    """The gradients of the targets as graphs; GRADIENT nodes under the root are expanded first."""
     order = order or toposort([root])
     if not _DEFERRED.isdisjoint(map(attrgetter("op"), order)):
         root, seed, *targets = written_out([root, seed, *targets])
@@ -104,7 +104,7 @@ def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] =
 
 
 def without_detach(roots: Sequence[UOp]) -> list[UOp]:
-    """The roots without DETACH, for which no gradient is asked any more."""
+    """The roots with DETACH nodes removed, once no more gradients are taken."""
     new: dict[UOp, UOp] = {}
     for node in toposort(roots):
         new[node] = new[node.src[0]] if node.op is o.DETACH else node.over(tuple([new[s] for s in node.src]))

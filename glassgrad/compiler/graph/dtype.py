@@ -60,8 +60,8 @@ class DType:
 
 
 class _ElementTypes(type):
-    """The class of `dtypes`: a type that it does not have is an error that names one to use."""
-    if not TYPE_CHECKING:                # a type checker shall still see which names there are
+    """Metaclass of `dtypes`: a missing type raises an error that names one to use instead."""
+    if not TYPE_CHECKING:                # type checkers should still see which names exist
         def __getattr__(cls, name: str) -> Any:
             instead = ""
             if name.endswith("fnuz"):
@@ -145,7 +145,7 @@ class dtypes(metaclass=_ElementTypes):
 
     @staticmethod
     def as_const(value: Any, dtype: DType) -> Any:
-        """A number as the Python type that stands for an element type, unrounded.
+        """A value as the Python type (bool, int or float) of an element type, unrounded.
 
         >>> dtypes.as_const(3.7, dtypes.int32), dtypes.as_const(2, dtypes.float32)
         (3, 2.0)
@@ -224,7 +224,7 @@ def convert(value: Any, dtype: DType) -> bool | int | float:
 
 
 def _truncate(value: float, dtype: DType) -> int:
-    """A float to an integer as x86 and PyTorch do: out of the conversion's range gives that register's lowest value.
+    """Convert a float to an integer as x86 and PyTorch do: out of range gives the lowest value of the register used.
 
     Up to int32 the register has 32 bits, above it 64; the wrap to `dtype` comes after. uint64 reaches 2**63 higher.
     """
@@ -274,7 +274,7 @@ _FLOAT32, _FLOAT16 = struct.Struct("<f"), struct.Struct("<e")
 
 
 def wrapped(number: int, dtype: DType) -> int:
-    """An integer as a type of fewer bits has it: the same modulo 2^bits.
+    """An integer wrapped to the range of a type: equal modulo 2^bits.
 
     >>> wrapped(300, dtypes.uint8), wrapped(0xffffffff, dtypes.int32)
     (44, -1)

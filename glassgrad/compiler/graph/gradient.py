@@ -29,14 +29,14 @@ def gradient(*ops: o.Op) -> Callable[[Gradient], Gradient]:
     return declare
 
 
-# Flat or with jumps: no gradient passes. A test sees to it that every op is either here or in the table.
+# Piecewise constant or of integers: no gradient passes. A test checks that every op is either here or in the table.
 FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o.SHR, o.IDIV, o.MOD, o.TRUNC,
                   o.BITCAST, o.RANDOM, o.IOTA))
 
 
 def gradients(root: UOp, seed: UOp, targets: Sequence[UOp], below: Sequence[UOp] = ()) -> list[UOp | None]:
-    """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it. `below` are
-    the nodes under the root, sources first, if they are at hand.
+    """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it. `below`: the
+    nodes under the root, sources first, if the caller has them.
 
     >>> from glassgrad.compiler.graph.op_arguments import Param
     >>> from glassgrad.compiler.graph.uop import const
@@ -71,7 +71,7 @@ def passes_to(node: UOp) -> tuple[UOp, ...]:
 
 
 def reached_from(roots: Sequence[UOp]) -> list[UOp]:
-    """The nodes that a gradient which starts at the roots can come to."""
+    """The nodes that a gradient starting at the roots can reach."""
     return toposort(roots, lambda n: [s for s in passes_to(n) if s.dtype.kind == "f"] if n.op in GRADIENTS else [])
 
 
@@ -151,7 +151,7 @@ def _(g, out, x, y):
 
 
 def _constant(node: UOp) -> bool:
-    """Whether a node is one number, perhaps repeated. (A leaf of zeros is not: it may want a gradient.)"""
+    """Whether a node is a constant, perhaps broadcast. (A leaf of zeros is not: it may want a gradient.)"""
     while node.op in (o.RESHAPE, o.EXPAND):
         node = node.src[0]
     return node.op is o.CONST or node.op is o.PARAM and node.arg.scalar
@@ -188,7 +188,7 @@ def _(g, out, x): return (g.expand(x.shape),)
 
 @gradient(o.AMAX, o.AMIN)                       # g / n to each of the n elements that reach it
 def _(g, out, x):
-    # found again beside the elements, even if `out` was read already: another kernel may round x in another way
+    # recomputed from x instead of reading `out`: another kernel may round x differently
     top = x.detach().reduce(out.op, out.arg.axes)
     reach = x.eq(top.expand(x.shape)).cast(x.dtype)
     return (reach * (g / reach.sum(out.arg.axes)).expand(x.shape),)
@@ -206,7 +206,7 @@ def _(g, out, x):
 
 
 def _product_before(rows: UOp) -> UOp:
-    """Of each element of each row, the product of those to its left (1 for the first)."""
+    """For each element of each row, the product of the elements to its left (1 for the first)."""
     height, count = rows.shape
     if count == 0:
         return rows
@@ -292,7 +292,7 @@ def _(g, out, base, index, value):
     if out.arg.mode == "add":
         return g, None, _gather(g, index)
     spread = index.shape + base.shape[1:]
-    if out.arg.mode in ("set", "permute"):      # what was overwritten has no say
+    if out.arg.mode in ("set", "permute"):      # overwritten elements get no gradient
         return _scatter(g, index, full(spread, 0, g.dtype), "set"), None, _gather(g, index)
     value = value.broadcast(spread)
     kept, taken = base.eq(out), value.eq(_gather(out, index))   # max: g / n to each of the n that reach it
@@ -319,7 +319,7 @@ def _running_product(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
 
 
 def _running_extreme(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
-    """g[j] goes to the latest element that had reached out[j] by then."""
+    """g[j] goes to x[i] of the last i <= j at which x[i] was the running extreme."""
     rank, count = len(x.shape), x.shape[axis]
     order = (*(a for a in range(rank) if a != axis), axis)
     moved = x.permute(order)
@@ -329,7 +329,7 @@ def _running_extreme(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
     row = _scan(full((height, count), 1, dtypes.int64), 0, o.ADD) - 1
     falls_behind = (x < out) if out.arg.combine is o.MAX else (out < x)
     falls_behind = falls_behind.permute(order).reshape((height, count))
-    # within its row: bounds that the compiler sees, so that rows are written apart
+    # clamped to its row, so that the compiler can prove that rows write disjoint elements
     winner = _scan(falls_behind.where(0, place), 1, o.MAX).maximum(0).minimum(count - 1) + row * count
     spread = _scatter(full((size,), 0, x.dtype), winner, g.permute(order).reshape((height, count)), "add")
     return spread.reshape(moved.shape).permute(_inverse(order))

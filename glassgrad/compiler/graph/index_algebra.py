@@ -1,11 +1,11 @@
 """Index arithmetic in one canonical form: constant + sum of coefficient * atom. In: index UOps. Out: simpler ones.
 
-An atom is a RANGE, or anything these functions cannot see through (a load, a division that does not come out).
+An atom is a RANGE, or anything these functions cannot see through (a load, an inexact division).
 Equal expressions become the same node, because terms are sorted and interned. Division and modulo are simplified by
-one function each, from the bounds of what is left over, not by a soup of rules.
+one function each, from the bounds of the remaining terms, not by a collection of special rules.
 
-Users' int64 numbers are of the same type, and wrap around. Sums stay right whatever wraps; a comparison, a quotient or
-a remainder is simplified only where `exact` says that nothing does.
+Users' int64 values have the same type and may wrap around. Sums stay right modulo 2^64; a comparison, a quotient or a
+remainder is simplified only where `exact` proves that nothing wraps.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ def bounds(node: UOp) -> tuple[int, int]:
 
 
 def exact(node: UOp) -> bool:
-    """Whether an expression of integers can not wrap around."""
+    """Whether an integer expression provably does not wrap around."""
     low, high = bounds(node)
     return bool(node.dtype.min <= low and high <= node.dtype.max)
 
 
 def span(node: UOp, of: BoundsOf = bounds) -> tuple[int, int]:
-    """Bounds that hold for the number as computed: where the exact result may wrap around, those of the type."""
+    """Bounds of the value as computed: those of its type where the exact result may wrap around."""
     low, high = of(node)
     exact = node.dtype.kind == "f" or node.dtype.min <= low and high <= node.dtype.max
     return (low, high) if exact else (int(node.dtype.min), int(node.dtype.max))
 
 
 def fits(low: int, high: int) -> bool:
-    """Whether numbers between these can be computed in 32 bits."""
+    """Whether all integers from `low` to `high` fit int32."""
     return -(1 << 31) <= low and high < 1 << 31
 
 
 def bounds_by(node: UOp, of: BoundsOf) -> tuple[int, int]:
-    """The bounds of an expression, by those of its sources."""
+    """The bounds of an expression, from those of its sources."""
     op, dtype = node.op, node.dtype
     least, greatest = (-(1 << 62), 1 << 62) if dtype.kind == "f" else (int(dtype.min), int(dtype.max))
     found: tuple[int, int] | None = None
@@ -107,8 +107,8 @@ def _remainder(a: int, b: int, c: int, d: int) -> tuple[int, int] | None:
     return (0, min(b, d - 1) if a >= 0 else d - 1) if c > 0 else None
 
 
-# The bounds of an op on a <= x <= b and c <= y <= d; None where they are those of the type. Of sums and products, x
-# and y are exact numbers, which may not fit their type; of all others, the numbers that are there, wrapped around.
+# The bounds of an op on a <= x <= b and c <= y <= d; None where they are those of the type. For sums and products,
+# x and y are exact integers, which may exceed their type; for all other ops, values after wrapping around.
 BoundsRule = Callable[[int, int, int, int], "tuple[int, int] | None"]
 _OF_EXACT: dict[o.Op, BoundsRule] = {
     o.ADD: lambda a, b, c, d: (a + c, b + d), o.SUB: lambda a, b, c, d: (a - d, b - c), o.MUL: _product}
@@ -143,7 +143,7 @@ def _linear(node: UOp) -> tuple[int, Terms]:
 
 
 def plus(terms: Terms, more: Terms, factor: int = 1) -> Terms:
-    """The terms of a sum to which another one is added, so many times."""
+    """The terms of terms + factor * more."""
     if not more:
         return terms
     out = dict(terms)
@@ -209,8 +209,8 @@ def multiply(x: UOp, factor: int) -> UOp:
 
 
 def times(x: UOp, y: UOp) -> UOp:
-    """x * y, multiplied out: each pair of atoms is one atom, so that a stride that is known only when a kernel runs
-    stands beside the one counter that it belongs to."""
+    """x * y, multiplied out: each product of two atoms is one atom, so that a run-time stride stays with
+    the counter that it belongs to."""
     (c, terms), (d, more) = linear(x), linear(y)
     if not terms or not more:
         return multiply(y, c) if not terms else multiply(x, d)
@@ -333,7 +333,7 @@ def all_of(gate: UOp) -> list[UOp]:
 
 
 def value_in(node: UOp) -> Measure | None:
-    """The one value that an index without counters is a formula of; None where it is anything else."""
+    """The one run-time value (`Measure`) that an index depends on, besides constants; None for any other index."""
     leaves = [n for n in node.toposort() if n.op not in (o.CONST, o.ADD, o.MUL, o.IDIV, o.MOD, o.MIN, o.MAX)]
     return leaves[0].arg if len(leaves) == 1 and isinstance(leaves[0].arg, Measure) else None
 
@@ -352,11 +352,11 @@ def operation(op: o.Op, x: UOp, y: UOp) -> UOp:
 
 
 def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -> UOp:
-    """An index expression (or any scalar expression over indices) with ranges exchanged, simplified again. Sums are
-    taken apart into their terms once, not at each plus sign."""
+    """An index expression (or any scalar expression over indices) with ranges replaced, simplified again. A sum is
+    split into its terms once, not at each ADD."""
     if node in memo:
         return memo[node]
-    whole = any(_is_sum(old) for old in replace)       # a part of a sum is exchanged: every plus sign counts
+    whole = any(_is_sum(old) for old in replace)       # a part of a sum is replaced: every ADD is visited
     memo.update(replace)
     stack, kind = [node], dtypes.index
     while stack:
@@ -387,7 +387,7 @@ def _is_sum(node: UOp) -> bool:
 
 
 def _over(constant: int, terms: Terms, new: Mapping[UOp, UOp]) -> UOp:
-    """A sum with each of its atoms exchanged for another expression."""
+    """The sum constant + terms with each atom replaced by `new[atom]`."""
     out: Terms = {}
     for atom, k in terms.items():
         c, more = linear(new[atom])
@@ -398,7 +398,7 @@ def _over(constant: int, terms: Terms, new: Mapping[UOp, UOp]) -> UOp:
 
 
 def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """A node over other sources, simplified again where it is index arithmetic or a decided gate."""
+    """The node with new sources, simplified where it is index arithmetic or a decided gate."""
     if node.dtype is dtypes.index:
         if node.op is o.ADD:
             return add(*src)
@@ -411,7 +411,7 @@ def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is o.MAX or node.op is o.MIN:
             difference = add(src[0], multiply(src[1], -1))
             low, high = bounds(difference)
-            if (low >= 0 or high <= 0) and all(map(exact, (*src, difference))):     # one is never the smaller one
+            if (low >= 0 or high <= 0) and all(map(exact, (*src, difference))):     # the bounds decide which is larger
                 return src[0] if (low >= 0) == (node.op is o.MAX) else src[1]
     if node.op is o.CMPLT and src[0].dtype is dtypes.index:
         return less(*src)

@@ -1,6 +1,6 @@
 """Arguments of ops, besides their sources. In: nothing. Out: one small named tuple per op that has an argument.
 
-Named tuples, because they hash in C, which interning lives on, and `node.arg.axis` says what `arg[0]` does not.
+Named tuples, because they hash in C, which interning depends on, and `node.arg.axis` says what `arg[0]` does not.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class OnDevice(NamedTuple):
 
 
 class OwnGradient(NamedTuple):
-    """Of a DETACH with sources (value, *inputs): the gradients of the inputs are what `backward` says."""
+    """Argument of a DETACH with sources (value, *inputs): `backward` computes the gradients of the inputs."""
     backward: Any                            # (gradient, output, *inputs) -> one UOp or None per input
-    name: str = ""                           # of a formula of ours, whose nodes alone decide what `backward` makes
+    name: str = ""                           # of a built-in formula: `backward` depends on its nodes alone
 
 
 class Formula(NamedTuple):
@@ -106,7 +106,7 @@ class Param(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Of a PARAM that holds the value of a variable."""
+    """Argument of a PARAM that holds the value of a variable."""
     slot: int
     symbol: Symbol
     shape: Shape = ()
@@ -127,7 +127,7 @@ class Local(NamedTuple):
     name: str
     size: int
     scope: str                               # worker: private to a task; shared: seen by all tasks of the launch
-    over: str = ""                           # another one, in whose memory it lies
+    over: str = ""                           # the name of another LOCAL whose memory it reuses
 
 
 class FoldOver(NamedTuple):

@@ -10,11 +10,11 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 
 KINDS = {"elementwise": "#cfe8cf", "reduce": "#f6d6c9", "movement": "#d3e1f3", "memory": "#eeeeee"}
-MOST_NODES = 160                # a larger graph is drawn from its results down, as far as that
+MOST_NODES = 160                # of a larger graph, this many are drawn, from the results down
 
 
 def kind_of(node: Any) -> str:
-    """What a node's colour stands for."""
+    """The category of a node that decides its colour."""
     return "elementwise" if node.op in ELEMENTWISE else "reduce" if node.op in REDUCE else \
         "movement" if node.op in MOVEMENT else "memory"
 

@@ -78,7 +78,7 @@ def movement_shape(op: Op, shape: Shape, arg: Any) -> Shape:
 
 
 def device_of(op: Op, src: tuple[Any, ...], arg: Any) -> str | None:
-    """Where `op` applied to the nodes `src` is computed, if anything in it says so: operands share one device."""
+    """The device of `op` applied to the nodes `src`, which share one; None where no source has a device."""
     if op is o.BUFFER or op is o.PARAM:
         device: str | None = arg.device
         return device

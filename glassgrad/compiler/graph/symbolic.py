@@ -1,4 +1,4 @@
-"""Sizes that are known only when a kernel runs. In: variables with bounds. Out: `Length`s, which shapes hold like ints.
+"""Sizes that are known only at run time. In: variables with bounds. Out: `Length`s, which shapes hold like ints.
 
 A length is a polynomial over variables in one canonical form, so equal lengths compare equal whatever way they were
 computed, and `1024 - v + v` is the int 1024 again. Its bounds follow from those of its variables. A bound variable
@@ -22,7 +22,7 @@ from glassgrad.base.errors import InputError, ShapeError
 
 class Symbol(NamedTuple):
     """What a variable is to a graph: a name, the values it may take, and the one it has now. Memory of a shape with it
-    is as large as `high` needs, or, where it is `exact`, as its value needs: then strides depend on the value."""
+    is sized for `high`, or, where it is `exact`, for its value: then strides depend on the value."""
     name: str
     low: int
     high: int
@@ -31,7 +31,7 @@ class Symbol(NamedTuple):
 
 
 class Quotient(NamedTuple):
-    """A length divided by a number, rounded down, where the division does not come out."""
+    """length // divisor, where the division is not exact."""
     length: Length
     divisor: int
 
@@ -40,14 +40,14 @@ Atom = Union[Symbol, Quotient]        # noqa: UP007 - it is evaluated, on Python
 Monomial = tuple                      # of Atoms, sorted
 Terms = dict[Monomial, int]           # the constant is the term of ()
 
-_MOST_LENGTHS = 4096                  # whose products and bounds are kept
+_MOST_LENGTHS = 4096                  # whose products and bounds are cached
 
 SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt,
                                                 ">=": operator.ge, "!=": operator.ne}
 
 
 class LengthComparison(NamedTuple):
-    """A length beside 0, where its bounds do not decide; and the result that its value gave."""
+    """A comparison of a length with 0 that its bounds do not decide, and the result for its current value."""
     length: Length
     sign: str
     answer: bool
@@ -169,7 +169,7 @@ class Length:
     def __ge__(self, other: Any) -> bool: return self._compare(other, ">=")
 
     def __bool__(self) -> bool:
-        return self.min > 0 or self.max < 0 or self._beside_zero("!=")
+        return self.min > 0 or self.max < 0 or self._compare_value("!=")
 
     def __index__(self) -> int: return self._read(f"{self} as a plain number")
     def __int__(self) -> int: return self._read(f"int({self})")
@@ -184,10 +184,10 @@ class Length:
         if not isinstance(difference, Length):
             return SIGNS[sign](difference, 0)
         low, high = (SIGNS[sign](bound, 0) for bound in (difference.min, difference.max))
-        return low if low == high else difference._beside_zero(sign)
+        return low if low == high else difference._compare_value(sign)
 
-    def _beside_zero(self, sign: str) -> bool:
-        """A comparison that the value decides."""
+    def _compare_value(self, sign: str) -> bool:
+        """Compare with 0 by the current value; the result is reported to `on_comparing`."""
         answer = SIGNS[sign](self._evaluate(), 0)
         for notify in on_comparing:
             notify(LengthComparison(self, sign, answer))
@@ -229,7 +229,7 @@ class Variable(Length):
 
     @property
     def symbol(self) -> Symbol:
-        """What it is to a graph."""
+        """The `Symbol` that stands for it in a graph."""
         found: Symbol = self.terms[0][0][0]
         return found
 
@@ -277,7 +277,7 @@ Size = Any                     # int | Length
 
 
 def most(n: Size) -> int:
-    """The greatest a size can be: what memory and costs are reckoned by."""
+    """The upper bound of a size, by which memory and costs are computed."""
     return _greatest(n) if isinstance(n, Length) else n  # type: ignore[no-any-return]
 
 
@@ -287,12 +287,12 @@ def _greatest(length: Length) -> int:
 
 
 def least(n: Size) -> int:
-    """The least a size can be."""
+    """The lower bound of a size."""
     return n.min if isinstance(n, Length) else n  # type: ignore[no-any-return]
 
 
 def memory_size(n: Size) -> Size:
-    """How long an axis is in memory: the greatest a size can be, or the size itself where its variables are exact."""
+    """The length of an axis in memory: the upper bound of a size, or the size itself where its variables are exact."""
     return n if isinstance(n, Length) and all(s.exact for s in n.symbols) else most(n)
 
 
@@ -311,7 +311,7 @@ def lengths_in(arg: Any) -> Iterator[Length]:
 
 
 def replaced(arg: Any, new: Callable[[Symbol], Symbol | int]) -> Any:
-    """A node's argument with its variables exchanged, or set to numbers."""
+    """A node's argument with its variables replaced by others, or by ints."""
     if isinstance(arg, Length):
         total: Any = 0
         for monomial, k in arg.terms:
@@ -369,7 +369,7 @@ def _terms(value: Any) -> Terms | None:
         return dict(value.terms)
     if isinstance(value, int):
         return {(): value}
-    # a tensor of one number is an index as well, and has its own arithmetic with lengths
+    # a one-element tensor is an index as well, and has its own arithmetic with lengths
     return {(): value.__index__()} if hasattr(value, "__index__") and not hasattr(value, "uop") else None
 
 
@@ -409,7 +409,7 @@ def _product_of_sizes(x: Length, y: Size) -> Any:
 
 
 def _exact_quotient(x: Length, y: Any) -> Any:
-    """x / y where it comes out for every value of the variables, else None. One of y and the quotient has one term."""
+    """x / y where it is exact for all values of the variables, else None. Found only if y or x / y has one term."""
     more = _terms(y)
     if not more:
         return None

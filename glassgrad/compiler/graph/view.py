@@ -2,8 +2,8 @@
 
 Lowering does not read these (it pushes loop counters through the movement nodes); they are shown to users
 (`tensor.uop.st`), and serve zero-copy export and sub-buffers. One `View` is an affine map with a box of valid indices;
-what one cannot say (a reshape of a transpose, say) becomes a stack of them. Whether two merge into one is decided by
-integer arithmetic: write the upper view's addresses as a sum of strides, take it apart into indices of the lower view,
+what one cannot express (a reshape of a transpose) becomes a stack of them. Whether two merge into one is decided by
+integer arithmetic: write the upper view's addresses as a sum of strides, split it into indices of the lower view,
 and see whether what comes out is such a sum again.
 """
 
@@ -23,7 +23,7 @@ Mask = tuple[tuple[int, int], ...]      # per axis, the valid indices: first <= 
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a plain array; axes of size 1 have stride 0, and so has everything where there are no elements.
+    """The strides of a row-major array; axes of size 1 have stride 0, and so have all axes where there are no elements.
 
     >>> row_major((2, 3, 4)), row_major((2, 1, 4))
     ((12, 4, 1), (4, 0, 1))
@@ -85,7 +85,7 @@ class View:
             return None
         return self.offset + sum(i * s for i, s in zip(indices, self.strides))
 
-    # -- moves that one view always can ----------------------------------------------------------------------
+    # -- movements that stay one view ------------------------------------------------------------------------
     def permute(self, order: Sequence[int]) -> View:
         mask = None if self.mask is None else tuple(self.mask[a] for a in order)
         return View.of([self.shape[a] for a in order], [self.strides[a] for a in order], self.offset, mask)
@@ -120,8 +120,8 @@ class View:
 
 # -- merging two views: digits of addresses ------------------------------------------------------------------
 class _Sum(NamedTuple):
-    """constant + the sum of steps[a] * index along axis a, plus something within `reach` that depends on the axes in
-    `mixed`, and is 0 where all indices are."""
+    """constant + sum of steps[a] * index[a], plus a non-linear rest within `reach` that depends on the axes in `mixed`,
+    and is 0 where all indices are 0."""
     constant: int
     steps: tuple[int, ...]
     mixed: frozenset[int] = frozenset()
@@ -139,8 +139,8 @@ class _Sum(NamedTuple):
 
 
 def _divide(x: _Sum, n: int, shape: Sequence[int]) -> tuple[_Sum, _Sum]:
-    """x // n and x % n. Multiples of n are taken out; where the rest does not stay between two of them, its axes are
-    mixed, but for those that move within a part of n that the others step over."""
+    """x // n and x % n. Multiples of n divide exactly; where the rest crosses a multiple of n, its axes are `mixed`,
+    except those that stay within a divisor of n of which all other steps are multiples."""
     whole = tuple(k // n if k >= 0 else -(-k // n) for k in x.steps)
     rest = x._replace(steps=tuple(k - w * n for k, w in zip(x.steps, whole)))
     low, high = (bound // n for bound in rest.bounds(shape))
@@ -159,8 +159,8 @@ def _divide(x: _Sum, n: int, shape: Sequence[int]) -> tuple[_Sum, _Sum]:
 
 
 def _take_apart(address: _Sum, below: Sequence[int], shape: Sequence[int]) -> list[_Sum]:
-    """The indices, in a plain array of the shape `below`, of the element at an address; `shape` is that of the view
-    whose indices the address is a sum of."""
+    """Split an address into indices of a row-major array of shape `below`; the address is a sum over the indices of a
+    view of shape `shape`."""
     indices = []
     for n in reversed(below[1:]):
         address, index = _divide(address, n, shape)
@@ -204,7 +204,7 @@ def merge(lower: View, upper: View) -> View | None:
 
 
 def _collapse(view: View) -> View:
-    """The same elements in the same order with fewest axes: neighbours that step alike are one axis."""
+    """The same elements in the same order with the fewest axes: adjacent axes with a common stride are merged."""
     axes: list[tuple[int, int, int, int]] = []      # size, stride, first, last
     for n, stride, (first, last) in zip(view.shape, view.strides, view._valid()):
         if axes and (first, last) == (0, n):
@@ -291,11 +291,11 @@ class ShapeTracker:
         return self._address().constant
 
     def strides(self) -> tuple[int | None, ...]:
-        """How far apart neighbours along each axis are; None where that is not seen to be one number."""
+        """The stride of each axis; None where it is not known to be constant."""
         return self.views[0].strides if len(self.views) == 1 else self.real_strides()
 
     def real_strides(self) -> tuple[int | None, ...]:
-        """As `strides`, from the addresses themselves."""
+        """As `strides`, always derived from the addresses."""
         address = self._address()
         return tuple(None if axis in address.mixed else k for axis, k in enumerate(address.steps))
 
@@ -307,7 +307,7 @@ class ShapeTracker:
         return address
 
     def offsets(self) -> list[int | None]:
-        """The address of every element in order, None where it is 0 by a mask."""
+        """The address of every element in order, None where it is masked to 0."""
         return [self._place(indices) for indices in itertools.product(*map(range, self.shape))]
 
     def _place(self, indices: Sequence[int]) -> int | None:
@@ -358,8 +358,8 @@ class ShapeTracker:
         return self._push(View.of((*self.shape[:axis], count, *self.shape[axis + 1:], size), strides)).simplify()
 
     def unwindow(self, axis: int, stride: int, dilation: int, length: int) -> ShapeTracker:
-        """Rows of taps, each shifted right by `dilation` against the one before: written one after another with gaps of
-        zeros long enough, they are an array whose rows are `dilation` shorter."""
+        """Shift each row of taps right by `dilation` against the row before: rows padded with zeros to a common pitch,
+        flattened, are read again with a pitch that is `dilation` shorter."""
         rank, count, taps = len(self.shape), self.shape[axis], self.shape[-1]
         others = [a for a in range(rank - 1) if a != axis]
         rest = [self.shape[a] for a in others]

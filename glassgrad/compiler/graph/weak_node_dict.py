@@ -1,7 +1,7 @@
 """Facts about nodes that are not part of them. In: nodes, facts. Out: `WeakNodeDict`, a dict of live nodes by identity.
 
-A fact goes when its node goes. A fact must not refer to its node, or neither would ever go. Does not know what facts
-are kept: engine/registry.py says that.
+A fact is dropped when its node is freed. It must not refer to its node, or neither would ever be freed. Does not
+know what facts are kept: engine/registry.py says that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WeakNodeDict(Generic[V]):
         self.rows.pop(id(node), None)
 
     def among(self, nodes: Collection[N]) -> list[tuple[N, V]]:
-        """Those of some nodes that have a fact, each with it, in their order."""
+        """(node, fact) for those of some nodes that have a fact, in their order."""
         rows = self.rows
         if not rows:
             return []

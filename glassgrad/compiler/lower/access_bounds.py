@@ -1,7 +1,7 @@
 """Prove that a loop tree stays inside its memory (SANITIZE=1). In: a `Kernel`. Out: nothing, or a `Bug` that names it.
 
 Most indices are inside by their bounds alone (graph/index_algebra.py); those that a program computes are clamped, so
-they are among these. Of the others the gate, the conditions and the ends of loops around them decide: every combination
+they are among these. For the others the gate, the conditions and the loop bounds around them decide: every combination
 of the counters that these mention is tried, with NumPy. No kernel runs for this, and none gets slower. What it cannot
 decide (symbolic sizes in a condition, more than 2**24 combinations) it leaves to GUARD_PAGES=1.
 """
@@ -58,15 +58,15 @@ def accesses(body: Sequence[Statement], around: tuple[UOp, ...]) -> Iterator[Acc
 
 
 def _try_all(kernel: Kernel, access: Access) -> None:
-    """First only the counters that conditions mention, the others by their bounds; then all of them."""
+    """Try all values of the counters in conditions, with bounds for the others; if that fails, of all counters."""
     mentioned = ranges_of(access.at)
     conditions = [c for c in access.conditions if _is_index(c) and ranges_of(c) & mentioned]
     if len(conditions) < sum(bool(ranges_of(c) & mentioned) for c in access.conditions) or not _is_index(access.at):
-        return                               # a size that only the run brings, or a value in memory, decides
-    few = {r for c in conditions for r in ranges_of(c)}
-    outside = _outside(access, conditions, few)
-    if outside is not None and not mentioned <= few:
-        outside = _outside(access, conditions, few | mentioned)
+        return                               # decided by a symbolic size or a value in memory
+    limited = {r for c in conditions for r in ranges_of(c)}
+    outside = _outside(access, conditions, limited)
+    if outside is not None and not mentioned <= limited:
+        outside = _outside(access, conditions, limited | mentioned)
     if outside is not None:
         raise Bug(f"SANITIZE: the kernel {kernel.name} {'stores' if access.stores else 'loads'} "
                   f"{memory_text(access.memory)}[{text(access.at)}], which can be outside its {access.size} elements"

@@ -1,4 +1,4 @@
-"""What targets lack, in plain arithmetic. In: casts of floats, shifts, comparisons of booleans. Out: other UOps.
+"""What targets lack, as plain arithmetic. In: casts of floats, shifts, comparisons of booleans. Out: other UOps.
 
 No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast of a
 reduced-precision float goes through float32 and rounds to nearest, ties to even; what is too large becomes infinity, or
@@ -25,18 +25,18 @@ def carrier(dtype: DType) -> DType:
 
 
 def held(dtype: DType) -> DType:
-    """The type that a renderer holds values of a type in, where it has no small floats: their bits."""
+    """The type in which a renderer without small floats carries values of a type: small floats as their bits."""
     return carrier(dtype) if dtype in SMALL_FLOATS else dtype
 
 
 def in_memory(dtype: DType) -> DType:
-    """The type of what lies in memory for a type: a boolean is a byte."""
+    """The type of an element in memory: a boolean is a byte."""
     return dtypes.uint8 if dtype is dtypes.bool else held(dtype)
 
 
 def legalizer(native: frozenset[DType], rounding: bool) -> Callable[[UOp], UOp | None]:
-    """Replaces what a target lacks: casts of small floats but the `native` ones, of floats to integers other than int32
-    and int64, TRUNC unless `rounding`, shifts by any number, and comparisons of booleans."""
+    """A function that replaces what a target lacks: casts of small floats except `native` ones, of floats to integers
+    other than int32 and int64, TRUNC unless `rounding`, shifts by any number, and comparisons of booleans."""
     def legalize(node: UOp) -> UOp | None:
         if node.op in (o.CMPLT, o.CMPEQ) and node.src[0].dtype.kind == "b":
             x, y = node.src
@@ -104,8 +104,8 @@ def round_to(x: UOp, dtype: DType) -> UOp:
 
 
 def shift(node: UOp) -> UOp:
-    """A shift by fewer bits than there are, which is all that instructions define; 0 where it is by more, or by less
-    than 0."""
+    """A shift by any distance, from one that is in range, which is all that instructions define: 0 where the distance
+    is negative or not below the number of bits."""
     x, y = node.src
     bits, none = x.dtype.bits, const(0, x.dtype)
     if y.op is o.CONST:
@@ -121,7 +121,7 @@ def to_integer(x: UOp, dtype: DType) -> UOp:
         return x.cast(signed).cast(dtype)
     half = 2.0 ** (dtype.bits - 1)
     below = half * (1 - 2.0 ** -(x.dtype.mantissa + 1))              # the next float
-    large = const(below, x.dtype) < x                                # the upper half is reached by a detour
+    large = const(below, x.dtype) < x                                # the upper half is converted less 2^(bits - 1)
     low = large.where(x - half, x).cast(signed)
     return large.where(low ^ const(signed.min, signed), low).bitcast(dtype)
 
@@ -167,5 +167,5 @@ def _infinity(dtype: DType) -> int:
 
 
 def _limit(dtype: DType) -> int:
-    """The bits of what is too large."""
+    """The bits that too large values are rounded to."""
     return 0x7E if dtype is dtypes.fp8e4m3 else _infinity(dtype)

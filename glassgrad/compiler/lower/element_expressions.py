@@ -1,7 +1,7 @@
-"""What a node's element is. In: a node and an index. Out: an expression; the loops it needs, placed in open blocks.
+"""The expression of one element of a node. In: a node and an index. Out: it; the loops it needs, in open blocks.
 
 Movement nodes only change the index, a LOAD ends the recursion, and a reduction becomes a loop of its own with a
-register, placed as far out as its index allows. That placement is the whole of row fusion: a softmax's maximum is
+register, placed as far out as its index allows. That placement alone gives row fusion: a softmax's maximum is
 needed at an index that has only the row, so its loop is placed once per row. What is to be kept in LOCAL memory is
 stored by the first loop that computes it, and read by those that follow.
 """
@@ -26,7 +26,7 @@ from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.fusion import counted
 
-_PASSES = (o.CAST, o.BITCAST, o.WHERE)   # defined on floats below float32 as they are
+_PASSES = (o.CAST, o.BITCAST, o.WHERE)   # done on floats below float32 without widening
 
 Request = tuple[UOp, Index, Any]                  # a node, the index of one of its elements, the gate it is used under
 Computation = Generator[Request, UOp, UOp]        # yields the requests it needs, is sent their values, returns its own
@@ -58,7 +58,7 @@ class Values:
         self.measures = {p.arg.symbol: p for p in self.params if isinstance(p.arg, Measure)}   # values of variables
         self.extents: dict[UOp, Size] = {}    # counter: the size it counts to, where that is symbolic
         self.outputs: set[UOp | None] = {None}
-        self.nesting: dict[UOp, int] = {}     # how many reductions stand one in another below a node
+        self.nesting: dict[UOp, int] = {}     # how deep reductions are nested below a node
         for n in nodes:
             self.nesting[n] = max([self.nesting[s] for s in n.src], default=0) + (n.op in o.REDUCE)
 
@@ -75,12 +75,12 @@ class Values:
         return made
 
     def clamped(self, number: UOp, n: Size) -> UOp:
-        """A computed number as an index of an axis of this size, never outside of it."""
+        """A computed integer, clamped to a valid index of an axis of this size."""
         return operation(o.MIN, operation(o.MAX, number.cast(dtypes.index), index(0)), self.size(n - 1))
 
     def closed(self, blocks: list[Block], kind: str, body: list[Statement]) -> list[Statement]:
         """The loops of these blocks, one inside the other: each block's statements, then the next loop, then `body`.
-        A loop runs up to the size that its axis has when the kernel runs."""
+        Loops over axes of symbolic size have a run-time bound."""
         for block in reversed(blocks):
             assert block.counter is not None
             extent = self.extents.get(block.counter)
@@ -204,7 +204,7 @@ class Values:
         return total.cast(node.dtype)
 
     def one_element(self, node: UOp, chosen: OneTerm, at: Index, gate: UOp | None) -> Computation:
-        """A sum of which one term alone is not 0: that element, without a loop."""
+        """A sum with a single nonzero term: that element, without a loop."""
         [axis] = node.arg.axes
         picked = yield (chosen.number, at, gate)
         place = self.clamped(picked, node.src[0].shape[axis])
@@ -227,8 +227,8 @@ class Values:
         self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}
 
     def is_filled(self, node: UOp) -> bool:
-        """Whether this place comes after the loops that keep this node. Inside them, or in a loop that is
-        placed before one of them, its memory holds only a part yet."""
+        """Whether the loops that fill this node's memory are complete here. Inside them, or in a loop that is
+        placed before one of them, its memory is only partly filled."""
         if node not in self.kept_at:
             return False
         _, filling, spot = self.kept_at[node]
@@ -243,7 +243,7 @@ def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
 
 
 def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """One elementwise op on values: floats below float32 by way of float32, curves as polynomials."""
+    """One elementwise op on values: floats below float32 by way of float32, transcendental functions as polynomials."""
     op, dtype = node.op, node.dtype
     reduced: DType | None = next((s.dtype for s in src if s.dtype.kind == "f" and s.dtype.bits < 32), None)
     if reduced is not None and op not in _PASSES:
@@ -253,7 +253,7 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
     if op is o.CAST:
         if dtype is dtypes.index and src[0].op is o.CAST and src[0].src[0].dtype is dtypes.index and \
                 src[0].dtype.min <= bounds(src[0].src[0])[0] and bounds(src[0].src[0])[1] <= src[0].dtype.max:
-            return src[0].src[0]                                 # a count, of any type, is an index again
+            return src[0].src[0]                                 # an index cast to another type and back
         if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
             return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):

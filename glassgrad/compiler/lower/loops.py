@@ -12,8 +12,8 @@ The grammar, whole:
                | Store(memory, index, value, combine, gate) | Prefetch(memory, index)
                | CopyBoxes(memory, round, boxes) | AwaitCopies(round) | AwaitSteps(pending) | Barrier() | Turn()
 
-The last line is for groups of threads (GPUs): copies and steps of a matrix unit that run beside the statements after
-them, and what waits for them. A wait is written where it is needed, so the interpreter can tell that one is missing.
+The last line is for groups of threads (GPUs): asynchronous copies and matrix-unit steps, which overlap with the
+statements after them, and waits. A wait is written where it is needed, so the interpreter finds one that is missing.
 
 Kinds of loop:
     TASK    iterations are independent and run in any order; only perfectly nested outermost TASK loops of a phase are
@@ -26,7 +26,7 @@ Kinds of loop:
     UNIT    as TILE, but all iterations of the UNIT loops around a statement are one instruction of a matrix unit
             (compiler/optimize/targets/matrix_units.py): a small matrix is cleared, loaded, stored, or gets a product
             of two others added. What is added over UNIT ranges that the register does not have is summed in the unit's
-            own order. On a unit that runs beside the program, each Accumulate is one step that AwaitSteps counts
+            own order. On an asynchronous unit, each Accumulate is one step that AwaitSteps counts
 """
 
 from __future__ import annotations
@@ -86,22 +86,22 @@ class Store:
 
 @dataclass(eq=False)
 class Prefetch:
-    """A hint that memory[index] is read soon; of lanes, the first counts. It means nothing: the index may even be
-    outside the memory."""
+    """A hint that memory[index] is read soon; of lanes, the first counts. It has no effect on values, and the index
+    may be out of bounds."""
     memory: UOp
     index: UOp
 
 
 class Axis(NamedTuple):
-    """An axis of a matrix in memory: its length and the distance of neighbours, in elements."""
+    """An axis of a matrix in memory: its length and stride, in elements."""
     size: int
     stride: int
-    stop: UOp | None = None   # its length, where a value makes it shorter
+    stop: UOp | None = None   # its length, where a run-time value makes it shorter
 
 
 class Box(NamedTuple):
-    """A part of a matrix in memory, brought by one copy: `counts[i]` elements along `axes[i]` from position `first[i]`
-    on; what lies outside the matrix comes as zeros. Axes are listed innermost first; the innermost has stride 1."""
+    """A part of a matrix in memory, loaded by one copy: `counts[i]` elements along `axes[i]` from position `first[i]`
+    on; elements outside the matrix are zeros. Axes are listed innermost first; the innermost has stride 1."""
     source: UOp
     offset: int               # of the matrix in its memory, in elements
     axes: tuple[Axis, ...]
@@ -112,26 +112,26 @@ class Box(NamedTuple):
 
 @dataclass(eq=False)
 class CopyBoxes:
-    """Starts to copy boxes into memory that a group shares, as one round: they are there after AwaitCopies(round)."""
+    """Starts asynchronous copies of boxes into group-shared memory, as one round; AwaitCopies(round) waits for them."""
     memory: UOp
     round: UOp
     boxes: tuple[Box, ...]
-    by_last: bool = False     # it starts when the last thread has come here; none waits for that
-    cluster: UOp | None = None      # a TASK loop whose groups run at once: boxes that do not depend on it are brought
-                                    # once for all of them, a part by each, when all have come here
+    by_last: bool = False     # starts when the last thread arrives here; no thread waits for that
+    cluster: UOp | None = None      # a TASK loop whose groups run at once: boxes that do not depend on it are loaded
+                                    # once for all of them, a part by each, when all have arrived here
 
 
 @dataclass(eq=False)
 class AwaitCopies:
-    """Every thread waits until the copies of a round are there."""
+    """Every thread waits until the copies of a round are complete."""
     memory: UOp
     round: UOp
-    stages: int               # rounds that may be on their way at once
+    stages: int               # rounds that may be in flight at once
 
 
 @dataclass(eq=False)
 class AwaitSteps:
-    """Every thread waits until at most so many of the matrix unit's steps that it started are unfinished."""
+    """Every thread waits until at most `pending` of the matrix-unit steps that it started are unfinished."""
     pending: int
     ready: tuple[UOp, ...] = ()     # sums that are used only after it; none, at 0: all of them
     made: tuple[UOp, ...] = ()      # registers that are computed before it, while steps run, and used after it
@@ -140,13 +140,13 @@ class AwaitSteps:
 @dataclass(eq=False)
 class Barrier:
     """Every thread of a group waits for all the others."""
-    copies: bool = False      # and copies that begin after it come after what threads did to memory before it
+    copies: bool = False      # and copies started after it are ordered after memory accesses of threads before it
 
 
 @dataclass(eq=False)
 class Turn:
-    """The threads that start steps of a matrix unit together wait until those before them have ended their turn, in a
-    ring; or end their own. It changes no value: while some have the unit, others compute."""
+    """Threads that start matrix-unit steps together wait for their turn on the unit, in a ring, or (`ends`) pass it on.
+    It changes no value: while some have the unit, others compute."""
     ends: bool = False
 
 
@@ -193,8 +193,8 @@ def register(name: str, dtype: DType, wide: Iterable[UOp] = ()) -> UOp:
 
 
 def local(name: str, dtype: DType, size: int, scope: str = "worker", over: str = "") -> UOp:
-    """Memory for one launch: scope "worker" is private to the running task, "shared" is seen by all tasks. Where it
-    lies `over` another LOCAL, which is not used any more when this one is, both are one piece of memory."""
+    """Memory for one launch: scope "worker" is private to the running task, "shared" is seen by all tasks. It
+    reuses the memory of the LOCAL named `over`, which is no longer used when this one is."""
     return UOp(o.LOCAL, dtype, (), Local(name, size, scope, over))
 
 
@@ -233,8 +233,8 @@ def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
 
 
 def numbered_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
-    """As `task_loops`, in the order in which a launch numbers their iterations: those that end at a value first, so
-    that the tasks beyond it are the last ones. (Not those that end where another loop's counter says.)"""
+    """As `task_loops`, in the order in which a launch numbers their iterations: loops with a run-time bound first,
+    so that tasks beyond the bound are the last ones. (Not those whose bound depends on another loop's counter.)"""
     loops, inner = task_loops(body)
     return sorted(loops, key=lambda loop: loop.stop is None or bool(ranges_of(loop.stop))), inner
 
@@ -253,7 +253,7 @@ def expressions(statement: Statement) -> list[UOp]:
 
 
 def rewritten(statement: Statement, new: Callable[[UOp], UOp]) -> Statement:
-    """A copy of a statement with every expression that it evaluates itself exchanged."""
+    """A copy of a statement with `new` applied to every expression that it evaluates itself."""
     made = _copied(statement)
     for name in _EXPRESSIONS[type(statement)]:
         old = getattr(statement, name)

@@ -27,7 +27,7 @@ KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should sta
 
 def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_BLOCKS) -> Kernel:
     """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`, and computes softmax(scores)
-    times values in such blocks.
+    times values in these blocks.
 
     Each round lowers all of it and may find one more value to keep. For a matmul: one round.
     """
@@ -48,7 +48,7 @@ def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_B
 
 
 class _Lowering(Values):
-    """One try at a kernel, with these values kept."""
+    """One attempt at lowering a kernel, with the given values kept in LOCAL memory."""
 
     def run(self) -> Kernel:
         stores = [s for s in self.sink.src if s.op is o.STORE]
@@ -71,7 +71,7 @@ class _Lowering(Values):
                 at = tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape))
                 result = self.value_at(value, at, None)
                 depth = self.depth(at, None)
-                if target.op is o.SHRINK:                # a part of what is there already
+                if target.op is o.SHRINK:                # a part of an existing buffer
                     at, _ = source_index(target, at, self.size)
                 blocks[depth].statements.append(Store(target.base, flatten(at, target.base.shape, self.size), result))
             phases = [Phase(self.nested(blocks))]
@@ -117,12 +117,12 @@ class _Lowering(Values):
                 return node, varying
         return None
 
-    # -- the two that are kernels of their own ---------------------------------------------------------------
+    # -- the two that are always separate kernels -------------------------------------------------------------
     def scatter(self, target: UOp, node: UOp) -> list[Phase]:
-        """Copy the base, then store the values: one after another along the indices, independently along the rest,
-        and along axes of the index whose elements are written apart (rows of a batch). A permutation writes each
-        element just once: in any order, and without a copy of what was there. Bins are apart from each other: a fourth
-        source says at which index each starts."""
+        """Copy the base, then store the values: in sequence along the index, in parallel along the rest, and along axes
+        of the index that write disjoint elements (rows of a batch). A permutation writes each element just once: in
+        parallel, and without a copy of the base. A fourth source says where bins of the index start, whose elements are
+        disjoint."""
         base, where, values, *starts = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.path += [Block(c) for c in counters]
@@ -147,14 +147,14 @@ class _Lowering(Values):
         row = self.clamped(self.value_at(where, at, None), base.shape[0])
         spot = flatten((row, *rest), base.shape, self.size)
         if not any(block.statements for block in inner):
-            outer = [*[b for b in inner if _written_apart(spot, b.counter)], *outer]
+            outer = [*[b for b in inner if _writes_disjoint(spot, b.counter)], *outer]
             inner = [b for b in inner if b not in outer]
             self.path = [Block(None), *outer, *inner]
         value = self.value_at(values, at + rest, None)
         combine = {"set": None, "permute": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
         wide = target.dtype.accumulator
         if combine is not None and (wide is not target.dtype or not inner):
-            # floats below float32 are combined in float32; what is all written apart is read like anything else
+            # floats below float32 are combined in float32; disjoint elements are updated by a plain load and store
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
         stores: list[Statement] = [Store(target, spot, value, combine)]
@@ -179,8 +179,8 @@ class _Lowering(Values):
         return [Phase(self.closed(outer, TASK, body))]
 
 
-def _written_apart(spot: UOp, counter: UOp | None) -> bool:
-    """Whether a place tells what a counter was: it is a digit of the place, whose other terms are below or above it."""
+def _writes_disjoint(spot: UOp, counter: UOp | None) -> bool:
+    """Whether iterations of a counter write disjoint elements: it is a digit of the index apart from other terms."""
     terms = {atom: k for atom, k in linear(spot)[1].items() if bounds(atom)[0] < bounds(atom)[1]}
     unit = terms.get(counter, 0) if counter is not None else 0
     if counter is None or unit <= 0 or not exact(spot):
@@ -191,6 +191,6 @@ def _written_apart(spot: UOp, counter: UOp | None) -> bool:
 
 
 def _work(node: UOp) -> int:
-    """What computing one element costs, down to the loads and reductions below."""
+    """The cost of computing one element, down to the loads and reductions below."""
     inside = toposort([node], lambda n: [s for s in n.src if s.op not in o.REDUCE])
     return sum([n.op.cost for n in inside if n.op in o.ELEMENTWISE or n.op is o.RANDOM])

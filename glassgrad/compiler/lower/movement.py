@@ -20,7 +20,7 @@ Index = tuple[UOp, ...]
 
 def source_index(node: UOp, at: Index, size: Callable[[Size], UOp] = index) -> tuple[Index, UOp | None]:
     """The index into `node.src[0]` that element `at` of a movement node reads, and the gate where it is real. `size`
-    says what a symbolic size is."""
+    gives the index expression of a symbolic size."""
     op, arg, shape = node.op, node.arg, node.src[0].shape
     if op is o.RESHAPE:
         return reshape_index(at, node.shape, shape, size), None
@@ -55,7 +55,7 @@ def source_index(node: UOp, at: Index, size: Callable[[Size], UOp] = index) -> t
 
 
 def reshape_index(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp] = index) -> Index:
-    """Row-major index of `at` in `shape`, taken apart again in `source`; runs of axes that match are kept apart."""
+    """The index in `source` at the row-major position of `at` in `shape`; matching runs of axes map separately."""
     out: list[UOp] = []
     for i, left, j, right in runs(shape, source):
         out += _regroup(at[i:left], shape[i:left], source[j:right], size)
@@ -63,8 +63,8 @@ def reshape_index(at: Index, shape: Shape, source: Shape, size: Callable[[Size],
 
 
 def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]) -> list[UOp]:
-    """The same elements under other axes: their number, and its digits. Where a symbolic size does not stand first, how
-    far apart elements are is known only when the kernel runs."""
+    """Map an index from one shape to another: its row-major position, split into digits. A symbolic size that is not
+    the first makes strides that are known only at run time."""
     if shape == source:
         return list(at)
     number, step = index(0), 1
@@ -75,14 +75,14 @@ def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]
     left = sum(n != 1 for n in source)
     for n in reversed(source):
         left -= n != 1
-        last = left == 0                             # what is left is below the first size
+        last = left == 0                             # the rest is already below the first size
         out.append(index(0) if n in (0, 1) else number if last else operation(o.MOD, number, size(n)))
         number = number if last or n == 0 else operation(o.IDIV, number, size(n))
     return out[::-1]
 
 
 def under_gate(at: UOp, gate: UOp) -> UOp:
-    """An index that is used only where the gate holds: (i + 23*k) % 24 is i - k where 0 <= i - k < 24."""
+    """Simplify an index that is used only where the gate holds: (i + 23*k) % 24 is i - k where 0 <= i - k < 24."""
     least: dict[frozenset[tuple[UOp, int]], int] = {}
     below: dict[frozenset[tuple[UOp, int]], int] = {}
     for terms, limit in filter(None, map(below_limit, reversed(all_of(gate)))):
@@ -104,8 +104,8 @@ def under_gate(at: UOp, gate: UOp) -> UOp:
 
 
 def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp:
-    """The row-major position of an index; memory is as large as the longest of symbolic sizes needs, or (given `size`)
-    as the values of exact ones need."""
+    """The row-major position of an index; memory is sized for the upper bounds of symbolic sizes, or (given `size`) for
+    the values of exact ones."""
     total: UOp = index(0)
     step: Size = 1
     for i, n in zip(reversed(at), reversed(shape)):

@@ -1,4 +1,4 @@
-"""Sums of which one term counts, as in a loss of classes and its gradient. In: a SUM node. Out: `OneTerm`, or None."""
+"""Sums with one nonzero term, as in a classification loss and its gradient. In: a SUM node. Out: `OneTerm`, or None."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class OneTerm(NamedTuple):
 
 
 def one_term(node: UOp) -> OneTerm | None:
-    """sum over k of where(k == number, value, 0), as a loss has it and its gradient: it needs no loop. None for others.
-    `number` does not depend on k: at any of its positions it is the same."""
+    """Match sum over k of where(k == number, value, 0), where `number` does not depend on k: it needs no loop. None for
+    any other sum."""
     if node.op is not o.SUM or len(node.arg.axes) != 1:
         return None
     [axis], source = node.arg.axes, node.src[0]

@@ -28,7 +28,7 @@ from glassgrad.compiler.graph.dtype import dtypes, round_float
 from glassgrad.compiler.graph.index_algebra import bounds
 
 # -- a float's layout, exact constants, Horner's scheme ------------------------------------------------------
-# The arg of a WHERE whose last source few elements need, and which costs much. Its condition is an integer below a
+# The arg of a WHERE whose last source is costly and needed by few elements. Its condition is an integer below a
 # constant, so that one maximum tells whether any lane needs it: compiler/optimize/moves/cold_path.py then branches
 # around it.
 RARELY = "rarely"
@@ -60,7 +60,7 @@ def layout_of(dtype: DType) -> Layout:
 
 
 def pieces(value: Fraction, sizes: Sequence[int], layout: Layout) -> list[UOp]:
-    """Constants that sum to `value`: the first ones of so many bits, then one of full width.
+    """Constants that sum to `value`: the first ones of `sizes` bits, then one of full width.
 
     A piece of 24 - k bits times an integer of k bits is exact in float32, so subtracting multiples of `value` piece by
     piece loses nothing, whether or not the target fuses multiply and add.
@@ -261,7 +261,7 @@ def _short_reduction(x: UOp, cosine: bool, layout: Layout) -> tuple[UOp, UOp]:
 
 
 def _long_reduction(x: UOp, cosine: bool, layout: Layout) -> tuple[UOp, UOp]:
-    """The same for any finite x >= limit: x/pi mod 2 by long multiplication in words of 32 bits.
+    """As `_short_reduction`, for any finite x >= limit: x/pi mod 2 by long multiplication in words of 32 bits.
 
     x is M * 2^e with an integer M. Bits of 1/pi worth 2^(1-e) or more make multiples of 2, so they are left out; the
     words taken begin right after them, and the product's top bit is n's last.
@@ -296,7 +296,7 @@ def _long_reduction(x: UOp, cosine: bool, layout: Layout) -> tuple[UOp, UOp]:
 
 
 def _window(start: UOp, table: Sequence[int], words: int) -> list[UOp]:
-    """`words` words of the table from bit `start` on, highest first. Lanes differ, so it is chosen by halves."""
+    """`words` words of the table from bit `start` on, highest first. Lanes have different starts: selects by halves."""
     steps = [1 << k for k in range(len(table)) if 1 << k < len(table) - words]
     chosen = [const(word, dtypes.uint32) for word in table]
     for step in reversed(steps):

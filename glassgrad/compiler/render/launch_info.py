@@ -2,7 +2,7 @@
 
 One phase is one function `void name_p(void **args, int64_t task, void *scratch)`. If a phase is nothing but TASK loops
 nested perfectly inside each other, `task` counts their iterations; any other phase is one task. Where the outermost of
-them ends at a value that a launch is given, the tasks beyond it do nothing and need not be run.
+them has a run-time bound that a launch is given, the tasks beyond it do nothing and need not be run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ALIGNMENT = 64
 
 
 class TasksByValue(NamedTuple):
-    """How many tasks of a phase have something to do, by a value that is an argument of the launch."""
+    """The number of tasks of a phase that have work, as a formula of a value that is an argument of the launch."""
     phase: int
     argument: int                    # the position of the value
     formula: Any                     # of the value: VALUE, an int, or (the name of an op, a formula, a formula)
 
     def at(self, value: int) -> int:
-        """How many tasks there are.
+        """The number of tasks for a value.
 
         >>> TasksByValue(0, 3, ("IDIV", ("ADD", VALUE, 7), 8)).at(20)
         3
@@ -52,7 +52,7 @@ class LaunchInfo:
     phases: tuple[tuple[str, int], ...]     # (function name, number of tasks), one after another
     shared: tuple[int, ...]                 # bytes of each slot that follows the params
     scratch_bytes: int                      # private to the worker that runs a task
-    by_value: tuple[TasksByValue, ...] = ()     # of phases whose number of tasks a value cuts short
+    by_value: tuple[TasksByValue, ...] = ()     # of phases whose number of tasks depends on a run-time value
 
 
 class BoxMap(NamedTuple):
@@ -63,11 +63,11 @@ class BoxMap(NamedTuple):
     sizes: tuple[Any, ...]           # of the axes, innermost first: ints, or (the position of a value, a formula of it)
     strides: tuple[int, ...]         # bytes, of all axes but the innermost
     counts: tuple[int, ...]
-    swizzle: int                     # the copy's number of the permutation of lines
+    swizzle: int                     # the hardware code of the permutation of lines
     nbytes: Any                      # of the argument, likewise
 
     def sizes_at(self, value: Callable[[int], int]) -> tuple[int, ...]:
-        """The sizes of the axes, by the values of arguments; none is 0, of which there is no map."""
+        """The sizes of the axes, by the values of arguments; at least 1: a map cannot be empty."""
         return tuple([max(1, size_at(size, value)) for size in self.sizes])
 
 
@@ -77,8 +77,8 @@ def size_at(size: Any, value: Callable[[int], int]) -> int:
 
 
 def launch_info(kernel: Kernel, replayed: bool = False) -> LaunchInfo:
-    """What running a kernel takes: each phase with its number of tasks, shared slots and scratch. `replayed`: a launch
-    counts its tasks whenever it starts, so that they may follow a value that a replay changes."""
+    """What running a kernel takes: each phase with its number of tasks, shared slots and scratch. `replayed`: each
+    launch computes its number of tasks, so that it may depend on a value that a replay changes."""
     phases, by_value = [], []
     for number, phase in enumerate(kernel.phases):
         loops, _ = numbered_loops(phase.body)
@@ -90,8 +90,8 @@ def launch_info(kernel: Kernel, replayed: bool = False) -> LaunchInfo:
 
 
 def _tasks_by_value(phase: int, loops: list[For], replayed: bool) -> list[TasksByValue]:
-    """How many tasks of a phase have work, where its outermost loop ends at the one value that shapes depend on.
-    Variables of the user's get other values in a replay."""
+    """The number of tasks of a phase that have work, where one run-time value bounds its outermost loop. Users'
+    variables may have other values in a replay."""
     stop, size, each = loops[0].stop, loops[0].range.arg.size, math.prod(f.range.arg.size for f in loops[1:])
     assert stop is not None
     found = value_in(stop)
@@ -125,8 +125,8 @@ def function_name(kernel: Kernel, phase: int) -> str:
 
 
 class LocalLayout:
-    """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes. What a phase
-    does not use may lie under what it does: nothing of a task is left after it."""
+    """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes. Phases
+    reuse each other's scratch: nothing of a task is left after it."""
 
     def __init__(self, kernel: Kernel):
         self.slots: dict[UOp, int] = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
@@ -136,7 +136,7 @@ class LocalLayout:
             used = [m for m in dict.fromkeys(filled(phase)) if m.arg.scope == "worker"]
             end = max([self.offsets[m] + _nbytes(m) for m in used if m in self.offsets], default=0)
             for memory in used:
-                if memory not in self.offsets:           # over another one, or behind all that the phase has so far
+                if memory not in self.offsets:           # over another one, or after all that the phase has so far
                     under = next((m for m in used if m.arg.name == memory.arg.over), None)
                     self.offsets[memory] = end if under is None else self.offsets[under]
                 end = max(end, self.offsets[memory] + _nbytes(memory))

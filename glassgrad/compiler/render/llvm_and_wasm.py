@@ -1,9 +1,9 @@
-"""What LLVM IR and WebAssembly are written alike: loops, addresses, indices. In: a jammed phase. Out: calls to a
+"""What LLVM IR and WebAssembly share: loops, addresses, indices. In: a jammed phase. Out: calls to a
 renderer's arithmetic.
 
-Both have no expressions inside each other, no arrays and no index arithmetic, so all of that is written out here: an
+Both have no nested expressions, no arrays and no index arithmetic, so all of that is lowered here: an
 address is one pointer per loop level, a sum of indices is added up level by level, outer loops first, and multiples of
-an innermost loop's counter are counted along. Indices of lanes are computed in 32 bits where they fit. A `Value` is
+an innermost loop's counter are induction variables. Indices of lanes are in 32 bits where they fit. A `Value` is
 the renderer's own type of value; it has `lanes` and `low` (the least value that an index can have).
 """
 
@@ -34,7 +34,7 @@ class LowLevelWalker(Walker):
         self.offsets, self.slots = places.offsets, places.slots
         self.registers: dict[UOp, Value] = {}
         self.counters: dict[UOp, Value] = {}
-        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter
+        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: induction variables, k * counter by k
 
     # -- what subclasses provide ---------------------------------------------------------------------------------
     def literal(self, value: float | int | bool, dtype: DType) -> Value: raise NotImplementedError
@@ -48,7 +48,7 @@ class LowLevelWalker(Walker):
     def converted(self, x: Value, source: DType, dtype: DType) -> Value: raise NotImplementedError
     def is_of(self, x: Value, dtype: DType) -> bool: raise NotImplementedError
 
-    # the address of a memory's first element; the one that lies so many elements further
+    # the address of a memory's first element; an address advanced by an index, in elements
     def first_address(self, memory: UOp) -> Value: raise NotImplementedError
     def advanced(self, pointer: Value, memory: UOp, terms: ix.Terms) -> Value: raise NotImplementedError
 
@@ -87,7 +87,7 @@ class LowLevelWalker(Walker):
             self.run(body)
 
     def trips(self, statement: For) -> Value:
-        """How often a loop runs."""
+        """The trip count of a loop."""
         size, stop = statement.range.arg.size, statement.stop
         dtype = self.counter_type if ix.fits(0, size) else dtypes.int64
         if stop is None:
@@ -136,7 +136,7 @@ class LowLevelWalker(Walker):
         return self.value(node)
 
     def operand(self, node: UOp, lanes: int = 0, dtype: DType | None = None) -> Value:
-        """A node's value with so many lanes. Indices may be int32 inside; they leave as their own type."""
+        """A node's value with the given lanes. Indices may be int32 inside; they leave as their own type."""
         value = self.get(node)
         dtype = dtype or node.dtype
         if value.lanes == lanes and (node.dtype is not dtypes.index or self.is_of(value, dtype)):
@@ -147,7 +147,7 @@ class LowLevelWalker(Walker):
         return self.in_scope(self.scope_of(node), key, self.reads[node], self._fitted, value, lanes, dtype)
 
     def _fitted(self, value: Value, lanes: int, dtype: DType) -> Value:
-        """A value with so many lanes; an index in the one of int32 and int64 that is needed."""
+        """A value with the given lanes; an index in the one of int32 and int64 that is needed."""
         if not self.is_of(value, dtype):
             value = self.bound(self.converted(value, dtypes.int64 if dtype is dtypes.int32 else dtypes.int32, dtype))
         return self.wide(value, lanes)
@@ -178,7 +178,7 @@ class LowLevelWalker(Walker):
 
     # -- index arithmetic ----------------------------------------------------------------------------------------
     def index_type(self, nodes: Sequence[UOp], lanes: int) -> DType:
-        """In what indices are computed: int32 where all of them fit, scalars only if counters are int32 as well."""
+        """The type in which indices are computed: int32 where all of them fit, scalars only if counters are too."""
         short = lanes or self.counter_type is dtypes.int32
         return dtypes.int32 if short and all(ix.fits(*ix.span(node)) for node in nodes) else dtypes.int64
 
@@ -197,8 +197,8 @@ class LowLevelWalker(Walker):
         return self.apply(op, dtype, x._replace(low=ix.span(src[0])[0]), y)
 
     def sides_of_less(self, node: UOp) -> tuple[UOp, UOp] | None:
-        """x < y between indices as two others: what differs between lanes on the left, one scalar limit on the right;
-        None where nothing differs, or a side does not fit."""
+        """x < y between indices, rearranged: what differs between lanes on the left, one scalar limit on the right;
+        None where nothing differs, or a side may wrap around."""
         (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
         terms = ix.plus(left, right, -1)
         wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a]})
@@ -230,7 +230,7 @@ class LowLevelWalker(Walker):
         return term if sum_ is None else self.apply(o.ADD, dtype, sum_, term)
 
     def multiple(self, atom: UOp, k: int, dtype: DType) -> Value:
-        """k * atom; of an innermost loop's counter it is counted along instead of multiplied."""
+        """k * atom; for an innermost loop's counter, an induction variable instead of a product."""
         counts = self.counts.get(atom)
         if k == 1 or counts is None or dtype is not self.counter_type:
             value = self.operand(atom, 0, dtype)

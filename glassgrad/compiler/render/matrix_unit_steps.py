@@ -1,7 +1,7 @@
 """Statements inside UNIT loops as steps of a matrix unit. In: the statement. Out: memories, offsets, row distances.
 
-The loop tree says it element by element; here it is read back as whole small matrices, for the renderers to spell. What
-no unit can do is a `Bug` of the recipe that wrote it.
+The loop tree works element by element; here it is matched to operations on small matrices, for the renderers to spell.
+What no unit can do is a `Bug` of the recipe that wrote it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def matrix_axes(register: UOp, units: Set[UOp]) -> tuple[UOp, UOp]:
 
 
 def rows_at(memory: UOp, index: UOp, source: UOp, register: UOp, units: Set[UOp]) -> Rows:
-    """Where the elements of a register's matrix are in memory: row by row, neighbours side by side."""
+    """Where the elements of a register's matrix are in memory: row by row, contiguous in a row."""
     row, column = matrix_axes(register, units)
     return _rows(memory, index, source, row, {column: 1}, units)
 
@@ -75,7 +75,7 @@ def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit])
 
 
 def _words(element: UOp, row: UOp, within: dict[UOp, int], piece: UOp, units: Set[UOp]) -> Rows:
-    """Rows of words, of which the element is a piece."""
+    """The rows of packed words that an element is a part of."""
     bits: DType = element.dtype
     element = element.src[0] if element.op is o.BITCAST else element
     shift = element.src[0] if element.op is o.CAST else element

@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import DType, dtypes, ops as o
 
-_OF_BOOLEANS = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND, o.CMPNE: o.XOR}      # ops that do the same
+_OF_BOOLEANS = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND, o.CMPNE: o.XOR}      # the same on booleans
 
 
 def line_of(table: Mapping[o.Op, Callable[..., Any]], op: o.Op, dtype: DType, language: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Take TILE loops away. In: a phase. Out: the same program in LOOPs, LANEs, Ifs and single statements.
+"""Unroll and jam TILE loops. In: a phase. Out: the same program in LOOPs, LANEs, Ifs and single statements.
 
     for i in tile 2:                      acc[0] += x[k]
         acc[i] += x[k + i]        ->      acc[1] += x[k + 1]
@@ -35,8 +35,8 @@ class Jammed:
 
 def jam(phase: Phase, legalize: Callable[[UOp], UOp | None],
         origins: dict[Statement, Statement] | None = None) -> Jammed:
-    """The phase written out. `legalize` exchanges a node (its sources are done) for what the target can do, or None.
-    `origins` is filled with the statement of the phase behind each that is written. Steps of a matrix unit stay as they
+    """The phase written out. `legalize` replaces a node (its sources are done) by what the target can do, or None.
+    `origins` is filled with the original statement of each one that is written. Steps of a matrix unit stay as they
     are: one instruction each."""
     loops, body = numbered_loops(phase.body)
     wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
@@ -93,7 +93,7 @@ class _Jam:
                     out.append(Prefetch(statement.memory, self.bind(place, each)))
             elif isinstance(statement, Store):
                 self.store(statement, binding, out)
-            else:                                            # what runs beside the program, and what waits for it
+            else:                                            # asynchronous statements, and waits
                 out.append(rewritten(statement, lambda e: self.bind(self.prepare(e), binding)))
             if self.origins is not None:
                 for made in walk(out[max(0, written - 1):]):       # a store may have joined the If before it
@@ -146,7 +146,7 @@ class _Jam:
                 out.append(If(same, [one]))
 
     def folded(self, value: UOp, combine: Op, target: UOp) -> UOp:
-        """All lanes of a value as one, where the target they are combined into is the same for all of them."""
+        """A value folded over the lanes that the target it is combined into does not have."""
         lanes = tuple([r for r in self.lanes if r in ranges_of(value) and r not in ranges_of(target)])
         return UOp(o.FOLD, value.dtype, (value, *lanes), FoldOver(combine)) if lanes else value
 
@@ -217,5 +217,5 @@ def tree(combine: Op, values: list[UOp]) -> UOp:
 
 
 def _changes(node: UOp) -> bool:
-    """Whether a value can differ from one moment to the next."""
+    """Whether a value reads memory or registers, so that it can change."""
     return any(n.op in (o.LOAD, o.REGISTER) for n in toposort((node,)))

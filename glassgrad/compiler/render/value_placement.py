@@ -1,6 +1,6 @@
 """Decide where and in which order values are computed. In: a jammed phase. Out: calls to a renderer's small methods.
 
-Renderers emit text without optimization passes behind them, so the good order is found here. A value is computed in
+Renderers emit text without optimization passes behind them, so a good order is chosen here. A value is computed in
 the outermost open scope where everything it reads is settled: the ranges it depends on are open, and no loop or branch
 inside that scope changes a register or memory it reads. It is kept there until one of those is written. A scope is a
 list of lines; while a loop is open, the end of its parent's list is right before the loop: that is where hoisted
@@ -116,7 +116,7 @@ class Walker:
             return value
         if self.index_parts(statement.index)[3] is None:
             raise Bug("lanes may write to one element: they cannot be combined in parallel")
-        # reading again what is already loaded is right: the memory's kept values end with this store
+        # reusing an earlier load is right: cached values of the memory are dropped at this store
         return self.apply(statement.combine, memory.dtype, self.load(memory, statement.index, statement.gate, lanes),
                           value)
 
@@ -179,7 +179,7 @@ class Walker:
         self.scope = self.scopes[-1]
 
     def changed(self, what: UOp) -> None:
-        """A register or memory is written: values that read it are computed anew."""
+        """Drop cached values that read a register or memory, which has been written."""
         scope = self.scopes[-1]
         for key in scope.dependents.pop(what, ()):
             scope.values.pop(key, None)
@@ -202,7 +202,7 @@ class Walker:
                 if what is not READS:
                     depth = max(depth, self.changing.get(what, 0))
             if READS in reads and depth < self.changing.get(READS, 0):
-                # read inside a branch that may be what makes it safe; but an earlier reading outside still serves
+                # the branch may be what makes this load safe; but an earlier load outside can be reused
                 for scope in self.scopes[depth:self.changing[READS]]:
                     if node in scope.values:
                         return scope
@@ -211,7 +211,7 @@ class Walker:
         return self.scopes[depth]
 
     def needs(self, node: UOp) -> Iterable[UOp]:
-        """What must be there before a node is made. Sums of indices are made as a whole, of their atoms."""
+        """The nodes that must be computed before a node. Sums of indices are computed as a whole, from their atoms."""
         op = node.op
         if op is o.LOAD:
             return [*linear(node.src[1])[1], *node.src[2:]]
@@ -266,7 +266,7 @@ class Walker:
 
     # -- facts ---------------------------------------------------------------------------------------------------
     def note(self, roots: Iterable[UOp]) -> frozenset[Any]:
-        """Finds what every node under the roots reads, and how wide it is; returns those of the last node."""
+        """Record what every node under the roots reads, and how wide it is; return the reads of the last node."""
         reads, widths, lanes = self.reads, self.widths, self.lanes
         result = NOTHING
         for node in toposort(roots):

@@ -41,7 +41,7 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
 
 
 def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
-    """Whether nothing else reads the sum below: joining would compute it twice."""
+    """Whether the inner sum has no other reader; if it had, joining would compute it twice."""
     inner = node.src[0]
     while inner.op in _THROUGH and readers.get(inner, 0) == 1:
         inner = inner.src[0]
@@ -54,7 +54,7 @@ def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
     while inner.op in _THROUGH:
         moves.append(inner)
         inner = inner.src[0]
-    product = inner.src[0] if inner.op is o.SUM else inner           # each channel by itself: nothing is summed inside
+    product = inner.src[0] if inner.op is o.SUM else inner           # depthwise convolution: no inner sum
     if product.op is not o.MUL or not any(m.op is o.UNWINDOW for m in moves):
         return None
     left, right = product.src
@@ -74,10 +74,10 @@ def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
 
 
 def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) -> list[UOp]:
-    """A movement applied to both factors of a product, behind `lead` axes that it does not see."""
+    """Apply a movement to both factors of a product, whose first `lead` axes stay as they are."""
     if move.op is not o.UNWINDOW:
         moved = [moved_behind(move, f, lead) for f in factors]
-        return [f.reshaped(f.shape) for f in moved]              # of several reshapes, the last
+        return [f.reshaped(f.shape) for f in moved]              # merges consecutive reshapes
     arg = move.arg
     axis, last = lead + arg.axis, len(factors[0].shape) - 1
     out: list[UOp] = []
@@ -85,8 +85,8 @@ def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) 
     for f in sorted(factors, key=lambda f: axis not in varies_along(f, known)):      # what changes along the axis first
         changes = varies_along(f, known)
         if axis not in changes and masked:
-            still = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
-            out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(still))
+            moved_shape = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
+            out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(moved_shape))
         elif last not in changes:
             spread = _as_window if arg.stride == 1 else _within
             out.append(spread(f, axis, arg))
@@ -106,8 +106,8 @@ def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
 
 
 def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
-    """UNWINDOW with a stride of a value that is the same for every tap: that of the padded value, where no tap lies
-    outside. What is left to test is whether the stride divides: compiler/optimize/moves/split_by_remainder.py."""
+    """Strided UNWINDOW of a value that is the same for every tap, padded so that no tap is out of bounds. What is left
+    to test is divisibility by the stride: compiler/optimize/moves/split_by_remainder.py."""
     taps, stride = node.shape[-1], arg.stride
     before = -(-arg.dilation * (taps - 1) // stride)
     after = max(0, -(-(arg.length - 1) // stride) + 1 - node.shape[axis])

@@ -17,7 +17,7 @@ x, y, z = holes("x y z")                              # any value
 i, j = holes("i j", kinds="iu")                       # integers
 n, m = holes("n m", kinds="iub")                      # integers and bools
 f, g = holes("f g", kinds="f")                        # floats
-s, = holes("s", kinds="if")                           # what has a sign
+s, = holes("s", kinds="if")                           # signed types
 p, q = holes("p q", kinds="b")                        # bools
 c, d = holes("c d", constant=True)                    # constants: the rules' functions see their numbers
 c_int, d_int = holes("c_int d_int", kinds="iu", constant=True)
@@ -47,9 +47,9 @@ EXACT = (*(op for op in _FOLDED if not op.approximate), o.CAST)
 
 
 def fold(node: UOp) -> UOp | None:
-    """The constant that an elementwise node of constants is, or None where it has no one exact result. As the op's
-    declaration has it, on Python's floats: these are float64, which holds sums, products, quotients and square roots of
-    float32 so exactly that rounding them once more gives float32's own result.
+    """The constant that an elementwise node of constants equals, or None where it has no single exact result. Computed
+    by the op's declaration on Python floats: float64 holds sums, products, quotients and square roots of float32 so
+    exactly that rounding them once more gives float32's own result.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> fold(const(0.1) + 0.2).arg, fold(const(7, dtypes.int8) * 100).arg, fold(const(1.0) / 0.0).arg

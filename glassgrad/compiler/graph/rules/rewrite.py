@@ -22,7 +22,7 @@ from glassgrad.compiler.graph.operator_overloads import Operators
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 
-MOST_REPLACEMENTS = 200    # of one node, one inside the other: more means that rules undo each other
+MOST_REPLACEMENTS = 200    # pending at one time: more means that rules undo each other
 
 
 # -- patterns: expressions with holes ------------------------------------------------------------------------
@@ -98,11 +98,11 @@ def some(ops: Op | Iterable[Op], source: Pattern) -> NodePattern:
 
 # -- rules ---------------------------------------------------------------------------------------------------
 class Inexact(NamedTuple):
-    """Says that a rule changes results: by how many units of the last place, and inside which domain that holds."""
+    """Marks a rule that changes results: by how many ulps, and the domain inside which that bound holds."""
     domain: str
-    inside: Callable[[Any], Any]     # of an array that fills a float hole: which elements are in the domain
+    inside: Callable[[Any], Any]     # (array for a float hole) -> which elements are in the domain
     ulps: float = 4
-    floor: float = 0.0               # the error is measured against this, where results are smaller
+    floor: float = 0.0               # errors of results smaller than this are measured relative to it
 
 
 class Rule:
@@ -129,7 +129,7 @@ class Rule:
         return f"Rule({self.name}: {self.pattern!r})"
 
     def apply(self, root: UOp, variant: NodePattern) -> UOp | None:
-        """What the root becomes by this rule, or None."""
+        """The replacement of the root by this rule, or None."""
         found: dict[str, UOp] = {}
         if not _match(variant, root, found):
             return None
@@ -203,7 +203,7 @@ def _match(pattern: Pattern, candidate: UOp, found: dict[str, UOp]) -> bool:
 
 
 def _build(pattern: Pattern, found: dict[str, UOp], dtype: DType) -> UOp:
-    """The node that an expression means; numbers take the type of what they stand beside."""
+    """The node that an expression stands for; a literal takes the type of the operand next to it."""
     if isinstance(pattern, Hole):
         return found[pattern.name]
     if isinstance(pattern, Literal):
@@ -266,8 +266,8 @@ _noting: Callable[[Rule, UOp, UOp], None] | None = None
 
 
 def note_rules(note: Callable[[Rule, UOp, UOp], None] | None) -> Callable[[Rule, UOp, UOp], None] | None:
-    """From now on `note(rule, node, replacement)` is called for each rule that `rewrite` applies: the visualizer's, and
-    CHECK's. What was called until now."""
+    """Set the callback `note(rule, node, replacement)` that `rewrite` calls for each rule it applies (for the
+    visualizer and CHECK); return the previous one."""
     global _noting
     before, _noting = _noting, note
     return before

@@ -1,6 +1,6 @@
 """The algebra of shapes: rules of views and reductions. In: nothing. Out: lists of `Rule`s, by subject.
 
-Views compose, constants have no place, and what is repeated is computed before it is repeated. The rules of algebra.py
+Views compose, constants need no views, and values are computed before they are broadcast. The rules of algebra.py
 that look at values are in elementwise.py.
 """
 
@@ -20,7 +20,7 @@ c, = holes("c", constant=True)
 
 # -- movement ------------------------------------------------------------------------------------------------
 def _uniform(source: UOp) -> UOp | None:
-    """The constant that fills a node, where one does."""
+    """The constant that a node broadcasts, or None."""
     while source.op in (o.EXPAND, o.RESHAPE):
         source = source.src[0]
     return source if source.op is o.CONST else None
@@ -40,9 +40,9 @@ def _pad_pad(root: UOp, inner: UOp, x: UOp) -> UOp:
 
 
 def _shrink_pad(root: UOp, inner: UOp, x: UOp) -> UOp | None:
-    """Cut first, and pad only what of the padding remains."""
+    """Shrink first, then pad with what remains of the padding."""
     if any(True for _ in lengths_in((x.shape, inner.arg, root.arg))):
-        return None                                   # what remains is not known yet
+        return None                                   # known only at run time
     cuts, padding = [], []
     for size, (before, _), (start, stop) in zip(x.shape, inner.arg.padding, root.arg.bounds):
         first, last = min(max(start - before, 0), size), min(max(stop - before, 0), size)
@@ -82,7 +82,7 @@ def _reshape_expand(root: UOp, x: UOp) -> UOp | None:
 
 
 def _constant_operand(root: UOp) -> UOp:
-    """Constants mix with any shape: no need to repeat them, unless all operands are constants."""
+    """Constants mix with any shape: no need to broadcast them, unless all operands are constants."""
     return UOp(root.op, root.dtype, tuple(_uniform(s) or s for s in root.src), root.arg)
 
 
@@ -102,17 +102,17 @@ def _unwindow_one(root: UOp, x: UOp) -> UOp:
 
 
 def _rounds_transposed(root: UOp, inner: UOp, moved: UOp) -> bool:
-    """Whether a value is rounded to fewer bytes after its last two axes were exchanged."""
+    """Whether a value is rounded to fewer bytes after its last two axes were swapped."""
     last = len(moved.shape) - 1
     return root.dtype.itemsize < moved.dtype.itemsize and inner.arg.order == (*range(last - 1), last, last - 1)
 
 
-_still = tuple(MOVEMENT - {o.EXPAND, o.PAD, o.UNWINDOW})      # of equal elements these make equal elements
+_keep_constants = tuple(MOVEMENT - {o.EXPAND, o.PAD, o.UNWINDOW})      # of a constant these give the same constant
 _compute = tuple(ELEMENTWISE - {o.BITCAST})
-_broadcast = node(o.EXPAND, node(o.RESHAPE, c))               # how a constant is repeated to a shape
+_broadcast = node(o.EXPAND, node(o.RESHAPE, c))               # a constant broadcast to a shape
 
 MOVES = [
-    Rule("move-constant", node(_still, _broadcast), lambda root, c: const(c, root.dtype),
+    Rule("move-constant", node(_keep_constants, _broadcast), lambda root, c: const(c, root.dtype),
          why="equal elements are equal in any place"),
     Rule("reshape-reshape", node(o.RESHAPE, node(o.RESHAPE, x)), lambda root, x: x.reshape(root.shape),
          why="only the last shape counts"),

@@ -1,18 +1,20 @@
-"""A sum of products whose factor is computed from sums of products. In: a kernel's graph that holds one. Out: loops.
+"""The backward pass of attention: a contraction with a factor that is computed from other contractions, as loops.
+
+In: a kernel's graph that holds one. Out: its loop tree.
 
     task batch, heads, blocks of rows:
-      queries[d][q], gradients[d][q] = ..                   the rows' factors of the products, once
+      queries[d][q], gradients[d][q] = ..                   the row factors of the products, once
       loop blocks of keys:
-        tile[k][q], tile1[k][q] = ..                        the sums of products
+        tile[k][q], tile1[k][q] = ..                        the inner contractions
         tile[k][q] = the factor, of both                    for a softmax's gradient: exp(tile - top) / sums * (..)
         out[d][q] = out[d][q] + sum over k of values[k][d] * tile[k][q]
 
 "Rows" are those of the result: of the gradient of the keys, these are keys, and the loop is over blocks of queries. A
 causal mask then leaves the last blocks, which are done from the last to the first. Several results may share the
-loops: each has a factor, values and sums of its own, and all are made of the same tiles.
+loops: each has its own factor, values and sums, and all use the same tiles.
 
-For groups of threads, what is added to a sum of products is what the sum begins with, a mask is part of its tile, and
-a constant factor of the weights is left to the result.
+For groups of threads, what is added to a contraction is the initial value of its accumulator, masks are applied to its
+tile, and a constant factor of the weights is applied to the result.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from glassgrad.compiler.schedule.attention_backward import FactorProduct
 
 
 class ComputedFactor(BlockLoops):
-    """The loops of one kernel: those of its first chain, which all the products belong to, and of what shares them."""
+    """Builds the loops of one kernel: of its first chain, which owns all products, and of the chains sharing them."""
     any_order = True
 
     def __init__(self, sink: UOp, chains: list[FactorProduct], blocks: ScoreBlocks, number: int = 0,
@@ -56,14 +58,14 @@ class ComputedFactor(BlockLoops):
         self.tiles = {p: local(f"tile{i or ''}", self.dtype, self.keys * self.rows)
                       for i, p in enumerate(chain.products)}
         self.tops = {p: self.top(p) if self.even else p for p in chain.products}
-        self.factors: dict[UOp, float] = {}           # of what is in a tile, by its product
+        self.factors: dict[UOp, float] = {}           # product: the constant factor left out of its tile
         self.sharing = [ComputedFactor(sink, [other], blocks, i, self.rows) for i, other in enumerate(others, 1)]
         for other in self.sharing:
             other.tiles, other.factors = self.tiles, self.factors
             self.stands_for.update(other.stands_for)
 
     def top(self, product: UOp) -> UOp:
-        """The last value above a product that is made of it by views, additions, constant factors and masks."""
+        """The last value above a product that derives from it by views, additions, constant factors and masks alone."""
         readers: dict[UOp, list[UOp]] = {}
         for n in toposort([self.factor]):
             for s in set(n.src):
@@ -91,7 +93,7 @@ class ComputedFactor(BlockLoops):
             return UOp(o.EXP2, node.dtype, (argument,))
         if node.op is o.WHERE and self.even and node.src[2].op is o.CONST and node.src[2].arg == 0:
             condition = self.value_at(node.src[0], at if node.src[0].shape else (), None)
-            if condition in self.conditions(node.src[1], at, 0):       # it is 0 there by itself
+            if condition in self.conditions(node.src[1], at, 0):       # already 0 there
                 return (yield (node.src[1], at, gate))
         return (yield from super().computation(node, at, gate))
 
@@ -103,7 +105,7 @@ class ComputedFactor(BlockLoops):
         key, out = self.key(size), list[Statement]()
         spot = add(multiply(key, self.rows), self.row)
         parts = [*self.sharing, self]
-        for part in parts:                    # what the products are asked for, and how they are scaled
+        for part in parts:                    # a dry run: finds the index at which each product is read
             part.known = {top: part.loaded(p, spot) for p, top in part.tops.items()}
             part.nest([key, self.row], list)
             part.made(first, key)
@@ -123,7 +125,7 @@ class ComputedFactor(BlockLoops):
         return out, substitute_index(kept, self.stands_for, {})
 
     def loaded(self, product: UOp, spot: UOp) -> Callable[[Index], UOp]:
-        """What is in the tile of a product, and its factor."""
+        """A function that loads an element of a product's tile and multiplies it by the product's factor."""
         def value(at: Index) -> UOp:
             tile, factor = load(self.tiles[product], spot), self.factors.get(product, 1.0)
             return tile if factor == 1 else tile * factor
@@ -131,12 +133,12 @@ class ComputedFactor(BlockLoops):
         return value
 
     def made(self, first: UOp, key: UOp) -> UOp:
-        """The factor at a key of a block."""
+        """The value of the factor at a key of a block."""
         at = self.at_key("k_at", first, key)
         return self.value_at(self.factor, at, both(self.row_gate, self.key_gate))
 
     def weights(self, parts: list[ComputedFactor], first: UOp, key: UOp, spot: UOp) -> list[Statement]:
-        """The factors of all parts, each in a tile. What one computes is not computed again by the next."""
+        """The factors of all parts, each in a tile; what they share is computed once."""
         out, known = list[Statement](), dict[UOp, UOp]()
         for number, part in enumerate(parts):
             part.path, part.memo = self.path, {}
@@ -148,7 +150,7 @@ class ComputedFactor(BlockLoops):
         return out
 
     def product(self, node: UOp, tile: UOp, spot: UOp, gate: UOp | None) -> list[Statement]:
-        """A sum of products, into its tile, with what is added to it; keys past the end count as masked there."""
+        """Store a contraction, and what is added to it, in its tile; keys past the end are masked there."""
         top = self.tops[node]
         value = self.value_at(top, self.asked[top], gate).cast(self.dtype)
         if not self.even:
@@ -164,8 +166,8 @@ class ComputedFactor(BlockLoops):
         return [Store(tile, spot, found.over(total))]
 
     def without_other_gates(self, value: UOp | None, gate: UOp | None) -> UOp | None:
-        """A value that reads numbers of rows past the last key too, and those of keys past the last row: where either
-        is past the end, nothing is kept of it."""
+        """The value with each load gated only by what its index depends on, rows or keys: results past either end are
+        discarded anyway."""
         if value is None or gate is None:
             return value
         reads = [n for n in toposort([value]) if n.op is o.LOAD and n.src[2:] == (gate,)]
@@ -183,7 +185,7 @@ class ComputedFactor(BlockLoops):
         return len(readers) == 1 and readers[0].op is o.EXP2
 
     def cleared(self) -> list[Statement]:
-        """Nothing is summed yet."""
+        """Set the accumulator to 0."""
         return self.nest([*self.wide, self.row], lambda: [Store(self.out, self.out_at(), const(0, self.dtype))])
 
     def finish(self) -> list[Statement]:
@@ -196,12 +198,12 @@ class ComputedFactor(BlockLoops):
 
     # -- masks -----------------------------------------------------------------------------------------------
     def in_sight(self, at: Index) -> list[UOp]:
-        """Conditions, outside each of which the factor is 0."""
+        """Conditions: where any of them is false, the factor is 0."""
         self.nest([self.row], list)
         return self.conditions(self.factor, at, 0)
 
     def conditions(self, node: UOp, at: Index, gone: float) -> list[UOp]:
-        """Conditions, outside each of which a node has the value `gone`: 0, or -inf for what is exponentiated."""
+        """Conditions: where any of them is false, a node has the value `gone` (0, or -inf for an exponent)."""
         if node.op in (o.RESHAPE, o.PERMUTE, o.EXPAND):
             return self.conditions(node.src[0], source_index(node, at)[0], gone)
         if node.op is o.WHERE and node.src[2].op is o.CONST and node.src[2].arg == gone:
@@ -218,7 +220,7 @@ class ComputedFactor(BlockLoops):
 
 
 def _absorbed(reader: UOp, other: UOp) -> bool:
-    """Whether an op may be a part of what a sum begins with, or is scaled and masked by."""
+    """Whether an op can become part of an accumulator's initial value, constant factor or mask."""
     while other.op in (o.CAST, o.EXPAND, o.RESHAPE):
         other = other.src[0]
     if reader.op is o.WHERE:

@@ -1,22 +1,22 @@
-"""Sums of products whose weights are computed block by block. In: a kernel's graph that holds one. Out: its loop tree.
+"""Contractions whose weights are computed block by block. In: a kernel's graph that holds one. Out: its loop tree.
 
 What softmax(scores) times values (online_softmax.py) and parts of its gradient (attention_backward.py) have in common:
 
     task batch, heads, blocks of rows:
-      begin                                     factors of the rows, transposed; nothing is summed yet
-      loop blocks of keys:                      as far as a mask leaves anything of them
+      begin                                     row factors of the products, transposed; sums are 0
+      loop blocks of keys:                      those that a mask does not hide entirely
         over_keys                               weights[k][q], from products of rows and keys; out[d][q] += .. weights
       finish                                    the result
 
-Each line is a list of loop nests over LOCAL memory, which the optimizer cuts like any other: products into register
-tiles, the rest into vectors. Rows lie innermost in all of them, so that every number that belongs to a row is a lane,
-and no line adds across lanes. The sums of a row are those of one task, block by block in order: the same bits on any
-number of threads. Which row and key a block begins with is all that differs between blocks, but for the last keys.
+Each line is a list of loop nests over LOCAL memory, which the optimizer tiles like any other: products into register
+tiles, the rest into vectors. Rows are innermost in all of them, so that every per-row value is a lane, and no line adds
+across lanes. The sums of a row are those of one task, block by block in order: the same bits on any
+number of threads. Blocks differ only in their first row and key, except for the last keys.
 
-For groups of threads all blocks are as large (`ScoreBlocks.even`): rows and keys past the end are read as zeros, and
-nothing is stored of such rows. So they are where the number of rows or keys is symbolic: blocks end at its value.
-For groups, weights are rounded where the graph rounds them, so that a matrix unit can take them, and their exponential
-stays one op, which GPUs have an instruction for.
+For groups of threads all blocks have the same size (`ScoreBlocks.even`): rows and keys past the end are read as zeros,
+and such rows are not stored. The same holds where the number of rows or keys is symbolic: the loop over blocks has a
+run-time bound. For groups, weights are rounded where the graph rounds them, so that a matrix unit can take them, and
+their exponential stays one op, which GPUs have an instruction for.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from glassgrad.compiler.schedule.online_softmax import WeightedSum
 
 
 class ScoreBlocks(NamedTuple):
-    """How large blocks are at most. All are as large, but for the last keys; the last rows overlap those before."""
+    """The largest sizes of blocks. All have the same size, except the last keys; the last rows overlap those before."""
     rows: int = 64
     keys: int = 64
-    lanes: int = 16                # blocks have a multiple of so many rows
-    even: bool = False             # all blocks are as large, past the end too: for groups of threads
-    again: int = 8                 # what it costs to read the keys once more, in rows
-    narrow_rows: int = 0           # instead of `rows` where registers suffice for them: values are narrow,
-    narrow: int = 64               # of at most so many numbers, and scores read no memory besides keys; and where
-    processors: int = 1            # each of so many has a block
+    lanes: int = 16                # the rows of a block are a multiple of this
+    even: bool = False             # all blocks have the same size, past the end too: for groups of threads
+    again: int = 8                 # the cost of reading the keys once more, in rows
+    narrow_rows: int = 0           # instead of `rows` where registers suffice: values have at most
+    narrow: int = 64               # this many columns, scores read no memory besides keys, and
+    processors: int = 1            # each of this many processors has a block
     factor_keys: int = 64          # instead of `keys` where a block of several products is in registers at once
-    symbolic: int = 32             # rows, or keys, where their number is symbolic: few are past the end
+    symbolic: int = 32             # rows, or keys, of a block where their number is symbolic: few are past the end
 
     def rows_of(self, size: Size, width: int = 0, reads: bool = True, times: int = 1) -> int:
-        """Rows of a block: few are computed twice or past the end, and few blocks read the keys again.
-        `times`: how often the rows occur, once for each element of the other axes.
+        """The rows of a block, such that few are computed twice or past the end, and few blocks read the keys again.
+        `times`: the number of elements of the batch axes, each of which has these rows.
 
         >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
         [64, 48, 20, 5]
@@ -71,7 +71,7 @@ class ScoreBlocks(NamedTuple):
         return rows if self.even else min(size, rows)
 
     def keys_of(self, size: Size) -> int:
-        """Keys of a block: all blocks have nearly as many.
+        """The keys of a block, such that all blocks have nearly the same number.
 
         >>> [ScoreBlocks().keys_of(size) for size in (512, 197, 80)]
         [64, 66, 80]
@@ -81,8 +81,8 @@ class ScoreBlocks(NamedTuple):
         return self.keys if self.even else -(-size // max(1, round(size / self.keys)))
 
     def parts_of(self, keys: Size, times: int) -> int:
-        """Into how many parts keys are cut, each a task of its own, where `times` tasks leave processors idle. Counted
-        in blocks: a processor does its tasks in turn, each has a beginning and an end, and parts have to be joined.
+        """The number of parts that keys are split into, each one task, where `times` tasks leave processors idle.
+        Costs are in blocks: a processor runs its tasks in sequence, each starts and ends, and parts have to be joined.
 
         >>> [BOX_BLOCKS._replace(processors=132).parts_of(4096, times) for times in (1, 8, 32, 256)]
         [32, 16, 4, 1]
@@ -96,22 +96,22 @@ class ScoreBlocks(NamedTuple):
         return best if 5 * cost(best) < 4 * cost(1) else 1
 
 
-TASK_ENDS = 1        # what the beginning and the end of a task cost, in blocks of keys
-JOINING = 2          # and what joining parts costs
+TASK_ENDS = 1        # the cost of starting and ending a task, in blocks of keys
+JOINING = 2          # the cost of joining parts, likewise
 SCORE_BLOCKS = ScoreBlocks()
 GROUP_BLOCKS = ScoreBlocks(rows=128, keys=64, lanes=64, even=True, again=48, symbolic=64)
 BOX_BLOCKS = ScoreBlocks(rows=128, keys=128, lanes=64, even=True, again=48, narrow_rows=256, symbolic=64)
 
 
 def times_of(chain: WeightedSum) -> int:
-    """How often there are the rows of a chain: for each of its other axes."""
+    """The number of elements of a chain's batch axes: those that are not rows, columns or keys."""
     shape = chain.weights.shape
     return math.prod(least(n) for a, n in enumerate(shape) if a not in (chain.row_axis, chain.axis, *chain.columns))
 
 
 class BlockLoops(Values):
-    """The loops of one kernel."""
-    any_order = False              # whether a mask may have blocks of keys done from the last to the first
+    """Builds the loops of one kernel."""
+    any_order = False              # whether blocks of keys may run from last to first, where a mask then skips some
 
     def __init__(self, sink: UOp, chain: WeightedSum, dtype: DType, blocks: ScoreBlocks, rows: int, keys: int,
                  parts: int = 1):
@@ -119,17 +119,17 @@ class BlockLoops(Values):
         self.part = counter("kp", parts)                  # block b of keys belongs to part b % parts
         self.chain, self.even, self.dtype = chain, blocks.even, dtype
         self.rows, self.keys = rows, keys
-        self.stands_for: dict[UOp, UOp] = {}              # counters in place of indices that gates keep inside
-        self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
+        self.stands_for: dict[UOp, UOp] = {}              # stand-in counter: its index, which gates keep in bounds
+        self.shape = chain.weights.shape                  # of the summed product: rows, columns and keys
         size = self.shape[chain.row_axis]
         self.row, self.block = counter("q", self.rows), self.counter("qb", (size + self.rows - 1) // self.rows)
         begin = multiply(self.block, self.rows) if self.block.arg.size > 1 else index(0)
         ragged = size % self.rows != 0
         self.first_row = begin.minimum(size - self.rows) if ragged and not self.past_end(size) else begin
         at_row = add(self.first_row, self.row)
-        self.gate: UOp | None = None                  # what is stored: not rows that the block before has done,
+        self.gate: UOp | None = None                  # rows to store: not those of the block before,
         self.row_gate: UOp | None = None              # nor rows past the end, which are not read either
-        self.key_gate: UOp | None = None              # keys that are read in the block that is being written
+        self.key_gate: UOp | None = None              # keys of the current block that exist
         if ragged and self.past_end(size):
             self.gate = self.row_gate = less(at_row, self.size(size))
         elif ragged:
@@ -145,15 +145,15 @@ class BlockLoops(Values):
         self.lefts = [LeftFactor.of(f"queries{i or ''}", product, rows, self.rows)
                       for i, (product, rows) in enumerate(zip(chain.products, chain.rows))]
         self.out = local("out", self.dtype, math.prod(self.shape[a] for a in chain.columns) * self.rows)
-        self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements lie in LOCAL memory
-        self.asked: dict[UOp, Index] = {}                       # and where they were asked for
+        self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements are in LOCAL memory
+        self.asked: dict[UOp, Index] = {}                       # and the index at which they were last read
 
     def past_end(self, size: Size) -> bool:
-        """Whether the last block of so many rows or keys is as large as the others, and goes past the end."""
+        """Whether the last block along an axis of this size has the size of the others, and goes past the end."""
         return self.even or isinstance(size, Length)
 
     def kept_inside(self, name: str, at: UOp, size: Size) -> UOp:
-        """An index that is not used past the end, as one that cannot be there: views need no remainders of it."""
+        """A stand-in counter for an index that gates keep in bounds, so that views need no modulo of it; else `at`."""
         if not self.past_end(size) or bounds(at)[1] < least(size):
             return at
         stand_in = self.counter(name, size)
@@ -204,11 +204,11 @@ class BlockLoops(Values):
         raise NotImplementedError
 
     def joined_parts(self) -> list[Phase]:
-        """The result of all parts, where a task has stored that of one."""
+        """The phases that combine the results of parts, where keys are split into parts."""
         return []
 
     def put_indices(self, body: list[Statement]) -> None:
-        """The indices that counters stand for, in their place."""
+        """Replace stand-in counters by the indices that they stand for."""
         memo: dict[UOp, UOp] = {}
         for s in walk(body) if self.stands_for else ():
             if isinstance(s, (Assign, Accumulate, Store)):
@@ -239,11 +239,11 @@ class BlockLoops(Values):
         return (yield from super().computation(node, at, gate))
 
     def at(self, key: UOp) -> Index:
-        """An index of the product that is summed."""
+        """The index of the summed product at a key."""
         return tuple([key if a == self.chain.axis else i for a, i in enumerate(self.place)])
 
     def at_key(self, name: str, first: UOp, key: UOp) -> Index:
-        """An index of the product that is summed, at a key of a block; `key_gate` says where there is one."""
+        """The index of the summed product at a key of a block; sets `key_gate`, whether that key exists."""
         size, whole = self.shape[self.chain.axis], add(first, key)
         inside = self.kept_inside(name, whole, size)
         self.key_gate = None if inside is whole else less(whole, self.size(size))
@@ -251,20 +251,20 @@ class BlockLoops(Values):
 
     # -- the nests -------------------------------------------------------------------------------------------
     def begin(self) -> list[Statement]:
-        """Nothing is summed yet; the rows' factors of the products, transposed."""
+        """Set the sums to 0, and store the row factors of the products, transposed."""
         self.known = {}
         out = self.nest([*self.wide, self.row], lambda: [Store(self.out, self.out_at(), const(0, self.dtype))])
         return out + [s for left in self.lefts for s in self.transposed(left)]
 
     def transposed(self, left: LeftFactor) -> list[Statement]:
-        """A rows' factor, into LOCAL memory."""
+        """Store a row factor, transposed, in LOCAL memory."""
         at = tuple([left.step if a == left.axis else i for a, i in enumerate(self.asked[left.rows])])
         return self.nest([left.step, self.row], lambda: [Store(
             left.memory, left.at(left.step, self.row),
             self.value_at(left.rows, at, self.row_gate).cast(left.memory.dtype))])
 
     def rows_known(self) -> dict[UOp, Callable[[Index], UOp]]:
-        """The rows' factors, where they lie in LOCAL memory."""
+        """For each row factor, a function that loads its elements from LOCAL memory."""
         def loaded(left: LeftFactor) -> Callable[[Index], UOp]:
             return lambda at: load(left.memory, left.at(at[left.axis], self.row))
 
@@ -274,7 +274,7 @@ class BlockLoops(Values):
         return add(multiply(flatten(tuple(self.wide), tuple(c.arg.size for c in self.wide)), self.rows), self.row)
 
     def times_values(self, first: UOp, size: int, tile: UOp, shrink: UOp | None = None) -> list[Statement]:
-        """The weights of a block times its values, added to what was there."""
+        """Add the weights of a block times its values to `out`, which is multiplied by `shrink` before."""
         key, total, spot = self.key(size), register("acc", self.dtype), self.out_at()
         at = self.at_key("k_at", first, key)
         weight = load(tile, add(multiply(key, self.rows), self.row))
@@ -288,9 +288,9 @@ class BlockLoops(Values):
         return self.nest([*self.wide, self.row], product)
 
     def result(self, total: UOp) -> list[Statement]:
-        """Store the results, which are made of the total."""
+        """Store the results, which are computed from the total."""
         chain, out = self.chain, list[Statement]()
-        if self.gate is not None and not self.even:         # by rows, so that a row is stored or not as a whole
+        if self.gate is not None and not self.even:         # row by row, so that a whole row is stored or not
             by_rows, spot = local("result", self.dtype, self.out.arg.size), self.result_spot()
             out += self.nest([self.row, *self.wide], lambda: [Store(by_rows, spot, total)])
             self.known[chain.total] = lambda at: load(by_rows, spot).cast(chain.total.dtype)
@@ -302,14 +302,14 @@ class BlockLoops(Values):
         return out
 
     def stored(self, store: UOp, at: Index) -> list[Statement]:
-        """A value at an index, into memory."""
+        """Store a value at an index."""
         target, value = store.src
         place = source_index(target, at, self.size)[0] if target.op is o.SHRINK else at
         spot = flatten(place, target.base.shape, self.size)
         return [Store(target.base, spot, self.value_at(value, at, None), None, self.gate)]
 
     def of_rows(self) -> list[UOp]:
-        """What is stored besides: numbers of each row."""
+        """The STOREs of per-row values, which do not depend on the total."""
         return [s for s in self.sink.src if s.op is o.STORE and self.chain.total not in toposort([s.src[1]])]
 
     def result_spot(self) -> UOp:
@@ -317,7 +317,7 @@ class BlockLoops(Values):
         return flatten(counters, tuple(c.arg.size for c in counters))
 
     def result_at(self, value: UOp) -> Index:
-        """Where an element of the total lies in what is stored."""
+        """The index in a stored value of an element of the total."""
         way: list[UOp] = []
         while value is not self.chain.total:
             way.append(value)
@@ -334,7 +334,7 @@ class BlockLoops(Values):
 
 
 class LeftFactor(NamedTuple):
-    """The rows' factor of a product, transposed into LOCAL memory."""
+    """The row factor of a product, transposed in LOCAL memory."""
     rows: UOp
     axis: int                # along which it is summed
     step: UOp                # its counter

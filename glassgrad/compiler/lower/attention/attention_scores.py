@@ -4,8 +4,8 @@ A score that is `where(k < q + 1, .., -inf)` is -inf for all keys after the row.
 counters, so the index algebra tells from which block on it fails for all rows and keys of the block.
 Where a product's sums are float32 and what is made of them stays in registers, rounding each step to the type that the
 graph names costs instructions and makes the result less exact. So it is left out, and a positive factor of all scores
-is left to the exponential, which multiplies anyway. What is added to a sum is what the sum begins with, so that it
-needs neither an instruction nor a register of its own. Does not know where scores come from.
+is left to the exponential, which multiplies anyway. What is added to a sum becomes the initial value of its
+accumulator, and needs no instruction and no register. Does not know where scores come from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glassgrad.compiler.lower.loops import ranges_of
 
 
 def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
-    """How many blocks a loop has to do: the score of all others is -inf; None: all. `inner` are the counters inside."""
+    """The number of blocks that a loop must run: all others score -inf; None: all. `inner`: counters inside a block."""
     for below_zero in _kept_where(score):
         constant, terms = linear(_least(below_zero, inner))
         step, rest = terms.get(block, 0), {atom: k for atom, k in terms.items() if atom is not block}
@@ -30,7 +30,7 @@ def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
 
 
 def kept_below(score: UOp, inner: list[UOp]) -> UOp | None:
-    """The condition under which a score is not -inf for all values of the inner counters; None: it may always be."""
+    """The condition outside which a score is -inf for all values of the inner counters; None: there is none."""
     for below_zero in _kept_where(score):
         seen = less(_least(below_zero, inner), index(0))
         if seen.op is not o.CONST or not seen.arg:
@@ -46,7 +46,7 @@ def something_masked(score: UOp, kept: UOp, inner: list[UOp]) -> UOp | None:
         if score.op is not o.WHERE or not _is_least(score.src[2]):
             return None
         condition, score, _ = score.src
-        for part in _parts(condition):
+        for part in _conjuncts(condition):
             found = _holds_where(part, True)
             if len(found) != 1:
                 return None
@@ -55,11 +55,11 @@ def something_masked(score: UOp, kept: UOp, inner: list[UOp]) -> UOp | None:
     return None if wanted is None else UOp(o.NOT, dtypes.bool, (wanted,))
 
 
-def _parts(condition: UOp) -> list[UOp]:
-    """Conditions that hold together where this one does."""
+def _conjuncts(condition: UOp) -> list[UOp]:
+    """The conditions that this one joins by AND."""
     if condition.op is o.NOT and condition.src[0].op is o.NOT:
-        return _parts(condition.src[0].src[0])
-    return [part for s in condition.src for part in _parts(s)] if condition.op is o.AND else [condition]
+        return _conjuncts(condition.src[0].src[0])
+    return [part for s in condition.src for part in _conjuncts(s)] if condition.op is o.AND else [condition]
 
 
 def _kept_where(score: UOp) -> list[UOp]:
@@ -79,7 +79,7 @@ def _is_least(node: UOp) -> bool:
 
 
 def _holds_where(condition: UOp, holds: bool) -> list[UOp]:
-    """Index expressions that are below 0 wherever the condition holds (or, does not hold)."""
+    """Index expressions that are below 0 wherever the condition holds (or, if not `holds`, is false)."""
     if condition.op is o.NOT:
         return _holds_where(condition.src[0], not holds)
     if condition.op is o.AND and holds:
@@ -116,7 +116,7 @@ def _least(expression: UOp, inner: list[UOp]) -> UOp:
     return build(constant + low, {atom: k for atom, k in terms.items() if atom not in free})
 
 
-# -- what a sum begins with -------------------------------------------------------------------------------------------
+# -- initial values of sums --------------------------------------------------------------------------------------------
 class ShiftedSum(NamedTuple):
     """(total + begin) * factor where the mask holds, else -inf."""
     begin: UOp | None
@@ -124,13 +124,13 @@ class ShiftedSum(NamedTuple):
     mask: UOp | None
 
     def over(self, total: UOp) -> UOp:
-        """The value without its factor."""
+        """total + begin under the mask, without the factor."""
         value = total if self.begin is None else total + self.begin
         return value if self.mask is None else self.mask.where(value, const(-math.inf, value.dtype))
 
 
 def shifted_sum(value: UOp, total: UOp) -> ShiftedSum | None:
-    """A value that is made of a total by additions, constant factors and masks, as one; None: it is made otherwise.
+    """A value derived from a total by additions, constant factors and masks, as a ShiftedSum; None for any other value.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.lower.loops import register
@@ -164,7 +164,7 @@ def shifted_sum(value: UOp, total: UOp) -> ShiftedSum | None:
 
 # -- without rounding -------------------------------------------------------------------------------------------------
 def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
-    """An expression with the ops of `inside`, which are below it, computed in a type, and no rounding between them."""
+    """An expression with the ops of `inside`, which are below it, computed in `dtype` without rounding between them."""
     new: dict[UOp, UOp] = {}
     for node in toposort([root], lambda n: n.src if n in inside and n.op not in o.REDUCE else ()):
         sources = tuple([new.get(s, s) for s in node.src])
@@ -186,7 +186,7 @@ def in_full_precision(root: UOp, inside: Set[UOp], dtype: DType) -> UOp:
 
 
 def without_factor(scores: UOp) -> tuple[UOp, float]:
-    """A value as another one times a positive constant; what is masked stays -inf, or 0.
+    """Split a value into another one and a positive constant factor; masked elements stay -inf, or 0.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.graph.uop import UOp, const

@@ -1,10 +1,10 @@
 """softmax(scores) times values as loops over blocks. In: a kernel's graph that holds one. Out: its loop tree.
 
     task batch, heads, blocks of rows (queries):
-      queries[d][q] = ..                                    the rows' factor of the scores, once
+      queries[d][q] = ..                                    the row factor of the scores, once
       top, sums, out = -inf, 0, 0                           of the keys read so far, for each row
-      loop blocks of keys:                                  as far as the mask lets any row of the block look
-        tile[k][q] = scores                                 a sum of products, scaled and masked
+      loop blocks of keys:                                  up to the last key that any row of the block sees
+        tile[k][q] = scores                                 a contraction, scaled and masked
         fresh[q] = max(top[q], max over k of tile[k][q])
         shrink[q] = exp(top[q] - fresh[q]);  top[q] = fresh[q]
         tile[k][q] = exp(tile[k][q] - top[q]);  sums[q] = sums[q] * shrink[q] + sum over k of tile[k][q]
@@ -35,7 +35,7 @@ from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
 
 class OnlineSoftmax(BlockLoops):
-    """The loops of one kernel."""
+    """Builds the loops of one kernel."""
     chain: SoftmaxProduct
 
     def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks):
@@ -54,18 +54,18 @@ class OnlineSoftmax(BlockLoops):
         for n in toposort([self.scores]):
             if n not in self.nesting:
                 self.nesting[n] = max([self.nesting[s] for s in n.src], default=0)
-        self.row_masks: dict[UOp, Index] = {}        # conditions of rows, outside which all weights of a row are 0
+        self.row_masks: dict[UOp, Index] = {}        # conditions on the row alone; where false, its weights are 0
         self.tile = local("tile", self.dtype, self.keys * self.rows)
         self.top, self.sums, self.shrink, self.scale = (
             local(name, self.dtype, self.rows) for name in ("top", "sums", "shrink", "scale"))
 
     def scores_read_memory(self, chain: SoftmaxProduct) -> bool:
-        """Whether scores are made of more than the product of rows and keys, and positions."""
+        """Whether scores read memory besides the product of rows and keys."""
         return any(n.op is o.PARAM for n in toposort([self.scores], lambda n: () if n in chain.products else n.src))
 
     # -- values ----------------------------------------------------------------------------------------------
     def weigh(self, node: UOp, at: Index, value: UOp) -> UOp:
-        """A factor of the total, given its exponential; factors that all keys share are left to the end (1 here)."""
+        """A weight, given the value of its exponential; factors that all keys share are applied at the end (1 here)."""
         if node is self.chain.exps or any(node is n for n, _ in self.chain.shared):
             self.asked[node] = at
             return value if node is self.chain.exps else const(1, self.dtype)
@@ -91,15 +91,15 @@ class OnlineSoftmax(BlockLoops):
         return left * right
 
     def is_of_rows(self, condition: UOp, at: Index) -> bool:
-        """Whether a condition is one of rows alone, for groups of threads, and no other kernel reads their numbers."""
+        """Whether a condition depends on the row alone; for groups of threads, where no per-row value is stored."""
         if not self.even or not condition.shape or self.of_rows():
             return False
         keys = {r for r in self.chosen_key if r not in (self.row, self.block)}
         return keys.isdisjoint(ranges_of(self.value_at(condition, at, self.row_gate)))
 
     def exponential(self, score: UOp, top: UOp) -> UOp:
-        """exp2((score - top) * rate), and 0 for a score of -inf, whatever the top is: a row may have seen nothing else
-        yet. (Nor is the exponential of a number far below 0 computed for it: results that underflow are slow.)"""
+        """exp2((score - top) * rate), and 0 for a score of -inf even where the top is -inf: the row has seen no key
+        yet. (On CPUs, the exponent of a masked score is set to 0: results that underflow are slow.)"""
         zero, least, rate = const(0, self.dtype), identity(o.MAX, self.dtype), self.rate
         if self.even:                     # exp2(-inf) is 0, and cheap
             seen = top.eq(least).where(zero, top)
@@ -130,9 +130,9 @@ class OnlineSoftmax(BlockLoops):
             value, least, gate = found[-1], identity(o.MAX, self.dtype), self.key_gate
             if value.op is o.WHERE and any(value.src[0] is self.value_at(condition, mask_at, self.row_gate)
                                            for condition, mask_at in self.row_masks.items()):
-                value = value.src[1]                         # of the other rows no weight is used
+                value = value.src[1]                         # weights of the other rows are not used
             value = fused(value) if self.even else value
-            if gate is not None and value.op is o.WHERE and value.src[2] is least:         # one mask
+            if gate is not None and value.op is o.WHERE and value.src[2] is least:         # merge both masks
                 gate, value = gate & value.src[0], value.src[1]
             return [Store(self.tile, spot, value if gate is None else gate.where(value, least))]
 
@@ -141,7 +141,7 @@ class OnlineSoftmax(BlockLoops):
         there = load(self.tile, add(multiply(step, self.rows), self.row))
         fresh, total, value = (register(name, self.dtype) for name in ("fresh", "total", "e"))
         top, shrink = load(self.top, self.row), load(self.shrink, self.row)
-        higher = top.maximum(fresh)
+        new_top = top.maximum(fresh)
 
         def weights() -> list[Statement]:
             at = self.at_key("j_at", first, step)
@@ -155,12 +155,12 @@ class OnlineSoftmax(BlockLoops):
         return [*loops,
                 *self.nest([self.row], lambda: [
                     Assign(fresh, identity(o.MAX, self.dtype)), For(step, LOOP, [Accumulate(fresh, o.MAX, there)]),
-                    Store(self.shrink, self.row, self.exponential(top, higher)), Store(self.top, self.row, higher)]),
+                    Store(self.shrink, self.row, self.exponential(top, new_top)), Store(self.top, self.row, new_top)]),
                 *self.nest([self.row], weights), *self.times_values(first, size, self.tile, self.shrink)], \
             substitute_index(found[-1], self.stands_for, {})
 
     def finish(self) -> list[Statement]:
-        """What all keys share, then the result, and the numbers of rows that are wanted; or what a part comes to."""
+        """Store the shared factor, per-row values and the result; or, where keys are split, the result of a part."""
         chain = self.chain
         if self.part.arg.size > 1:
             return self.kept_parts()
@@ -179,7 +179,7 @@ class OnlineSoftmax(BlockLoops):
         return out + self.result(self.masked(scaled))
 
     def shared_factor(self) -> UOp:
-        """What the weights of all keys of a row have in common."""
+        """The factor that the weights of all keys of a row share."""
         factor = const(1, self.dtype)
         for node, op in self.chain.shared:
             value = self.value_at(node, self.asked[node], self.row_gate).cast(self.dtype)
@@ -187,21 +187,21 @@ class OnlineSoftmax(BlockLoops):
         return factor
 
     def masked(self, total: UOp) -> UOp:
-        """A total, and 0 in rows of which all weights are 0."""
+        """The total, set to 0 in rows whose weights are all masked."""
         for condition, at in self.row_masks.items():
             total = self.value_at(condition, at, self.row_gate).where(total, const(0, self.dtype))
         return total
 
     # -- parts of keys, each of which is a task ----------------------------------------------------------------
     def part_memory(self, name: str, row: UOp, wide: list[UOp]) -> UOp:
-        """An element of what all tasks see: the numbers of each part, of each row."""
+        """A load from memory shared by all tasks: a value of one part, for one row."""
         sizes = [self.shape[self.chain.row_axis], *[c.arg.size for c in wide]]
         outer = [self.part, *[c for c in self.counters if c.arg.size > 1]]
         shape = (*[c.arg.size for c in outer], *sizes)
         return load(local(name, self.dtype, math.prod(shape), "shared"), flatten((*outer, row, *wide), shape))
 
     def kept_parts(self) -> list[Statement]:
-        """What a part comes to, for all tasks to see."""
+        """Store the results of a part in memory shared by all tasks."""
         def kept(name: str, memory: UOp, at: UOp, wide: list[UOp]) -> Store:
             to = self.part_memory(name, self.row, wide)
             return Store(to.src[0], to.src[1], load(memory, at), None, self.gate)
@@ -211,7 +211,7 @@ class OnlineSoftmax(BlockLoops):
                 *self.nest([self.row, *self.wide], lambda: [kept("part_out", self.out, self.out_at(), self.wide)])]
 
     def joined_parts(self) -> list[Phase]:
-        """for all results: the highest maximum; sums and totals of all parts, in order; the result"""
+        """The phase that combines all parts, in order: their maximum, then sums and totals, then the result."""
         chain, axis = self.chain, self.chain.row_axis
         if self.part.arg.size == 1:
             return []
@@ -243,7 +243,7 @@ class OnlineSoftmax(BlockLoops):
 
 
 def fused(value: UOp) -> UOp:
-    """x * constant + y as one op."""
+    """x * constant + y as one MULACC; other values as they are."""
     if value.op is not o.ADD:
         return value
     product, other = value.src if value.src[0].op is o.MUL else value.src[::-1]

@@ -56,7 +56,7 @@ class Definitions:
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a language spells literals, functions and variables; what is not said is C's."""
+    """How a language spells literals, functions and variables; the defaults are C's."""
     function: str = "__builtin_{name}{end}"                         # {end}: "f" for float32
     nan: tuple[str, str] = ('__builtin_nanf("")', '__builtin_nan("")')      # of float32, of float64
     inf: tuple[str, str] = ("__builtin_inff()", "__builtin_inf()")
@@ -65,14 +65,14 @@ class Spelling:
     head: str = "{inline} {result} {name}({parameters})"            # of a function
     parameter: str = "{kind} {name}"
     value: str = "{kind} {name} = {value};"                         # a variable that keeps its value
-    cut: str = "({kind})({text})"                                   # what is left of 32 bits in a smaller type
-    distance: str = "{y}"                                           # to shift by
+    cut: str = "({kind})({text})"                                   # truncates 32 bits to a smaller type
+    distance: str = "{y}"                                           # the distance of a shift
     differ: str = "{x} != {y}"                                      # of floats: a NaN differs from all
     absolute: str = "fabs"                                          # of floats
 
 
 def literal_ends(long: str) -> dict[DType, str]:
-    """What C has after its literals, where integers of 64 bits end so."""
+    """The suffixes of C literals; `long` is that of 64-bit integers."""
     return {dtypes.float32: "f", dtypes.uint32: "u", dtypes.int64: long, dtypes.uint64: f"u{long}"}
 
 
@@ -160,19 +160,19 @@ class CArithmetic:
         return CValue(f"{test} ? {yes} : {no}", dtype, 0, False)
 
     def cut(self, dtype: DType, text: str) -> str:
-        """A result of integers as its type has it: smaller ones than 32 bits are computed in 32."""
+        """An integer result truncated to its type: types below 32 bits are computed in 32."""
         smaller = dtype.bits < 32 and dtype.kind in "iu"
         return self.spelling.cut.format(kind=self.type(dtype), text=text, bits=dtype.bits) if smaller else text
 
     def converted(self, x: CValue, dtype: DType) -> str:
-        """A number in another type; of floats as integers, where it fits."""
+        """A value converted to another type; a float to an integer, where it fits."""
         return f"({self.type(dtype)}){x.inside}"
 
     def call(self, name: str, dtype: DType, lanes: int, *arguments: CValue) -> CValue:
         return CValue(f"{name}({', '.join([a.text for a in arguments])})", dtype, lanes)
 
     def wide(self, x: CValue, lanes: int) -> CValue:
-        """A value repeated in all lanes, those beyond the last one included: C divides there, too."""
+        """A value broadcast to all lanes, unused ones included: C divides there, too."""
         if x.lanes == lanes:
             return x
         if x.lanes:
@@ -219,7 +219,7 @@ class CArithmetic:
         return self.call(f"{name}_{full}", dtype, lanes, *arguments)
 
     def per_lane(self, name: str, function: str, dtype: DType, *arguments: CValue) -> CValue:
-        """A function of scalars; `name` is what its helper for vectors begins with."""
+        """A scalar function, applied lane by lane; `name` is the prefix of its helper for vectors."""
         if not arguments[0].lanes:
             return self.call(function, dtype, 0, *arguments)
         names = ", ".join(f"${n}" for n in "xyz"[:len(arguments)])
@@ -227,7 +227,7 @@ class CArithmetic:
 
     # -- ops -----------------------------------------------------------------------------------------------------
     def infix(self, sign: str, x: CValue, y: CValue, dtype: DType) -> CValue:
-        """x sign y. The compiler repeats a scalar beside a vector, if it is wide enough not to be promoted."""
+        """x sign y. The compiler broadcasts a scalar operand of a vector, unless C would promote it first."""
         lanes = max(x.lanes, y.lanes)
         if lanes and (x.dtype.bits < 32 or x.dtype is dtypes.bool):
             x, y = self.wide(x, lanes), self.wide(y, lanes)
@@ -315,7 +315,7 @@ class CArithmetic:
         return self.per_lane(name, helper, dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: CValue) -> CValue:
-        """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
+        """All lanes combined: upper half with lower half, repeatedly; an odd lane joins at the end."""
         scalar, full = self.type(dtype), self.type(dtype, x.lanes)
         name = f"fold_{combine.name.lower()}_{'bool_' if dtype is dtypes.bool else ''}{full}"
         body = [f"{scalar} {', '.join(f't{i} = v[{i}]' for i in range(x.lanes))};"]
@@ -378,7 +378,7 @@ class CArithmetic:
 
 
 def width(lanes: int) -> int:
-    """The lanes of the vector type that holds so many."""
+    """The lanes of the vector type that holds `lanes`: the next power of two."""
     return 1 << (lanes - 1).bit_length()
 
 

@@ -117,7 +117,7 @@ class CFunction(CArithmetic, Walker):
         self._nested(heads, statement.body, flow, range_, stop is not None and ix.bounds(stop)[0] <= 0)
 
     def loop_end(self, statement: For) -> str:
-        """The number that a loop's counter stays below."""
+        """The upper bound (exclusive) of a loop's counter."""
         stop, size = statement.stop, statement.range.arg.size
         if stop is None:
             return str(size)
@@ -167,7 +167,7 @@ class CFunction(CArithmetic, Walker):
             self.line(f"{target.text} = {self.apply(combine, register.dtype, more, target).text};")
 
     def operand(self, node: UOp, lanes: int | None = None) -> CValue:
-        """The value of a node: a scalar or as wide as the node is, or with so many lanes."""
+        """The value of a node: a scalar or as wide as the node is, or with the given lanes."""
         if node.op is o.CONST:
             value = self.constant(node.arg, node.dtype)
         elif node.op is o.REGISTER:
@@ -230,7 +230,7 @@ class CFunction(CArithmetic, Walker):
         return self.apply(op, src[-1].dtype, *values)
 
     def carried(self, x: CValue, dtype: DType) -> CValue:
-        """An int64 in other bits, where a language does not convert by itself."""
+        """An int64 converted to `dtype`, in languages without implicit conversions."""
         return x
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int, dtype: DType = dtypes.index) -> CValue:
@@ -267,7 +267,7 @@ class CFunction(CArithmetic, Walker):
         return self.base(memory) if scalar.constant == 0 else f"{self.base(memory)} + {scalar.text}"
 
     def spot(self, memory: UOp, index: UOp) -> str:
-        """Where an element lies in its memory."""
+        """The index of an element in its memory."""
         return self.split(index)[0].text
 
     def takes_part(self, index: UOp) -> str:
@@ -331,7 +331,7 @@ class CFunction(CArithmetic, Walker):
             self.line(f"{name}({place}, {self.operand(wide).text if step is None else step}, {value.text}{more});")
 
     def _lane_index(self, step: int | None, lanes: int) -> tuple[str, str]:
-        """A helper's parameter that says where lane i is, and its index: by a step, or by an index for each lane."""
+        """A helper's parameter for the lanes' positions, and the index of lane i: by a stride or an index per lane."""
         return (f"{self.type(dtypes.index, lanes)} at", "at[i]") if step is None else ("i64 step", "i * step")
 
     @staticmethod
@@ -346,7 +346,7 @@ class CFunction(CArithmetic, Walker):
             f", {self.operand(gate, lanes).text}", f"{full}_where"
 
     def unit(self, memory: UOp, lanes: int = 0) -> str:
-        """The type of an element in memory, or of so many of them."""
+        """The type of an element in memory, or of a vector of `lanes` elements."""
         return self.type(in_memory(memory.dtype), lanes)
 
 

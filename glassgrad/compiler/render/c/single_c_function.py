@@ -16,11 +16,11 @@ from glassgrad.compiler.render.launch_info import LaunchInfo, launch_info
 
 __all__ = ["PLAIN", "plain_function", "plain_launch"]
 
-PLAIN = Target("plain", 8, 16)      # a processor of which nothing is known: registers of one number
+PLAIN = Target("plain", 8, 16)      # a processor of which nothing is known: scalar registers
 
 
 def plain_launch(kernel: Kernel) -> LaunchInfo:
-    """What a launch brings along: memory shared by the phases, and scratch, each as one more pointer."""
+    """What a launch must provide: memory shared by the phases, and scratch, each as one more pointer."""
     info = launch_info(kernel)
     scratch = (info.scratch_bytes,) if info.scratch_bytes else ()
     return LaunchInfo(info.phases, (*info.shared, *scratch), 0)

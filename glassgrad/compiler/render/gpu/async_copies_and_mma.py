@@ -1,8 +1,8 @@
-"""Copies and steps that run beside the threads, as CUDA. In: the statements of a group. Out: lines with inline PTX.
+"""Asynchronous copies and matrix-unit steps, as CUDA. In: the statements of a group. Out: lines with inline PTX.
 
 A round of copies is counted by a barrier in shared memory, one for each stage: the first thread says how many bytes it
-expects and starts the copies; every thread waits for the phase that the round is. Boxes are described by tensor maps,
-which the launch makes on the host (`box_maps`). What a matrix unit is called is its own data.
+expects and starts the copies; every thread waits for the phase of that round. Boxes are described by tensor maps,
+which the launch makes on the host (`box_maps`). The names of a unit's instructions are its own data.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from glassgrad.compiler.render.gpu.register_mma import RegisterSteps
 from glassgrad.compiler.render.launch_info import BoxMap, formula_of
 
 WARP = 32
-WORD_BYTES = 16      # of a line that a permutation keeps together
+WORD_BYTES = 16      # of a line, kept together by the permutation
 TURN = 128           # threads that start a step together
-LEFT_WORDS = 4       # of a thread, for one instruction whose left factor is in registers
+LEFT_WORDS = 4       # per thread, for one instruction whose left factor is in registers
 
 __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
 
@@ -92,7 +92,7 @@ def has_copies(kernel: Kernel) -> bool:
 
 def box_maps(kernel: Kernel, slots: dict[UOp, int]) -> list[BoxMap]:
     """The tensor maps of a kernel, each once."""
-    boxes = [brought(box, s.cluster) for phase in kernel.phases for s in walk(phase.body) if isinstance(s, CopyBoxes)
+    boxes = [share_of(box, s.cluster) for phase in kernel.phases for s in walk(phase.body) if isinstance(s, CopyBoxes)
              for box in s.boxes]
     values = _values(kernel)
     return list(dict.fromkeys(_box_map(box, slots, values) for box in boxes))
@@ -102,8 +102,8 @@ def _values(kernel: Kernel) -> dict[Symbol, UOp]:
     return {p.arg.symbol: p for p in kernel.params if isinstance(p.arg, Measure)}
 
 
-def brought(box: Box, cluster: UOp | None) -> Box:
-    """What one group brings of a box: all of it, or its part of one that all groups of a cluster need: some lines."""
+def share_of(box: Box, cluster: UOp | None) -> Box:
+    """The part of a box that one group loads: all of it, or some lines, where all groups of a cluster need the box."""
     if cluster is None or cluster in frozenset().union(*[ranges_of(e) for e in box.first]):
         return box
     size, lines = cluster.arg.size, box.counts[1]
@@ -125,7 +125,7 @@ def _box_map(box: Box, slots: dict[UOp, int], values: dict[Symbol, UOp]) -> BoxM
 
 
 def _length(expression: UOp) -> int | tuple[int, Any]:
-    """A number, or the position of the value that it follows, and its formula."""
+    """A length as an int, or as (the position of a run-time value, a formula of that value)."""
     if expression.op is o.CONST:
         return int(expression.arg)
     value = value_in(expression)
@@ -136,12 +136,12 @@ def _length(expression: UOp) -> int | tuple[int, Any]:
 
 @dataclass
 class SharedMatrix:
-    """A factor in memory that the group shares: lines of one length, along k or across it."""
+    """A factor in group-shared memory: lines of equal length, along k or across it."""
     memory: UOp
     begin: UOp              # where its first element lies
     across: bool
     next_line: int          # bytes from a line of positions to the next one, where lines lie across k
-    index: UOp              # of its elements, where the first position is meant
+    index: UOp              # of its elements at the first position
     depth: UOp
 
     @staticmethod
@@ -151,7 +151,7 @@ class SharedMatrix:
         first = substitute_index(at, {position: index(0)}, {})
         begin = substitute_index(first, {depth: index(0)}, {})
         step = _distance(first, depth, 1, begin)
-        further = depth.arg.size * line                # where there is one line of positions it means nothing
+        further = depth.arg.size * line                # not used where there is one line of positions
         if position.arg.size > line:
             further = _distance(at, position, line, begin, {depth: index(0)})
         if step not in (1, line):
@@ -159,12 +159,12 @@ class SharedMatrix:
         return SharedMatrix(memory, begin, step != 1, further * size, first, depth)
 
     def bytes_to(self, k: int) -> int:
-        """From the first k to another one."""
+        """The distance from the first k to another one."""
         return _distance(self.index, self.depth, k, self.begin) * self.memory.dtype.itemsize
 
 
 def _distance(at: UOp, counter_: UOp, value: int, begin: UOp, others: dict[UOp, UOp] | None = None) -> int:
-    """How far an element lies from the first one, in elements."""
+    """The distance of an element from the first one, in elements."""
     there = substitute_index(at, {**(others or {}), counter_: index(value)}, {})
     constant, terms = linear(add(there, multiply(begin, -1)))
     if terms:
@@ -173,7 +173,7 @@ def _distance(at: UOp, counter_: UOp, value: int, begin: UOp, others: dict[UOp, 
 
 
 class Asynchronous:
-    """Writes the statements of one function."""
+    """Writes the asynchronous statements of one function."""
 
     def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str, threads: int):
         self.f, self.slots, self.maps, self.wait = function, slots, box_maps(kernel, slots), wait
@@ -240,7 +240,7 @@ class Asynchronous:
             lines += [f"cluster_arrive({freed}, {group});" for group in range(self.cluster)]
             lines.append(f"round_wait({freed}, {self.parity(s.round)});")
         for whole in s.boxes:
-            box = brought(whole, s.cluster)
+            box = share_of(whole, s.cluster)
             name = self.box_copy(len(box.axes), 1 if box is whole else self.cluster)
             at = ", ".join(f"(int)({self.value(e)})" for e in box.first)
             which = self.maps.index(_box_map(box, self.slots, self.values))
@@ -254,7 +254,7 @@ class Asynchronous:
         self.f.line("}")
 
     def box_copy(self, rank: int, groups: int) -> str:
-        """The helper that starts the copy of a box, to the same place of so many groups."""
+        """The helper that starts the copy of a box, to the same address in each of `groups` groups."""
         takes = ", ".join(f"int x{i}" for i in range(rank))
         places = ", ".join(f"%{3 + i}" for i in range(rank))
         given = ", ".join(f'"r"(x{i})' for i in range(rank))
@@ -268,8 +268,8 @@ class Asynchronous:
             f'{to_all} [%0], [%1, {{{places}}}], [%2]{mask};" :: "r"(to), "l"(map), "r"(round), {given} : "memory");')
 
     def await_steps(self, s: AwaitSteps) -> None:
-        """The wait. Registers are named where they must be computed before it, or used only after it, so that nothing
-        of that moves over it."""
+        """Write the wait. Registers that are computed before it, or used only after it, are operands of inline assembly
+        there, so that the compiler moves none of that across it."""
         steps = [a for a in walk(self.f.body) if isinstance(a, Accumulate) and self.f.is_matrix(a.register)]
         unit = self.unit_of(steps[0])
         assert unit.text is not None
@@ -334,7 +334,7 @@ class Asynchronous:
         self.f.line("}")
 
     def read_words(self, read: UOp, row: UOp, depth: UOp, unit: MatrixUnit) -> list[str]:
-        """The elements of a left factor that lies across k, a word each, from memory that the group shares."""
+        """Load the elements of a left factor whose lines are across k, a word each, from group-shared memory."""
         memory, kind, layout = read.src[0], self.f.type(WORD), layout_of(unit, row.arg.size)
         assert unit.left_words is not None
         words: list[str] = []
@@ -348,8 +348,8 @@ class Asynchronous:
         return words
 
     def held_words(self, matrix: UOp, unit: MatrixUnit) -> list[str]:
-        """The words of a left factor in registers, two elements each; they are made before the steps begin. One that no
-        innermost loop assigns to stays as it is."""
+        """Pack a left factor in registers into words of two elements. Where an innermost loop assigns to it, inline
+        assembly makes the compiler pack them before the steps begin."""
         loops = [s for s in walk(self.f.body) if isinstance(s, For) and s.kind == LOOP]
         inner = [s for loop in loops if not any(other in loops for other in walk(loop.body)) for s in walk(loop.body)]
         changes = any(isinstance(s, Assign) and s.register.arg == matrix.arg for s in inner)
@@ -362,8 +362,8 @@ class Asynchronous:
         return words
 
     def descriptor(self, matrix: SharedMatrix, lines: Swizzled, further: str = "") -> str:
-        """Where a matrix begins, and how the unit finds the rest. Along k, 8 lines are a block, and 16 bytes mean
-        nothing; across k, so are 8 k, and the next line of positions begins elsewhere."""
+        """The unit's descriptor of a matrix: its address and strides. A block is 8 lines, along k, or 8 values of k,
+        across it; only across k is the distance to the next line of positions used (16 else)."""
         block = 8 * lines.line_bytes
         address = f"shared_at({self.f.base(matrix.memory)} + {self.value(matrix.begin)}){further}"
         return f"matrix_at({address}, {matrix.next_line if matrix.across else 16}, {block}, {lines.unit_code})"
@@ -374,7 +374,7 @@ class Asynchronous:
         return self.f.operand(node).inside
 
     def spot(self, memory: UOp, at: UOp) -> str:
-        """Where copies have put an element that threads read by themselves: lines are permuted."""
+        """The index of an element that threads read themselves: copies have permuted the lines."""
         lines, size = Swizzled(), memory.dtype.itemsize
         line = lines.line_bytes // size
         constant, terms = linear(at)
@@ -386,7 +386,7 @@ class Asynchronous:
         return f"{begin} + (({self.value(inside)}) ^ {piece})"
 
     def parity(self, round_: UOp) -> str:
-        """Which of two phases of its stage's barrier a round is."""
+        """The parity of a round's phase of the barrier of its stage."""
         return f"(unsigned)({self.value(round_)} / {self.stages}) & 1"
 
     def stage(self, round_: UOp) -> str:
@@ -394,7 +394,7 @@ class Asynchronous:
 
 
 def _letter(unit: MatrixUnit) -> str:
-    """How inline assembly calls a register of a sum."""
+    """The inline-assembly constraint for a register of a sum."""
     return "f" if unit.total.kind == "f" else "r"
 
 

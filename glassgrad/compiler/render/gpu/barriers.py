@@ -28,13 +28,13 @@ def fences(body: list[Statement]) -> set[int]:
     """The identities of the statements that all threads wait before."""
     found: set[int] = set()
     shared = {s.memory for s in walk(body) if isinstance(s, Store)}
-    _Fences(shared - own_places(body), found).straight(body, _Touched())
+    _Fences(shared - unshared_memories(body), found).straight(body, _Touched())
     return found
 
 
-def own_places(body: list[Statement]) -> set[UOp]:
-    """Memories in which no place is touched by two threads: y[row * 768 + thread] += .., whatever the row is. Known
-    where a memory is only added to, and the thread is the remainder of each index by one number."""
+def unshared_memories(body: list[Statement]) -> set[UOp]:
+    """Memories in which no element is accessed by two threads: y[row * 768 + thread] += .., for any row. Known where a
+    memory is never loaded, and each index modulo one divisor is the thread plus a constant."""
     read = {n.src[0] for s in walk(body) for n in toposort(expressions(s)) if n.op is o.LOAD}
     stores: dict[UOp, list[tuple[int, int, int] | None]] = {}
     for lane, s in _stores(body):
@@ -62,7 +62,7 @@ def _remainder(at: UOp, lane: UOp) -> tuple[int, int, int] | None:
 
 
 def _apart(found: list[tuple[int, int, int]], stores: int) -> bool:
-    """Whether remainders of all of the stores are the same threads', or of different places."""
+    """Whether the ranges of remainders of all stores are equal or disjoint, so that an element has one thread."""
     if len(found) != stores or len({d for d, _, _ in found}) != 1:
         return False
     return all(r == q or r + n <= q or q + m <= r for _, r, n in found for _, q, m in found) and \
@@ -70,18 +70,18 @@ def _apart(found: list[tuple[int, int, int]], stores: int) -> bool:
 
 
 class _Touched(NamedTuple):
-    """The memories read and written since the threads last waited; `placed` are those written where a loaded number
-    says, where two threads may use one place. Other stores of one phase never do: each place has one thread."""
+    """The memories read and written since the threads last waited; `scattered` are those written at a loaded
+    index, where two threads may use one element. Other stores of one phase never do: each element has one thread."""
     read: Memories = NONE
     written: Memories = NONE
-    placed: Memories = NONE
+    scattered: Memories = NONE
 
     def conflicts(self, later: _Touched) -> bool:
         return bool(self.written & later.read or self.read & later.written
-                    or self.placed & later.written or self.written & later.placed)
+                    or self.scattered & later.written or self.written & later.scattered)
 
     def and_then(self, later: _Touched) -> _Touched:
-        return _Touched(self.read | later.read, self.written | later.written, self.placed | later.placed)
+        return _Touched(self.read | later.read, self.written | later.written, self.scattered | later.scattered)
 
 
 class _Fences:
@@ -95,15 +95,15 @@ class _Fences:
             read = frozenset(n.src[0] for n in toposort(expressions(s)) if n.op is o.LOAD and n.src[0] in self.shared)
             touched = _Touched(read)
             if isinstance(s, Store) and s.memory in self.shared:
-                mine, placed = frozenset((s.memory,)), any(n.op is o.LOAD for n in toposort([s.index]))
-                touched = _Touched(read | mine if s.combine is not None else read, mine, mine if placed else NONE)
+                mine, scattered = frozenset((s.memory,)), any(n.op is o.LOAD for n in toposort([s.index]))
+                touched = _Touched(read | mine if s.combine is not None else read, mine, mine if scattered else NONE)
             for inner in s.body if isinstance(s, (For, If)) else ():
                 touched = touched.and_then(self.touches(inner))
             self.known[id(s)] = touched
         return self.known[id(s)]
 
     def straight(self, body: list[Statement], before: _Touched) -> _Touched:
-        """Statements one after another; `before` is what was touched since the last wait, and so is the result."""
+        """Find the waits in a list of statements; takes and returns what was touched since the last wait."""
         for s in body:
             if isinstance(s, For) and s.kind in (LANE, UNIT):          # the same statements, in all threads
                 before = self.straight(s.body, before)
@@ -115,7 +115,7 @@ class _Fences:
             if isinstance(s, If):
                 self.straight(s.body, before)
             elif isinstance(s, For):
-                # what the last round touched since its last wait comes before what this one does
+                # an iteration also follows what the one before touched since its last wait
                 self.straight(s.body, before.and_then(self.straight(s.body, before)))
             before = before.and_then(mine)
         return before

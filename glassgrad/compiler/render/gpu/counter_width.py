@@ -1,8 +1,8 @@
-"""Whether 32 bits hold every counter of a function, and what is computed of counters alone. In: a jammed phase.
+"""Whether 32 bits hold every counter of a function, and every index computed from counters. In: a jammed phase.
 
-A GPU computes with 32 bits: an index of 64 is two numbers and carries, and a division by a constant six times the work.
-Numbers that a program computes with are never narrowed: an operation that indices do not have, or a result that is too
-large, leaves all counters as they are.
+GPUs compute in 32 bits: a 64-bit index is two registers and carries, and a division by a constant six times the work.
+Users' integers are never narrowed: an operation that indices do not have, or a result that is too large, leaves all
+counters as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def of_counters(node: UOp) -> bool:
 
 
 def is_kept_counter(node: UOp) -> bool:
-    """Whether an index is the remainder of a 32-bit number in a register: it is as small as a counter."""
+    """Whether an index is a 32-bit register modulo a constant: it is as small as a counter."""
     if node.op is not o.MOD or node.src[0].op is not o.CAST or node.src[1].op is not o.CONST:
         return False
     kept = node.src[0].src[0]
@@ -31,12 +31,12 @@ def is_kept_counter(node: UOp) -> bool:
 
 
 def sources_of(nodes: list[UOp]) -> list[UOp]:
-    """What indices are made of, as far as counters."""
+    """The nodes that indices are computed from, down to counters."""
     return toposort(nodes, lambda n: () if is_kept_counter(n) else n.src)
 
 
 def fit_32_bits(body: list[Statement]) -> bool:
-    """Whether every index of counters fits, and every sum on the way to it."""
+    """Whether every index computed from counters fits, and every intermediate result."""
     known: set[UOp] = set()                      # of counters alone
     for node in toposort([e for s in walk(body) for e in expressions(s)]):
         if is_kept_counter(node):

@@ -17,9 +17,9 @@ __all__ = ["CUDA", "DIALECTS", "HIP", "METAL", "OPENCL", "WGSL", "Conversion", "
 
 @dataclass(frozen=True)
 class Language:
-    """What a device tells of its language."""
+    """What a device says about its language."""
     name: str
-    by_handle: bool              # memory is a handle and a distance, not an address
+    by_handle: bool              # memory is a handle and an offset, not an address
     missing_types: tuple[str, ...] = ()
 
 
@@ -54,8 +54,8 @@ class Dialect:
     exchange: str = ""           # x of the thread whose number differs by the bit `step`
     wide_access: bool = False    # up to 16 bytes are loaded and stored at once, through a pointer to words
     wide_store: str = "*({words} *)p = all;"     # stores them; some compilers split an assignment up again
-    read_once: str = ""          # 16 bytes at p as v.all, which a processor's cache does not keep; empty: no way to
-    by_handle: bool = False      # memory is a handle and a distance
+    read_once: str = ""          # loads 16 bytes at p into v.all, not kept in the cache; empty: there is no way to
+    by_handle: bool = False      # memory is a handle and an offset
     group_argument: str = ""     # the parameter for memory that a group shares; empty: it is declared inside. A driver
                                  # aligns that memory by the parameter's type: eight bytes, the most that is accessed
     scalar: str = "u64 {name}"   # the parameter for a number's cell of eight bytes,
@@ -64,7 +64,7 @@ class Dialect:
     counters: tuple[str, ...] = ()           # parameters after all others: what `thread`, `group` and `groups` name
     prelude: tuple[str, ...] = ()            # lines before everything
     shuffle_prelude: str = ""                # what `shuffle` calls
-    small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by an instruction of their own
+    small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by a dedicated instruction
     power_of_two: tuple[str, ...] = ()       # of x, a float32, by an instruction: the body of a function
     reciprocal: tuple[str, ...] = ()         # likewise of x, within a unit of the last place,
     ordinary_reciprocal: tuple[str, ...] = ()    # the same where neither x nor the result is a denormal number,

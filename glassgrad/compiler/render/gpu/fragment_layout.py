@@ -2,7 +2,7 @@
 register of a thread.
 
 A unit says where an element of its sums lies (`Fragments`): a function from (thread, register) to (row, column). So a
-statement about a whole matrix is one statement for each register, in all threads; one about a number of each row, one
+statement about a whole matrix is one statement for each register, in all threads; one about a value of each row, one
 for each row that a thread has a part of. What is combined along a row is combined in each thread first, then between
 the threads that share the row. Steps of the unit stay as they are.
 """
@@ -24,14 +24,14 @@ from glassgrad.compiler.render.unroll_and_jam import Jammed, is_step
 
 
 def units_here(body: list[Statement], known: Iterable[MatrixUnit]) -> list[MatrixUnit]:
-    """The units whose steps a phase may have: those that it waits for, or those that it need not wait for."""
+    """The units that a phase may use: asynchronous ones where it waits for steps, else synchronous ones."""
     waits = any(isinstance(s, AwaitSteps) for s in walk(body))
     return [u for u in known if u.text is not None and bool(u.text.wait) == waits]
 
 
 def unit_of(statement: Accumulate, ranges: frozenset[UOp], known: Iterable[MatrixUnit]) -> MatrixUnit:
-    """The unit that multiplies what a statement multiplies; a group of threads may have several of them, one below the
-    other, and a matrix several matrices of the unit side by side."""
+    """The unit for the types and sizes of a statement's product; a group of threads may have several of its matrices,
+    one below the other, and, where the unit loads its factors, side by side."""
     row, column = matrix_axes(statement.register, ranges)
     factors = [s.src[0] if s.op is o.CAST else s for s in statement.value.src]
     for unit in known:
@@ -55,7 +55,7 @@ def spread(jammed: Jammed, known: Iterable[MatrixUnit]) -> Jammed:
 
 
 class FragmentLayout:
-    """Where the elements of matrices with so many rows lie in the registers of a group's threads."""
+    """Where the elements of matrices with `rows` rows are in the registers of a group's threads."""
 
     def __init__(self, unit: MatrixUnit, rows: int):
         assert unit.sums is not None
@@ -64,14 +64,14 @@ class FragmentLayout:
         self.lane = modulo(self.thread, unit.threads)
         self.above = multiply(divide(self.thread, unit.threads), unit.rows)
         first = [unit.sums.row(0, number) for number in range(unit.sums.registers)]
-        self.row_numbers = [first.index(row) for row in dict.fromkeys(first)]      # a register of each row of a thread
+        self.row_numbers = [first.index(row) for row in dict.fromkeys(first)]      # the first register of each row
         self.slots = [list(dict.fromkeys(first)).index(row) for row in first]
         self.rows = [add(self.above, unit.sums.row(self.lane, number)) for number in range(unit.sums.registers)]
         self.columns = [unit.sums.column(self.lane, number) for number in range(unit.sums.registers)]
 
     @property
     def sharing(self) -> int:
-        """How many neighbouring threads have a part of one row."""
+        """The number of adjacent threads that share a row."""
         return sum(self.sums.row(lane, 0) == self.sums.row(0, 0) for lane in range(self.unit.threads))
 
     def row(self, number: int) -> UOp:
@@ -82,7 +82,7 @@ class FragmentLayout:
         return add(index(piece * self.unit.columns), self.columns[inside])
 
     def numbers(self, columns: int) -> range:
-        """The registers of each thread for a matrix with so many columns."""
+        """The registers of each thread for a matrix with `columns` columns."""
         return range(per_thread(columns, self.unit))
 
     def slot(self, number: int) -> int:
@@ -92,20 +92,20 @@ class FragmentLayout:
 
 @lru_cache(maxsize=64)
 def layout_of(unit: MatrixUnit, rows: int) -> FragmentLayout:
-    """The layout of matrices with so many rows, one for all kernels."""
+    """The layout of matrices with `rows` rows, cached for all kernels."""
     return FragmentLayout(unit, rows)
 
 
 def registers_of(matrix: UOp, unit: MatrixUnit, ranges: frozenset[UOp]) -> list[UOp]:
-    """The variables of each thread that hold its part of a matrix, or of a number for each row."""
+    """The variables of each thread that hold its part of a matrix, or of a value for each row."""
     row, *columns = [r for r in matrix.src if r in ranges]
     count = per_thread(columns[0].arg.size, unit) if columns else len(layout_of(unit, row.arg.size).row_numbers)
     return [register(matrix.arg, matrix.dtype, (index(r),)) for r in range(count)]
 
 
 def per_thread(columns: int, unit: MatrixUnit) -> int:
-    """Elements that each thread has of a matrix with so many columns: units that differ in columns alone lay out their
-    sums alike."""
+    """The elements per thread of a matrix with `columns` columns: units that differ in columns alone have the same
+    layout of sums."""
     return unit.rows * columns // unit.threads
 
 
@@ -143,7 +143,7 @@ class _Spread:
             first = less(modulo(self.layout.thread, self.layout.sharing), index(1)) if column is None else None
             gates = [both(first, None if s.gate is None else self.at(s.gate, row, column, n)) for n in numbers]
             return [Store(s.memory, self.at(s.index, row, column, n), self.at(s.value, row, column, n), s.combine, gate)
-                    for n, gate in zip(numbers, gates)]      # of threads that share a row, the first stores its number
+                    for n, gate in zip(numbers, gates)]      # of threads that share a row, the first stores its value
         if isinstance(s, Assign):
             return [Assign(self.at(s.register, row, column, n), self.at(s.value, row, column, n)) for n in numbers]
         if column is None or column in s.register.src:

@@ -1,7 +1,7 @@
 """How a kernel's functions are launched on a GPU. In: a `Kernel`. Out: groups, threads and bytes of each phase.
 
-A phase has as many threads in a group as its widest vector has lanes. Memory of a group that is more than a processor
-has lies in the device's memory: then few groups run, and each does several tasks. Does not know the text of a kernel.
+A phase has as many threads in a group as its widest vector has lanes. Memory of a group that exceeds a processor's
+shared memory is in global memory: then few groups run, and each does several tasks. Does not know the text of a kernel.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from glassgrad.compiler.render.launch_info import BoxMap, LaunchInfo, LocalLayou
 __all__ = ["GpuLaunch", "gpu_launch", "group_threads", "scratch_is_global"]
 
 WARP = 32                   # groups are whole multiples of it
-GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
+GROUPS = 1056               # that run at once where each has global memory: 8 for each of 132 processors
 
 
 @dataclass(frozen=True)
 class GpuLaunch:
     """How a kernel's functions are launched, one after another."""
     phases: tuple[tuple[str, int, int, int], ...]    # function, groups, threads of each, bytes that a group shares
-    info: LaunchInfo                             # memory of the device that a launch brings along
+    info: LaunchInfo                             # device memory that a launch must provide
     maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
 
 
 def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
-    """What running a kernel takes, on a device whose groups have so much memory of their own."""
+    """How to launch a kernel on a device with `group_bytes` of shared memory for each group."""
     info = launch_info(kernel, replayed=True)
     threads = [group_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
@@ -44,8 +44,8 @@ def gpu_launch(kernel: Kernel, group_bytes: int = GPU.group_bytes) -> GpuLaunch:
 
 
 def scratch_is_global(kernel: Kernel, scratch_bytes: int, group_bytes: int) -> bool:
-    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is, and
-    a matrix unit reads there."""
+    """Whether the memory of a group is in global memory, because it is too large; never where copies write to it or a
+    matrix unit reads it."""
     units = any(isinstance(s, For) and s.kind == UNIT for phase in kernel.phases for s in walk(phase.body))
     return scratch_bytes > group_bytes and not has_copies(kernel) and not units
 

@@ -1,6 +1,6 @@
 """How values are computed on a GPU, where that differs from C. In: an op and values. Out: `CValue`s.
 
-Integers wrap around: in these languages signed ones may not, and a compiler counts on it. Products that are added to
+Integers wrap around, as unsigned ones: signed overflow is undefined in these languages. Products that are added to
 something are rounded once. Small floats are rounded and widened by what the dialect has for it.
 """
 
@@ -24,7 +24,7 @@ class GpuArithmetic(CArithmetic):
     """Part of a function that every thread of a group runs: its arithmetic."""
     dialect: Dialect
     native_floats: frozenset[DType]        # small types for which the chip has instructions
-    operand: Any                           # of a function's: the value of a node
+    operand: Any                           # the function's method: the value of a node
 
     def wrapping(self, dtype: DType, sign: str, x: CValue, y: CValue) -> CValue:
         """x sign y by way of unsigned numbers."""
@@ -39,7 +39,7 @@ class GpuArithmetic(CArithmetic):
         return super().shift(sign, dtype, x, y)
 
     def rounded_division(self, node: UOp) -> CValue:
-        """A division whose last bits are not kept."""
+        """A division that need not round exactly, because its last bits are not kept."""
         values, d, dtype = [self.operand(s) for s in node.src], self.dialect, node.dtype
         is_quotient, ordinary = node.op is o.DIV, is_ordinary(node.src[-1])
         if is_quotient and not ordinary:

@@ -42,12 +42,12 @@ from glassgrad.compiler.render.value_placement import Flow
 
 __all__ = ["render_gpu"]
 
-UNROLL, SHORT, UNIT_STEPS = 8, 16, 4     # iterations that are written out: of long loops, of short ones, of a unit's
-FEW_SUMS, LONG = 2, 32      # sums of a loop up to which so many are
-FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
-AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
-MOST_THREADS = 1024         # of groups that are at once on a processor: more leave each thread too few registers
-LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
+UNROLL, SHORT, UNIT_STEPS = 8, 16, 4     # unroll factors: of long loops, of short ones, of a unit's steps
+FEW_SUMS, LONG = 2, 32      # loops with at most FEW_SUMS sums are unrolled by LONG
+FEW_STORES = 24             # in a body of at most this many statements, registers are left for wide stores
+AT_ONCE = 2                 # groups on one processor, for which registers must suffice
+MOST_THREADS = 1024         # at once on a processor: more leave each thread too few registers
+LINES_ALIGNED = 1024        # bytes: the alignment of memory whose lines copies permute
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
@@ -123,8 +123,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
                           f"  else {self.name}_at({given}, false);", "}"])
 
     def _aligned(self) -> str:
-        """The test whether all memory that is accessed in pieces of 16 bytes begins at a multiple of that. It is done
-        once for a kernel, which is written for both cases: in a loop, even loads that are not taken cost time."""
+        """The test whether all memory with 16-byte accesses is 16-byte aligned. It is done once for a kernel, which is
+        written for both cases: in a loop, even loads that are not taken cost time."""
         bases = [f"data{m.arg.slot}" if m.op is o.PARAM else f"shared{self.slots[m] - len(self.kernel.params)}"
                  if m in self.slots else "all_scratch" for m in self.wide_memories]
         any_bit = " | ".join(f"(unsigned long long){name}" for name in dict.fromkeys(bases))
@@ -135,7 +135,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return {s.register for s in walk(self.body) if isinstance(s, Accumulate) and self.is_matrix(s.register)}
 
     def fits_registers(self, groups: int) -> bool:
-        """Whether so many groups leave each thread the registers that its matrices take."""
+        """Whether `groups` groups on a processor leave each thread the registers that its matrices need."""
         sums = self.sums()
         if groups * self.threads > MOST_THREADS:
             return False
@@ -143,7 +143,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return not sums or self.matrix_registers(groups, other) <= gpu.REGISTERS
 
     def matrix_registers(self, groups: int, other: int = gpu.OTHER_REGISTERS) -> int:
-        """What matrices, and all else, take of the registers that so many groups share."""
+        """The registers that matrices, and all else, take in `groups` groups together."""
         axes = [matrix_axes(m, self.units) for m in self.sums()]
         return groups * (sum(rows.arg.size * columns.arg.size for rows, columns in axes) +
                          other * self.threads)
@@ -192,20 +192,20 @@ class GpuFunction(GpuArithmetic, GroupThreads):
             load_wide(self, values, self.is_aligned, self.dialect.read_once if read & self.once else "")
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
-        """Innermost loops that only sum run several iterations at a time, so that their loads overlap: the more, the
-        fewer sums there are. Short ones are written out. Of a unit's steps, which are long, a few at a time are enough;
-        16 took the compiler of machine code four times as long. Not so loops with several products of a unit, those
-        where the addresses of many steps take registers that the sums need, and those that hand on what they have read
-        to their next iteration: a compiler would read it where it is used."""
+        """Innermost loops that only accumulate are unrolled, so that their loads overlap: by more, the fewer sums there
+        are. Short ones are unrolled fully. Of a unit's steps, which are long, a few at a time are enough; 16 took the
+        assembler four times as long. Not unrolled are loops with several products of a unit, those where the addresses
+        of many steps take registers that the sums need, and those that hand loaded values on to their next iteration:
+        a compiler would load them where they are used."""
         steps = [m for m in self.sums() if m in flow.writes] if self.beside.stages else []
         if range_ in self.handed_on or len(steps) > 1 or steps and self.matrix_registers(1) > gpu.REGISTERS:
             return ["#pragma unroll 1"]
         sums = not flow.loops and all(what.op is o.REGISTER or what in self.beside.copied for what in flow.writes)
-        stages = self.beside.stages                  # five of them: five steps, so that each has a stage of its own
+        stages = self.beside.stages                  # five of them: five steps, so that each has a fixed stage
         unit_steps = stages if stages > UNIT_STEPS and stages % UNIT_STEPS else UNIT_STEPS
         times = unit_steps if steps else LONG if len(flow.writes) <= FEW_SUMS else \
             SHORT if range_.arg.size <= SHORT else UNROLL
-        times = times if steps else min(times, range_.arg.size)      # else none of them would be, where its end varies
+        times = times if steps else min(times, range_.arg.size)      # larger, it would not unroll loops of varying end
         return [f"#pragma unroll {times}"] if range_.arg.size > 1 and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return CValue(name, node.dtype)
 
     def _shared_fold(self, combine: Op, dtype: DType, within: int) -> str:
-        """The helper that combines the values of so many neighbouring threads; each of them gets the result."""
+        """The helper that combines the values of `within` adjacent threads; each of them gets the result."""
         kind = self.type(dtype)
         other = self.apply(combine, dtype, CValue("x", dtype), CValue("other", dtype)).text
         return self.define(f"fold_{combine.name.lower()}_{kind}_within_{within}", kind, f"{kind} x",
@@ -287,8 +287,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         return memory in self.offsets and not self.scratch_global
 
     def is_aligned(self, memory: UOp) -> bool:
-        """Whether a memory always begins at a multiple of 16 bytes: that of a group does. Where others begin, the
-        kernel finds out."""
+        """Whether a memory is always 16-byte aligned: that of a group is. For others, the kernel tests it when it
+        runs."""
         if not self.is_group_memory(memory):
             self.wide_memories[memory] = None
         return self.is_group_memory(memory)
@@ -297,8 +297,8 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         self.beside.write(statement)
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Neighbours, where they are loaded as well, or in group memory, or few. (The sums of a large tile are better
-        stored one by one: measured, a product of float32 lost a tenth.)"""
+        """Stores to contiguous elements, where they store loaded values, or in group memory, or are few. (The sums of a
+        large tile are better stored one by one: measured, a product of float32 lost a tenth.)"""
         first = body[at]
         assert isinstance(first, Store)
         wide = len(body) <= FEW_STORES or self.is_group_memory(first.memory) or \
@@ -310,7 +310,7 @@ class GpuFunction(GpuArithmetic, GroupThreads):
         store_wide(self, stores, test, self.is_aligned, self.dialect.wide_store, self.pair_rounding(stores))
 
     def pair_rounding(self, stores: list[Store]) -> str:
-        """The helper that rounds two neighbours at once; empty where they are not rounded for this store alone."""
+        """The helper that rounds two adjacent values at once; empty where they are not rounded for this store alone."""
         dtype = stores[0].memory.dtype
         body = self.dialect.small_floats[dtype].round_pair if dtype in self.native_floats else ()
         values = [s.value for s in stores]

@@ -1,4 +1,4 @@
-"""Which threads of a group do what a statement says. In: indices and stores. Out: conditions, as text.
+"""Which threads of a group execute a statement. In: indices and stores. Out: conditions, as text.
 
 A vector of a loop tree is a group of threads (gpu_source.py). One with fewer lanes than the group has threads leaves
 the rest without work, and a value without lanes is stored by the first thread alone. In every language of GPUs alike.
@@ -72,7 +72,7 @@ class GroupThreads(CFunction):
         return super().multiply_add(dtype, x, y, z)
 
     def folded_value(self, node: UOp) -> CValue:
-        """What this thread brings to a fold: its value, or, where it has no lane, one that changes nothing."""
+        """This thread's operand of a fold: its value, or, where it has no lane, the identity."""
         dtype, lanes = node.dtype, next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
         value, start = self.operand(node.src[0]), self.constant(identity(node.arg.combine, dtype).arg, dtype)
         if lanes == self.threads:
@@ -92,4 +92,4 @@ class GroupThreads(CFunction):
         return f"{self.base(memory)}[{self.split(index)[0].text}] = {value.text};"
 
     def prefetch(self, statement: Prefetch) -> None:
-        """Other threads run while one waits for memory."""
+        """Writes nothing: other threads run while one waits for memory."""

@@ -1,7 +1,7 @@
-"""Drivers that end long loops. In: phases, and how many rounds a thread may run. Out: loops partly written out.
+"""Unroll loops for drivers that end long ones. In: phases, and how many iterations a thread may run. Out: phases.
 
-Mesa's llvmpipe, which runs WebGPU on the processor, ends all loops of a thread after 65535 rounds together and says
-nothing (`Target.most_rounds`). Where a thread has more, several iterations of its innermost loops become one:
+Mesa's llvmpipe, which runs WebGPU on the processor, ends all loops of a thread after 65535 iterations in total,
+silently (`Target.most_rounds`). Where a thread has more, several iterations of its innermost loops become one:
 
     loop k in 100:            loop k_first in 50:
         x += a[k]       ->        x += a[k_first * 2]
@@ -21,22 +21,22 @@ from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch
 from glassgrad.compiler.render.launch_info import launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
-__all__ = ["fewer_rounds", "unrolled"]
+__all__ = ["fewer_rounds", "unroll_factor"]
 
-MOST_UNROLLED = 32          # iterations of a loop that are written out
+MOST_UNROLLED = 32          # the largest unroll factor
 
 
 def fewer_rounds(phases: list[Jammed], kernel: Kernel, target: Target) -> list[Jammed]:
-    """The phases of a kernel, none with more rounds of a thread than its driver runs."""
+    """The phases of a kernel, unrolled so that no thread runs more iterations than its driver allows."""
     out, launch = [], gpu_launch(kernel, target.group_bytes).phases
     for jammed, (name, tasks), (_, groups, _, _) in zip(phases, launch_info(kernel).phases, launch):
-        count = unrolled(jammed.body, target.most_rounds // -(-tasks // max(groups, 1)), f"the kernel {name}")
+        count = unroll_factor(jammed.body, target.most_rounds // -(-tasks // max(groups, 1)), f"the kernel {name}")
         out.append(replace(jammed, body=_written_out(jammed.body, count)) if count > 1 else jammed)
     return out
 
 
-def unrolled(body: list[Statement], most: int, what: str) -> int:
-    """How many iterations of innermost loops are written out, so that no thread runs more rounds than that."""
+def unroll_factor(body: list[Statement], most: int, what: str) -> int:
+    """The unroll factor of innermost loops with which no thread runs more than `most` iterations."""
     inner, outer = _rounds(body)
     if inner + outer <= most:
         return 1
@@ -53,7 +53,7 @@ def _is_loop(s: Statement) -> bool:
 
 
 def _rounds(body: list[Statement]) -> tuple[int, int]:
-    """The rounds of innermost loops, and those of other loops."""
+    """The total iterations of innermost loops, and those of other loops."""
     inner = outer = 0
     for s in body:
         if isinstance(s, (For, If)):
@@ -68,7 +68,7 @@ def _rounds(body: list[Statement]) -> tuple[int, int]:
 
 
 def _written_out(body: list[Statement], count: int) -> list[Statement]:
-    """Statements in which `count` iterations of each innermost loop are one."""
+    """The statements with each innermost loop unrolled by `count`."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, For) and _is_loop(s) and not any(_rounds(s.body)):

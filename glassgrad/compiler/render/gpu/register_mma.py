@@ -1,8 +1,8 @@
-"""Steps of a unit whose factors are in registers of threads, as CUDA. In: a step's statement. Out: lines of inline PTX.
+"""Matrix-unit steps with factors in registers of threads, as CUDA. In: a step's statement. Out: lines of inline PTX.
 
 A factor that lies in memory of the group is fetched just before it is multiplied; one that is a matrix in registers is
-multiplied where it is, two elements to a word: its layout is the one that the unit takes. What the instructions are
-called is the unit's own data.
+multiplied where it is, two elements to a word: its layout is the one that the unit takes. The names of
+the instructions are the unit's own data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragment_layout import layout_of, registers_of
 from glassgrad.compiler.render.matrix_unit_steps import matrix_axes
 
-WORDS = 4            # that a fetch brings
+WORDS = 4            # loaded by one fetch
 
 
 class RegisterSteps:
@@ -28,7 +28,7 @@ class RegisterSteps:
         function.type(WORD)
 
     def write(self, s: Accumulate) -> None:
-        """total += left * right, for all rows of the group: a warp has the unit's rows; it goes along k and columns."""
+        """total += left * right, for all rows of the group: a warp has the unit's rows, and goes over k and columns."""
         unit, ranges = self.unit, self.f.units
         row, column = matrix_axes(s.register, ranges)
         left, right = (factor.src[0] for factor in s.value.src)
@@ -48,7 +48,7 @@ class RegisterSteps:
         for name, address in begins:
             self.f.line(f"  const u32 {name} = {address};")
         self.f.line(f"  u32 {', '.join([f'l{i}' for i in range(WORDS)] + [f'r{i}' for i in range(WORDS)])};")
-        per_left = unit.rows * unit.depth // unit.threads            # elements of a step that a thread has
+        per_left = unit.rows * unit.depth // unit.threads            # elements of a left factor per thread
         per_sum = unit.rows * unit.columns // unit.threads           # and sums
         for k in range(0, depth.arg.size, unit.depth):
             if left.op is o.LOAD:
@@ -66,7 +66,7 @@ class RegisterSteps:
         self.f.line("}")
 
     def begin(self, factor: UOp, position: UOp, depth: UOp, lines: Lines, lane: UOp, first: UOp | None = None) -> str:
-        """The address of the line that this thread names, of the first words that are fetched."""
+        """The address of the line that this thread passes to the first fetch."""
         memory, at = factor.src
         own_position, own_k = lines(lane)
         own_position = own_position if first is None else add(first, own_position)
@@ -104,5 +104,5 @@ class RegisterSteps:
 
 
 def _step(at: UOp, along: UOp) -> int:
-    """The distance of neighbours along a counter, in elements."""
+    """The stride along a counter, in elements."""
     return linear(at)[1].get(along, 0)

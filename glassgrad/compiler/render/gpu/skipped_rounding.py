@@ -3,7 +3,7 @@
     out[i] = bfloat16(x / (1.0 + y))        the quotient in float32 has 24 bits, of which 8 are stored
 
 A division that rounds exactly takes ten instructions and a branch; one that is wrong by two units of the last place
-takes a few. It serves where every way from the quotient to memory goes through a cast to a small float, and where
+takes a few. It is enough where every path from the quotient to memory goes through a cast to a small float, and where
 what lies between only scales an error or adds to it. A comparison, a truncation or a bit pattern shows every bit: what
 these read is exact, and so is what sums and registers take. This depends on the expression alone, so equal expressions
 have equal bits in every kernel.

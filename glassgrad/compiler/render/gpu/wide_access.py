@@ -1,9 +1,9 @@
-"""Loads and stores of up to 16 bytes at once. In: stores of one thread to neighbouring elements. Out: one for them all.
+"""Loads and stores of up to 16 bytes at once. In: stores of one thread to contiguous elements. Out: one wide store.
 
 What TILE loops write out as `out[i] = f(x[i]); out[i + 1] = f(x[i + 1]); ..` is one wide store, and where the loads
-under it are neighbours too, wide loads. Sums of neighbours load so too. A kernel cannot count on an argument's address
-to be a multiple of 16 (it may be part of another buffer): the helpers are told so by `aligned`, which a kernel finds
-out once, and all threads alike.
+under it are contiguous too, wide loads. Sums of contiguous elements use wide loads too. A kernel cannot count on
+an argument's address to be a multiple of 16 (it may be part of another buffer): helpers are told by `aligned`, which
+a kernel tests once, with one result for all threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glassgrad.compiler.render.c.c_source import CFunction
 
 __all__ = ["MOST_BYTES", "load_wide", "neighbours", "read_once", "runs_of_reads", "store_wide"]
 
-STORES_LITTLE = 8                            # times as many numbers are read
+STORES_LITTLE = 8                            # a phase does, if it reads more than 8 times as many elements
 IsAligned = Callable[[UOp], bool]            # whether a memory always begins at a multiple of 16 bytes
 MOST_BYTES = 16
 HALF_WORD = "u16"                            # the type of elements of which two make a word
@@ -27,7 +27,7 @@ WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # what is moved at once
 
 
 def neighbours(body: list[Statement], at: int) -> list[Store]:
-    """The stores from body[at] on that go to neighbouring elements: 4, 8 or 16 bytes of them, or that one alone."""
+    """The stores from body[at] on that go to contiguous elements: 4, 8 or 16 bytes of them, or that one alone."""
     first = body[at]
     assert isinstance(first, Store)
     size = first.memory.dtype.itemsize
@@ -55,8 +55,8 @@ def _is_next(first: UOp, later: UOp, distance: int) -> bool:
 
 
 def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
-    """Statements one after another that add to registers, or load into them: those of each run by the identity of its
-    first. A run of loads ends where a thread can load no more at once."""
+    """Runs of consecutive statements that accumulate into registers, or load into them, by the id of their first one. A
+    run of loads is at most one wide access."""
     found: dict[int, list[Statement]] = {}
     run: list[Statement] = []
     for s in body:
@@ -75,7 +75,7 @@ def runs_of_reads(body: list[Statement]) -> dict[int, list[Statement]]:
 
 
 def _read_alone(value: UOp) -> UOp | None:
-    """The load that a value is, or is a constant times."""
+    """The load that a value is, up to casts and constant factors; else None."""
     while value.op in (o.MUL, o.CAST):
         if value.op is o.MUL and value.src[1].op is not o.CONST:
             return None
@@ -84,7 +84,7 @@ def _read_alone(value: UOp) -> UOp | None:
 
 
 def store_wide(f: CFunction, stores: list[Store], test: str, is_aligned: IsAligned, whole: str, pair: str = "") -> None:
-    """Neighbouring stores as one, under a condition (empty: always). `whole` stores {words} to the device's memory.
+    """Write contiguous stores as one, under a condition (empty: always). `whole` stores {words} to the device's memory.
     `pair` is a function that rounds two values of float32 to a word of two small floats: the stores are of such values,
     and it rounds them."""
     load_wide(f, [s.value for s in stores], is_aligned)
@@ -124,8 +124,8 @@ def _call(f: CFunction, name: str, takes: str, body: list[str], given: str, alig
 
 
 def read_once(body: list[Statement], tasks: int) -> set[UOp]:
-    """Arguments of which each number is read once by a phase that stores little: sums, not norms. To keep them in a
-    processor's cache takes time (vector times matrix 33.4 us, 32.3 without; sums over columns 67.9, 66.8)."""
+    """Arguments of which each element is read once by a phase that stores little: sums, not norms. Caching them in a
+    processor takes time (vector times matrix 33.4 us, 32.3 without; sums over columns 67.9, 66.8)."""
     reads, stored = Counter[UOp](), 0
 
     def visit(body: list[Statement], times: int) -> None:
@@ -142,7 +142,7 @@ def read_once(body: list[Statement], tasks: int) -> set[UOp]:
 
 
 def load_wide(f: CFunction, values: list[UOp], is_aligned: IsAligned, once: str = "") -> None:
-    """Reads what values load side by side, at once. `once` is how 16 bytes are read that nothing reads again."""
+    """Merge loads of contiguous elements in `values`. `once`: how to load 16 bytes that nothing reads again."""
     reads = [[n for n in toposort([value]) if n.op is o.LOAD] for value in values]
     if len({len(some) for some in reads}) > 1:
         return
@@ -155,7 +155,7 @@ def load_wide(f: CFunction, values: list[UOp], is_aligned: IsAligned, once: str 
 
 
 def _width(loads: tuple[UOp, ...]) -> int:
-    """How many of some loads at a time are of neighbours that one access can bring."""
+    """How many of some loads at a time are contiguous, and so one access; 1: none."""
     size = loads[0].dtype.itemsize
     for nbytes in WORDS if all(n.dtype.itemsize == size for n in loads) else ():
         width = nbytes // size

@@ -19,13 +19,13 @@ TILE_TYPE = "x86_amx"
 
 
 class Matrices:
-    """What a function does with small matrices."""
+    """Writes a function's statements on matrices in tile registers."""
 
     def __init__(self, function: LlvmMemory):
         self.f = function
 
     def assign(self, statement: Assign) -> None:
-        """A matrix cleared, or taken from memory."""
+        """Clear a matrix, or load it from memory."""
         f, register = self.f, statement.register
         start, shape = start_of(statement, f.units), self._shape(register)
         if start is None:
@@ -36,7 +36,7 @@ class Matrices:
         f.registers[register] = result
 
     def load_before(self, body: list[Statement]) -> None:
-        """All matrices that some products read, before the products: none waits for a tile register to be free."""
+        """Load all matrices that some products read before these, so that none waits for a free tile register."""
         for statement in body:
             if isinstance(statement, Accumulate) and self.f.is_matrix(statement.register):
                 self.f.scope = self.f.scopes[-1]
@@ -51,10 +51,10 @@ class Matrices:
         f.declare(TILE_TYPE, name, f"i16, i16, i16, {TILE_TYPE}, {TILE_TYPE}, {TILE_TYPE}")
         given = ", ".join(v.typed for v in (f.registers[register], left, right))
         f.registers[register] = f.put(
-            f"call {TILE_TYPE} {name}({self._shape(register)}, i16 {_deep(step.unit)}, {given})", TILE_TYPE, 0)
+            f"call {TILE_TYPE} {name}({self._shape(register)}, i16 {_row_bytes(step.unit)}, {given})", TILE_TYPE, 0)
 
     def store(self, statement: Store) -> None:
-        """A matrix to memory."""
+        """Store a matrix in memory."""
         f, register = self.f, statement.value
         if statement.combine is not None or statement.gate is not None:
             raise Bug("a matrix goes to memory whole")
@@ -71,30 +71,30 @@ class Matrices:
 
     def _operands(self, step: MatrixStep) -> tuple[LlvmValue, LlvmValue]:
         unit = step.unit
-        return (self._kept_tile(step.left, f"i16 {unit.rows}, i16 {_deep(unit)}"),
+        return (self._kept_tile(step.left, f"i16 {unit.rows}, i16 {_row_bytes(unit)}"),
                 self._kept_tile(step.right, f"i16 {unit.words}, i16 {unit.columns * WORD.itemsize}"))
 
     def _kept_tile(self, rows: Rows, shape: str) -> LlvmValue:
-        """A matrix from memory, read once for all the products of a step that it is part of."""
+        """A matrix from memory, loaded once for all the products of a step that use it."""
         f, here = self.f, self.f.scopes[-1]
-        # what the loop around the steps moves on passes by; it must not push out what stays for its next turn
-        passes = any(f.open[r] == here.depth - 1 for r in ranges_of(rows.source)) and here.depth > 1
+        # matrices that the loop around the steps moves over must not evict those that its next iteration reuses
+        streamed = any(f.open[r] == here.depth - 1 for r in ranges_of(rows.source)) and here.depth > 1
         found: LlvmValue = f.in_scope(here, ("tile", rows.source), f.reads[rows.source], self._load_tile, rows, shape,
-                                      passes)
+                                      streamed)
         return found
 
-    def _load_tile(self, rows: Rows, shape: str, passes: bool = False) -> LlvmValue:
-        """A matrix from memory: one that `passes` is kept out of the first-level cache."""
+    def _load_tile(self, rows: Rows, shape: str, streamed: bool = False) -> LlvmValue:
+        """A matrix from memory; if `streamed`, it is kept out of the first-level cache."""
         place, step = self._place(rows)
-        name = f"@llvm.x86.{'tileloaddt164' if passes else 'tileloadd64'}.internal"
+        name = f"@llvm.x86.{'tileloaddt164' if streamed else 'tileloadd64'}.internal"
         self.f.declare(TILE_TYPE, name, "i16, i16, ptr, i64")
         return self.f.put(f"call {TILE_TYPE} {name}({shape}, {place.typed}, i64 {step})", TILE_TYPE, 0)
 
     def _place(self, rows: Rows) -> tuple[LlvmValue, int]:
-        """A matrix's first element, and the bytes from row to row."""
+        """The address of a matrix's first element, and the bytes from row to row."""
         return self.f.address(rows.memory, rows.constant, rows.terms), rows.step * rows.memory.dtype.itemsize
 
 
-def _deep(unit: MatrixUnit) -> int:
+def _row_bytes(unit: MatrixUnit) -> int:
     """Bytes of a row of the left matrix."""
     return unit.depth * unit.left.itemsize

@@ -1,9 +1,9 @@
 """Memory access in LLVM IR. In: LOADs and Stores. Out: the best instruction for how an index depends on the lanes.
 
-An index is split into constant + scalar terms + what the lanes add. Where neighbouring lanes read neighbours it is one
-vector access, backwards one access and a shuffle, in small steps a few accesses and a shuffle, else a gather. Gates
-become masks; for a single element, a safe index and a select. Stores whose lanes step over each other's places are
-transposed in registers, and stored along memory.
+An index is split into constant + scalar terms + what the lanes add. Where lanes read contiguous elements it is one
+vector access, backwards one access and a shuffle, at small strides a few accesses and a shuffle, else a gather. Gates
+become masks; for a single element, a safe index and a select. Interleaved strided stores are
+transposed in registers, and stored contiguously.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from glassgrad.compiler.render.launch_info import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 
-GATHER = None     # the step of an index that has none
+GATHER = None     # the step of an index without a constant stride
 NONTEMPORAL = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
 
 
 class LlvmMemory(LlvmArithmetic, LowLevelWalker):
-    """Loads and stores of a `Function`."""
+    """Loads and stores of an `LlvmFunction`."""
     streamed: tuple[int, ...]   # slots that are written by non-temporal (streaming) stores
     has_streamed: bool          # whether there was such a store
 
@@ -36,7 +36,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.put(f"getelementptr {_unit(memory)}, {pointer.typed}, {offset.typed}", "ptr", 0)
 
     def address(self, memory: UOp, constant: int, terms: ix.Terms) -> LlvmValue:
-        """The pointer to memory[constant + terms]: the constant last, for nothing."""
+        """The pointer to memory[constant + terms]: the constant last, where it costs nothing."""
         pointer = self.pointer(memory, terms)
         if not constant:
             return pointer
@@ -95,8 +95,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.put(f"load {full}, {place.typed}, align {memory.dtype.itemsize}", unit, lanes)
 
     def whole(self, lanes: int) -> int:
-        """How many lanes an access of so many has: where masks cost nothing, some lanes of a whole vector are better
-        than several smaller vectors."""
+        """The lanes of the vector that accesses `lanes` elements: where masks cost nothing, a partly used vector is
+        better than several smaller ones."""
         odd = lanes > 2 and lanes & (lanes - 1) and self.target.has_masks
         return 1 << lanes.bit_length() if odd else lanes
 
@@ -110,7 +110,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
 
     def _strided(self, memory: UOp, constant: int, same: ix.Terms, step: int, lanes: int,
                  mask: LlvmValue | None) -> LlvmValue:
-        """Every 2nd to 4th element: whole vectors that start so that the last one ends with the last element. Under a
+        """Load every 2nd to 4th element: whole vectors, placed so that the last one ends with the last element. Under a
         mask nothing between the elements is read either."""
         starts = [min(i * lanes, (lanes - 1) * step + 1 - lanes) for i in range(step)]
         parts: list[LlvmValue] = []
@@ -155,7 +155,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
                 value = self.shuffle(value, [*range(lanes), *[lanes] * (mask.lanes - lanes)])
                 lanes = mask.lanes
             if mask is None:
-                self.line(f"store {value.typed}, {place.typed}, {self._manner(memory, constant, same, lanes)}")
+                self.line(f"store {value.typed}, {place.typed}, {self._attributes(memory, constant, same, lanes)}")
                 return
         else:
             place = self.pointers(memory, constant, same, wide, step, lanes)
@@ -163,7 +163,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         self._masked_store(place, value, mask, align)
 
     def _masked_store(self, place: LlvmValue, value: LlvmValue, mask: LlvmValue, align: int) -> None:
-        """Some lanes to memory: from one pointer on, or to a pointer each."""
+        """Store the lanes in a mask: contiguously from one pointer on, or each to its own pointer."""
         how, end = ("scatter", f"v{place.lanes}p0") if place.lanes else ("store", "p0")
         name = f"@llvm.masked.{how}.v{value.lanes}{SHORT.get(value.type, value.type)}.{end}"
         self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
@@ -182,9 +182,9 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
             return None
         return [bool(p.arg) for p in passes].index(True)
 
-    def _manner(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
-        """How a vector is stored: by a streaming store, for slots that have them, where it is sure to be a multiple of
-        vectors away from the memory's beginning (which is at a multiple of 64 bytes, as all that kernels write)."""
+    def _attributes(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
+        """The attributes of a vector store: its alignment, and `nontemporal` for slots with streaming stores, where it
+        is surely aligned to the vector's size (all memory that kernels write is aligned to 64 bytes)."""
         nbytes = lanes * memory.dtype.itemsize
         if memory.op is not o.PARAM or memory.arg.slot not in self.streamed or nbytes not in (16, 32, 64) or \
                 any(k % lanes for k in (constant, *same.values())):
@@ -201,7 +201,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 0, i32 2, i32 1)")     # to read; second level; data
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Stores side by side, each with its lanes a step apart: the columns of a block that is stored by rows.
+        """Consecutive stores with strided lanes: the columns of a block that is stored by rows.
 
             for l in lane 4:  m[l*3] = a[l];  m[l*3 + 1] = b[l];  m[l*3 + 2] = c[l]
         ->  m[0:3] = a[0], b[0], c[0];  m[3:6] = a[1], b[1], c[1];  ...
@@ -215,7 +215,7 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
             width = self.widths[s.index]
             if not group:
                 memory, lanes, terms, first = s.memory, width, same, constant
-                if not _turns(lanes) or step is GATHER or step < 2:
+                if not _can_transpose(lanes) or step is GATHER or step < 2:
                     return [s]
             if s.memory is not memory or width != lanes or same != terms or constant != first + len(group) or \
                     len(group) == step or self.widths[s.value] != lanes or memory in self.reads[s.value]:
@@ -233,13 +233,13 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         for lane, row in enumerate(rows):
             place = self.address(memory, constant + lane * (step or 0), same)
             if len(stores) == lanes:
-                manner = self._manner(memory, constant + lane * (step or 0), same, lanes)
-                self.line(f"store {row.typed}, {place.typed}, {manner}")
+                attributes = self._attributes(memory, constant + lane * (step or 0), same, lanes)
+                self.line(f"store {row.typed}, {place.typed}, {attributes}")
             else:
                 self._masked_store(place, row, _first(len(stores), lanes), memory.dtype.itemsize)
 
     def transposed(self, columns: list[LlvmValue]) -> list[LlvmValue]:
-        """Vectors as a block, transposed: row i holds element i of every column. Halves change places, then quarters of
+        """A block of vectors, transposed: row i holds element i of every column. Halves are swapped, then quarters of
         halves, and so on: one shuffle for each vector at every halving."""
         lanes = columns[0].lanes
         block = columns + [LlvmValue("poison", columns[0].type, lanes)] * (lanes - len(columns))
@@ -256,8 +256,8 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return block
 
 
-def _turns(lanes: int) -> bool:
-    """Whether a block of so many lanes can be transposed by halves."""
+def _can_transpose(lanes: int) -> bool:
+    """Whether a block with this many lanes can be transposed by halves."""
     return lanes >= 4 and lanes & (lanes - 1) == 0
 
 

@@ -74,7 +74,7 @@ def _vector(texts: list[str], type_: str, constant: float | int | bool | None) -
 
 
 class LlvmArithmetic:
-    """Ops on Values of equal width. `line(text)` writes one line, `declare(text)` an intrinsic."""
+    """Ops on LlvmValues of equal width. `line(text)` writes one line, `declare(text)` an intrinsic."""
     target: Target
     names: int = 0
 
@@ -123,7 +123,7 @@ class LlvmArithmetic:
                         lanes)
 
     def shuffle(self, value: LlvmValue, order: list[int], other: LlvmValue | None = None) -> LlvmValue:
-        """Some lanes of a vector, in the given order; the lanes of the other vector are counted on from there."""
+        """Some lanes of a vector, in the given order; the lanes of `other` are numbered after those of `value`."""
         picked = ", ".join([f"i32 {i}" for i in order])
         second = f"{value.full} poison" if other is None else other.typed
         return self.put(f"shufflevector {value.typed}, {second}, <{len(order)} x i32> <{picked}>",
@@ -174,11 +174,11 @@ class LlvmArithmetic:
         return best if is_number(x) else self.select(self.compare("uno", x, x), x, best)
 
     def truncated(self, sign: str, dtype: DType, x: LlvmValue, y: LlvmValue, remainder: bool) -> LlvmValue:
-        """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
+        """x / y, or its remainder, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
         return self.instruction(f"{sign}rem" if remainder else f"{sign}div", x, y)
 
     def fold(self, combine: o.Op, dtype: DType, value: LlvmValue) -> LlvmValue:
-        """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
+        """All lanes combined: upper half with lower half, repeatedly; an odd lane joins at the end."""
         lanes = value.lanes
         if lanes == 1:
             return self.put(f"extractelement {value.typed}, i64 0", value.type, 0)

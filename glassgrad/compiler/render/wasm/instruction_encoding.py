@@ -202,7 +202,7 @@ def splat_load(code: Code) -> Code:
 
 # -- writing -------------------------------------------------------------------------------------------------
 class Numbers(NamedTuple):
-    """The numbers of what instructions name."""
+    """The indices of locals and functions that instructions refer to."""
     locals: Mapping[CodeLocal, int]
     functions: Mapping[str, int]
 

@@ -25,7 +25,7 @@ MOST_NESTED = 24                 # expressions inside each other
 
 @dataclass
 class CodeBlock:
-    """"loop": the body, which a br_if at its end begins anew. "if": the body where the condition is not 0, else
+    """"loop": the body, which a br_if at its end repeats. "if": the body where the condition is not 0, else
     `otherwise`."""
     kind: str
     condition: Code | None
@@ -143,8 +143,8 @@ def _write_lines(lines: Sequence[Line], depth: int, out: list[str]) -> None:
 
 # -- fewer locals --------------------------------------------------------------------------------------------
 def nest(lines: list[Line]) -> tuple[list[Line], set[CodeLocal]]:
-    """Lines in which a local that is set, read once, and read in the next line is not there: its expression is written
-    where it is read. Returns the locals that are left, too.
+    """Lines without locals that are set, read once, and read in the next line: their expressions are written where they
+    are read. Returns the remaining locals, too.
 
         (local.set $v1 (f32.load (local.get $p)))
         (local.set $v2 (f32.add (local.get $v1) (local.get $x)))    ->

@@ -3,7 +3,7 @@
 An address is an integer of 32 bits: sums and products of indices are computed modulo 2^32, in which the address is
 exact whatever happens on the way. An index is split into constant + scalar terms + what the lanes add. The scalar terms
 are one pointer per loop level; the constant is part of the instruction, where the pointer alone is not below the
-memory. Where neighbouring lanes read neighbours it is one access for 16 bytes, else one for each lane. A gate of single
+memory. Where lanes read contiguous elements it is one access for 16 bytes, else one for each lane. A gate of single
 lanes is a branch: all at once where every lane is let through, else lane by lane.
 """
 
@@ -210,13 +210,13 @@ def _parts(lanes: int, size: int) -> list[tuple[int, int]]:
 
 
 def _whole_load(pointer: Code, offset: int, nbytes: int) -> Code:
-    """A piece of which so many bytes are needed. It may read past them: memory ends with bytes for that."""
+    """Load a piece of which `nbytes` bytes are needed. It may read past them: memory has padding for that."""
     name = {4: "v128.load32_zero", 8: "v128.load64_zero"}.get(nbytes, "v128.load")
     return Code(name, (pointer,), At(offset))
 
 
 def _whole_store(pointer: Code, offset: int, piece: Code, nbytes: int) -> list[Line]:
-    """The first bytes of a piece, in the largest parts there are."""
+    """Store the first `nbytes` bytes of a piece, in the largest parts possible."""
     if nbytes == PIECE:
         return [Code("v128.store", (pointer, piece), At(offset))]
     lines: list[Line] = []

@@ -52,17 +52,17 @@ def scalar_type(dtype: DType) -> str:
 
 
 def shape_of(dtype: DType) -> str:
-    """How instructions name a vector of a type."""
+    """The prefix of instructions on vectors of a type: f32x4."""
     return SHAPES["f" if dtype.kind == "f" else "i", dtype.itemsize]
 
 
 def integers(size: int) -> str:
-    """How instructions name a vector of integers of so many bytes."""
+    """The prefix of instructions on vectors of integers of `size` bytes: i32x4."""
     return SHAPES["i", size]
 
 
 def pieces_of(lanes: int, size: int) -> int:
-    """How many vectors so many lanes fill."""
+    """The number of 128-bit vectors that `lanes` lanes fill."""
     return -(-lanes * size // PIECE)
 
 
@@ -125,7 +125,7 @@ class WasmArithmetic:
         return self.fit(Code(f"{scalar_type(dtype)}.{name}", tuple([v.code for v in values])), dtype)
 
     def fit(self, code: Code, dtype: DType) -> WasmValue:
-        """A scalar of 32 bits as a smaller integer has it: extended from its own bits."""
+        """A 32-bit scalar wrapped to a smaller integer type: extended from its low bits."""
         if dtype.kind == "i" and dtype.bits < 32:
             code = Code(f"i32.extend{dtype.bits}_s", (code,))
         elif dtype.kind == "u" and dtype.bits < 32:
@@ -183,7 +183,7 @@ class WasmArithmetic:
         return WasmValue(tuple(pieces), dtype, len(scalars))
 
     def lanewise(self, compute: Callable[..., WasmValue], dtype: DType, *values: WasmValue) -> WasmValue:
-        """What has no vector instruction, lane by lane."""
+        """Compute lane by lane what has no vector instruction."""
         values = tuple([self.bound(v) for v in values])
         lanes = range(values[0].lanes)
         return self.collect([compute(*[self.bound(self.extract(v, lane)) for v in values]) for lane in lanes], dtype)
@@ -268,7 +268,7 @@ class WasmArithmetic:
         sign = "" if how != "lt" or dtype.kind == "f" else "_s" if dtype.kind == "i" else "_u"
         if not x.lanes:
             return WasmValue((Code(f"{scalar_type(dtype)}.{how}{sign}", (x.code, y.code)),), dtypes.bool)
-        if sign == "_u" and dtype.itemsize == 8:              # only signed ones are there: both move by half the range
+        if sign == "_u" and dtype.itemsize == 8:              # only signed ones exist: shift both by half the range
             half, sign = self.constant(-1 << 63, x, dtypes.int64), "_s"
             x, y = (v._replace(pieces=self.each("v128.xor", v, half)) for v in (x, y))
         return WasmValue(self.each(f"{shape_of(dtype)}.{how}{sign}", x, y), dtypes.bool, x.lanes, mask=dtype.itemsize)
@@ -297,14 +297,14 @@ class WasmArithmetic:
         return self.native(instruction, dtype, x, y)
 
     def truncated(self, sign: str, dtype: DType, x: WasmValue, y: WasmValue, remainder: bool) -> WasmValue:
-        """x / y, or what is left, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
+        """x / y, or its remainder, rounding towards zero; of signed ("s") or unsigned ("u") numbers."""
         if x.lanes:                              # by a constant where y is one, which engines turn into a product
             by = None if y.constant is None else literal(y.constant, dtype)
             return self.lanewise(lambda a, b: self.truncated(sign, dtype, a, by or b, remainder), dtype, x, y)
         return self.native(f"{'rem' if remainder else 'div'}_{sign}", dtype, x, y)
 
     def fold(self, combine: o.Op, dtype: DType, x: WasmValue) -> WasmValue:
-        """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
+        """All lanes combined: upper half with lower half, repeatedly; an odd lane joins at the end."""
         while len(x.pieces) % 2 == 0 and x.lanes * x.size == len(x.pieces) * PIECE:       # whole pieces at once
             half = len(x.pieces) // 2
             low, high = (x._replace(pieces=part, lanes=x.lanes // 2) for part in (x.pieces[:half], x.pieces[half:]))

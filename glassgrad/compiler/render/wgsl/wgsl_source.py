@@ -144,7 +144,7 @@ class WgslFunction(GroupThreads):
         return super().apply(op, dtype, *values)
 
     def opaque(self, x: CValue) -> CValue:
-        """A number that no compiler knows to be this one."""
+        """A number that compilers cannot fold as a constant."""
         kind, bits = self.type(x.dtype), self.type(carrier(x.dtype))
         body = f"return bitcast<{kind}>(bitcast<{bits}>(x) ^ {bits}(args[0].w));"
         return self.call(self.define(f"opaque_{kind}", kind, self.parameters(kind, "x"), body), x.dtype, 0, x)
@@ -189,7 +189,7 @@ class WgslFunction(GroupThreads):
         return self.carried(value, dtypes.int32) if value.dtype is dtypes.int64 and ix.fits(*ix.span(node)) else value
 
     def _number(self, node: UOp) -> CValue:
-        """A number that a launch is given, from one word of `args` or two."""
+        """A scalar argument of the launch, from one word of `args` or two."""
         word, dtype = f"args[{node.arg.slot}]", node.dtype
         if dtype is dtypes.int64 and ix.fits(*ix.span(node)):
             return CValue(f"i32({word}.x)", dtypes.int32)
@@ -213,8 +213,8 @@ class WgslFunction(GroupThreads):
         return super().sum(constant, terms, lanes, dtypes.int32 if short else dtype)
 
     def _folded(self, node: UOp) -> CValue:
-        """The values of all threads combined, half of them with the other half, again and again; every thread gets the
-        result. (It is written out: rounds of a loop would count.)"""
+        """The values of all threads combined, half of them with the other half, repeatedly; every thread gets the
+        result. (Unrolled: the driver limits iterations.)"""
         dtype, combine, count, kind = node.dtype, node.arg.combine, self.threads, self.type(node.dtype)
         area, wait = f"area_{kind}_{count}", "workgroupBarrier();"
         self.definitions.types[area] = f"var<workgroup> {area}: array<{kind}, {count}>;"
@@ -228,7 +228,7 @@ class WgslFunction(GroupThreads):
 
     # -- memory --------------------------------------------------------------------------------------------------
     def _place(self, memory: UOp, index: UOp) -> str:
-        """Where an index of a memory is in its array."""
+        """The index in its array of an element of a memory."""
         place, array = self.sum(*ix.linear(index), 0, dtypes.int32), self.arrays[memory]
         if not array.begin:
             return place.text
