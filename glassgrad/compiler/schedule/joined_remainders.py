@@ -113,7 +113,7 @@ class Strided:
 
     @property
     def begin(self) -> int:
-        """The offset of blocks of s positions, below s: that of `first`, unless windows get longer, or some are zero."""
+        """The offset of blocks of s positions, below s: that of `first`, unless windows get longer, or some zero."""
         aligned = self.first % self.stride
         return aligned if self.taps >= self.stride and self._window(aligned) == self._window(0) else 0
 

@@ -1,4 +1,4 @@
-"""Split K. In: flat axes of a product. Out: memory for the partial sums of each part of K, and the loops that add them.
+"""Split K into parts. In: flat axes of a product. Out: memory for the partial sums, and the loops that add them up.
 
     TASK parts: sum of a part; parts[part, outer, m, n] = sum      then      for all results: add up the parts; epilogue
 
