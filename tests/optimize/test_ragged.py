@@ -170,10 +170,10 @@ REWRITES = {
     "read_ahead.read_next": "test_gpu_matrix_unit.py::test_trees_compute_the_same",
     "rows_in_registers.hold": "test_rows_in_registers.py::test_held_rows_compute_the_same",
     "scatters.rows_apart": "test_scatters.py::test_rows_are_added_to_in_the_order_of_their_indices",
-    "contraction_tilings.pack_what_is_read":
+    "contraction_tilings.skip_unused_packing":
         "test_changing_sizes.py::test_few_rows_and_many_are_cut_in_two_ways",
     "contraction_tilings.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
-    "contraction_tilings.few_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
+    "contraction_tilings.limit_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.nested": "test_optimize.py::test_nested",
     "loop_moves.around": "test_optimize.py::test_around_keeps_kinds_and_ends",
     "loop_moves.loops_around": "test_optimize.py::test_loops_around_keep_those_of_one_iteration",

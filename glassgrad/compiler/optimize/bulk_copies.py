@@ -1,8 +1,8 @@
-"""Factors that copies bring as boxes, into lines that a matrix unit reads. In: a factor of one block. Out: its boxes,
-and where they put each element; the loops that store it first, where it does not lie so that a copy could bring it.
+"""Factors as boxes of bulk copies, into lines that a matrix unit reads. In: a factor of one block. Out: its boxes, and
+where they put each element; the loops that store it first, where it cannot be copied from where it is.
 
-A box is a part of a matrix in memory with one contiguous axis, whose other strides and whose beginning are multiples of
-16 bytes. What lies outside the matrix comes as zeros, so a gate that says where rows or keys end is the matrix's size.
+A box is a part of a matrix in memory with one contiguous axis, whose other strides and whose offset are multiples of 16
+bytes. Copies fill in zeros outside the matrix, so a gate that says where rows or keys end becomes the matrix's size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Extent(NamedTuple):
     block: int               # elements of one block
     number: UOp | None       # of the block, where a gate says where the axis ends
     whole: int               # all elements
-    stop: UOp | None = None  # where a value makes it shorter
+    stop: UOp | None = None  # its run-time bound, if it has one
 
 
 @dataclass
@@ -34,18 +34,18 @@ class BoxedTile:
     source: UOp
     offset: int
     along_k: bool
-    line: int                             # elements of a line in memory of the group
+    line: int                             # elements of a line in shared memory
     inside: Extent                        # along a line
     lines: Extent                         # across lines
-    pitch: int                            # from line to line
+    pitch: int                            # from one line to the next
     outer: list[tuple[UOp, int]]          # what else the index depends on, with its stride
-    depth: int                            # of k, in steps of the unit
-    before: list[Statement]               # the loops that store it there, where it did not lie so
+    depth: int                            # elements of k, in whole steps of the unit
+    before: list[Statement]               # the loops that store it there first, if it needs them
 
     @staticmethod
     def stored(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: list[UOp], unit: MatrixUnit,
                along_k: bool) -> BoxedTile:
-        """A factor that is stored first."""
+        """The tile of a factor that is first stored to memory."""
         line, depth = line_of(unit), -(-k.size // unit.depth) * unit.depth
         factor = packed(name, value, axis, k, outer, line, along_k)
         inner, other = (k, axis) if factor.along_k else (axis, k)
@@ -54,7 +54,7 @@ class BoxedTile:
 
     @staticmethod
     def of(value: UOp, axis: FlatAxis, k: FlatAxis, unit: MatrixUnit) -> BoxedTile | None:
-        """A factor that boxes can bring; None: it is computed, or does not lie so."""
+        """The tile of a factor that can be copied from where it is; None: it is computed, or has another layout."""
         if value.op is not o.LOAD or value.src[0].op is not o.PARAM:
             return None
         position, step = counter("position", axis.size), counter("step", k.size)
@@ -71,7 +71,7 @@ class BoxedTile:
         joined = {atom for extent in ends.values() if extent.number is not None for atom in linear(extent.number)[1]}
         outer = _few([(atom, stride) for atom, stride in terms.items() if atom not in {position, step, *joined}])
         whole = gpu.COPY_BYTES // value.dtype.itemsize
-        pitch = terms.get(other, 0) or (whole if ends[other].whole == 1 else 0)       # from one line there is no other
+        pitch = terms.get(other, 0) or (whole if ends[other].whole == 1 else 0)       # of a single line, any will do
         strides = [pitch, *[stride for _, stride in outer]]
         if terms.get(inner) != 1 or offset % whole or any(s <= 0 or s % whole for s in strides) or \
                 len(outer) > gpu.COPY_AXES - 2 or any(bounds(atom)[0] < 0 for atom, _ in outer):
@@ -81,7 +81,7 @@ class BoxedTile:
                          [])
 
     def lies_as(self, other: BoxedTile) -> bool:
-        """Whether the same boxes bring another tile, which may be read along its other axis."""
+        """Whether both tiles are copies of the same boxes, though perhaps read along different axes."""
         mine, others = ((t.source, t.offset, t.inside, t.lines, t.pitch, t.outer, t.rows) for t in (self, other))
         return mine == others and not self.before
 
@@ -92,11 +92,11 @@ class BoxedTile:
 
     @property
     def size(self) -> int:
-        """Elements in memory of the group."""
+        """Elements in shared memory."""
         return -(-self.inside.block // self.line) * self.line * self.rows
 
     def boxes(self, to: UOp, block: dict[UOp, UOp]) -> list[Box]:
-        """The copies of a block."""
+        """The boxes to copy for a block."""
         around = tuple([Axis(bounds(atom)[1] + 1, stride) for atom, stride in self.outer])
         at = tuple([substitute_index(atom, block, {}) for atom, _ in self.outer])
         axes = (Axis(self.inside.whole, 1, self.inside.stop), Axis(self.lines.whole, self.pitch, self.lines.stop),
@@ -108,7 +108,7 @@ class BoxedTile:
                     add(to, index(i * self.rows))) for i in range(0, self.inside.block, self.line)]
 
     def place(self, position: UOp, k: UOp) -> UOp:
-        """Where the boxes have put a position and a k of the block."""
+        """The offset in shared memory of a position and a k of the block."""
         inner, other = (k, position) if self.along_k else (position, k)
         within = add(multiply(other, self.line), modulo(inner, self.line))
         return add(multiply(divide(inner, self.line), self.line * self.rows), within)
@@ -116,7 +116,7 @@ class BoxedTile:
 
 @dataclass
 class PlacedTile:
-    """A boxed tile at a place in memory."""
+    """A boxed tile at an offset in shared memory."""
     tile: BoxedTile
     memory: UOp
     begin: UOp
@@ -130,8 +130,8 @@ class PlacedTile:
 
 
 def _few(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:
-    """Indices with their strides, two of them as one where a copy has too few axes and one goes on where the other
-    ends."""
+    """Indices with their strides; if they are more than a copy has axes for, two are merged where one continues the
+    other."""
     for a, (atom, stride) in enumerate(outer if len(outer) > gpu.COPY_AXES - 2 else ()):
         for b, (inner, step) in enumerate(outer):
             size = bounds(inner)[1] + 1
@@ -142,7 +142,7 @@ def _few(outer: list[tuple[UOp, int]]) -> list[tuple[UOp, int]]:
 
 
 def _end(gate: UOp, terms: dict[UOp, int], position: UOp, step: UOp) -> tuple[UOp, Extent] | None:
-    """What a gate says about where an axis ends; None where it says something else."""
+    """The axis that a gate bounds, and its extent; None where the gate is of another form."""
     found = below_limit(gate)
     if found is None:
         return None

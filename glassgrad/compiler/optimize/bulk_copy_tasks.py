@@ -1,12 +1,12 @@
-"""Tasks of nests whose factors come as boxes: a group of threads for each, or groups that stay. In: tasks of products
-and the nests between them, a block at a time. Out: the same for thread groups, or None.
+"""Tasks of chained matmuls with bulk copies: a thread group for each, or persistent groups. In: tasks of products and
+the nests between them, a block at a time. Out: the same for thread groups, or None.
 
     TASK tasks: first copies; blocks; results         TASK groups: first copies of the first task
                                                         for the tasks of a group:
                                                           blocks; first copies of the next task; results
 
-A group that stays has as many stages as one that does not, and memory of its own for results, which lie over the stages
-otherwise. Does not know what nests compute, nor which unit it is.
+A persistent group has as many stages as any other, and separate memory for results, which otherwise overlay the stages.
+Does not know what nests compute, nor which unit it is.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def in_boxes(body: list[Statement], target: Target, decisions: Decisions) -> lis
 
 
 def refuses(nests: BoxedNests, c: Tiling, stops: dict[UOp, UOp]) -> str | None:
-    """Why tasks cannot be done so."""
+    """Why tasks cannot be done with this choice; None where they can."""
     if not c.ahead:
         return "copies run ahead of the steps here"
     if c.stay and stops:
@@ -66,13 +66,13 @@ def refuses(nests: BoxedNests, c: Tiling, stops: dict[UOp, UOp]) -> str | None:
 
 
 def longest_first(nests: BoxedNests, tasks: FlatAxis, stops: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """Counters of tasks, from the last to the first where tasks grow."""
+    """The substitution that reverses counters of tasks along which tasks get longer."""
     return {r: add(add(stops.get(r, index(r.arg.size)), index(-1)), multiply(r, -1)) for r in tasks.parts
             if grows(nests.parts.count, r)}
 
 
 def grows(count: UOp, task: UOp) -> bool:
-    """Whether a number grows with the number of the task."""
+    """Whether a count is larger for the last task along a counter than for the first."""
     first, last = (bounds(substitute_index(count, {task: index(n)}, {}))[1] for n in (0, task.arg.size - 1))
     return first < last
 
@@ -80,8 +80,8 @@ def grows(count: UOp, task: UOp) -> bool:
 def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Statement]:
     """TASK groups: copies of the first task; for the tasks of a group: the task, and copies of the next one
 
-    Where tasks differ in length, every other round of tasks is dealt from the last group to the first. A task has as
-    many blocks at least as are on their way: of those that a mask leaves nothing of, nothing is added."""
+    Where tasks differ in length, every other round of tasks is dealt from the last group to the first. A task has at
+    least as many blocks as are in flight: those that are masked entirely add nothing."""
     differ, groups = longest_first(nests, tasks, {}), min(tasks.size, processors)
     group, task = counter("g", groups), counter("t", -(-tasks.size // groups))
     parts = nests.parts
@@ -90,14 +90,14 @@ def staying(nests: BoxedNests, tasks: FlatAxis, processors: int) -> list[Stateme
     repeat = 2 * nests.blocks                  # blocks after which stages and the parities of their barriers repeat
 
     def place(round_: UOp) -> UOp:
-        """Of a group among those that have a task of a round."""
+        """The index of this group's task within a round."""
         odd = modulo(round_, 2)
         there = add(one(group), multiply(odd, -groups))
         back = add(add(multiply(odd, groups), multiply(one(group), -1)), index(-1))
         return one(group) if parts.count.op is o.CONST else there.maximum(back).maximum(0)
 
     def numbered(round_: UOp) -> tuple[UOp, dict[UOp, UOp]]:
-        """The number of a group's task in a round, and the counters of tasks there."""
+        """The number of this group's task in a round, and the values of the task counters for it."""
         number = add(multiply(round_, groups), place(round_))
         apart = tasks.apart(number)
         return number, {r: substitute_index(differ.get(r, r), apart, {}) for r in tasks.parts}

@@ -1,21 +1,21 @@
-"""Nests whose factors come as boxes, for a unit whose steps run beside the threads. In: tasks of products and the
-nests between them, a block at a time. Out: the same for one thread group, or None.
+"""Chained matmuls pipelined on an asynchronous matrix unit, with bulk copies of their factors. In: tasks of products
+and the nests between them, a block at a time. Out: the same for one thread group, or None.
 
-    nests, for each block j (chained_matmuls.py)     written so that the unit works while threads compute
+    nests, for each block j (chained_matmuls.py)     software-pipelined: the unit works while threads compute
     tile = left right[j]                         copies of the first blocks; tile = left right[0]; weights = f(tile)
-    weights = f(tile)                            for j: tile = left right[j + 1]        both products are steps that
-    out = out * shrink + weights values[j]              out += weights values[j]        run beside f
+    weights = f(tile)                            for j: tile = left right[j + 1]        both products are asynchronous
+    out = out * shrink + weights values[j]              out += weights values[j]        steps: they overlap f
                                                         wait for tile; copy right[j + 3]; f(tile)
                                                         wait for out; copy values[j + 2]; weights; out *= shrink
                                                  out += weights values[last]
 
 Where a block has many products, threads take turns at the unit: some start their steps while others compute f.
 
-There may be several products before the weights are made, and several that take weights. All right factors, and the
-left ones of the first products, are matrices in memory that copies bring as they lie; what lies past their edges comes
-as zeros. The weights stay in registers, where the unit takes them as its left factor; so do the left factors of the
-first products, where there are registers for them. The results go to memory of the group, so that neighbouring threads
-store neighbouring pieces of a line. Does not know what nests compute, nor which unit it is.
+There may be several products that the weights are computed from, and several that use them. All right factors, and the
+left ones of the first products, are copied from matrices in memory; copies fill in zeros past their edges. The weights
+stay in registers, where the unit takes them as its left factor; so do the left factors of the first products, where
+there are registers for them. The results go through shared memory, so that consecutive threads store consecutive
+pieces of a line. Does not know what nests compute, nor which unit it is.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from glassgrad.compiler.optimize.product.tiling_parameters import Tiling
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-BLOCKS = 2           # whose factors are in memory or on their way; one more where a factor is used twice
-TURN_PRODUCTS = 4    # of a block, from which threads take turns at the unit: their steps take as long as the rest,
-TURN_THREADS = 384   # or threads of a group: there are others to compute meanwhile
+BLOCKS = 2           # whose factors are in memory or in flight; one more where a factor is used twice
+TURN_PRODUCTS = 4    # of a block, from which threads take turns at the unit: its steps take as long as the rest;
+TURN_THREADS = 384   # or threads of a group, from which they do: others compute meanwhile
 
 
 @dataclass
 class BlockParts:
     """The nests of a task, in order."""
     before: list[Statement]
-    firsts: list[Product]        # their left factors are copied: sums of one block
-    between: list[Statement]     # what makes the weights of them
-    seconds: list[Product]       # their left factors are weights: sums of all blocks
+    firsts: list[Product]        # with copied left factors: sums within one block (scores)
+    between: list[Statement]     # what computes the weights from them
+    seconds: list[Product]       # with weights as left factors: sums over all blocks
     after: list[Statement]
     block: UOp | None            # the counter of blocks, where there are several
     count: UOp                   # and how many there are
@@ -80,7 +80,7 @@ class BlockParts:
             size, stop = loops[0].range.arg.size, loops[0].stop
             count = index(size) if stop is None else stop
             count = count if bounds(count)[1] <= size else count.minimum(size)
-            count = count if bounds(count)[0] >= 1 else count.maximum(1)      # of no block nothing is kept
+            count = count if bounds(count)[0] >= 1 else count.maximum(1)      # a block that is all masked adds nothing
         between = inner[slice(*middle)]
         return BlockParts(before, firsts, between, seconds, after, loops[0].range if loops else None, count)
 
@@ -93,7 +93,7 @@ class BoxedNests(HeldNests):
         self.parts, self.outer = parts, [*tasks, *([] if parts.block is None else [parts.block])]
         self.first = index(0)                         # the number of a task's first block in its group
         self.next_task: NextTask | None = None        # whose copies begin at the end of this one
-        self.backwards: list[BoxedTile] = []
+        self.backwards: list[BoxedTile] = []          # tiles whose blocks go from the last to the first
         self.holds = False                            # whether left factors are in registers
         self.left: list[BoxedTile] = []
         self.right: list[BoxedTile] = []
@@ -106,8 +106,8 @@ class BoxedNests(HeldNests):
             self.left.append(self.boxed(f"left{number or ''}", store.value, [plan.row], steps, is_left=True))
         for number, product in enumerate(parts.firsts):
             self.right.append(self.boxed(f"right{number}", product.right, product.n, product.k))
-        self.lasts: list[tuple[int, BoxedTile]] = []  # the right factors of the second products: they may be those
-        firsts = len(self.right)                      # of the first ones, and their stages have two readers then
+        self.lasts: list[tuple[int, BoxedTile]] = []  # the right factors of the second products: they may be the same
+        firsts = len(self.right)                      # as those of the first ones, whose stages have two readers then
         for last in parts.seconds:
             again = self.boxed(f"right{len(self.right)}", last.right, last.n, last.k)
             same = [i for i, tile in enumerate(self.right) if again.lies_as(tile)]
@@ -116,8 +116,8 @@ class BoxedNests(HeldNests):
         twice = any(which < firsts for which, _ in self.lasts)
         self.blocks = BLOCKS + twice
         self.factors = len(self.right)
-        self.beside: dict[UOp, tuple[int, UOp]] = {}  # loads of what scores are made of besides, such as masks: which
-        for product in parts.firsts:                  # of the boxed tiles has them, and the columns of their matrix
+        self.beside: dict[UOp, tuple[int, UOp]] = {}  # other loads of the scores, such as masks: which of the boxed
+        for product in parts.firsts:                  # tiles has them, and the columns of their matrix
             self.bring(product)
         depths = [self.right[i].depth for i in range(firsts)]
         self.most = min(gpu.MOST_REGISTERS, gpu.REGISTERS // plan.threads) - gpu.STEP_REGISTERS
@@ -127,13 +127,13 @@ class BoxedNests(HeldNests):
         self.holds = pays and self.registers(sum(depths)) <= self.most and not any(t.before for t in self.left)
         self.held_left = {memory: register(f"{memory.arg.name}_held", self.unit.left, (self.row, counter("k", depth)))
                           for memory, depth in zip(self.left_begin, depths)} if self.holds else {}
-        # what is copied as one round: where a factor is used twice all of them, until the sums have read it
+        # factors copied as one round: all of them where one is used twice, as its stage is free only after the sums
         self.of_sums = [i for i in range(len(self.right)) if twice or i in dict(self.lasts)]
         self.of_scores = [i for i in range(len(self.right)) if i not in self.of_sums]
         self.rounds = [part for part in (self.of_scores, self.of_sums) if part]
 
     def bring(self, product: Product) -> None:
-        """What scores are made of besides their product, as boxes: matrices of the unit's type, along their rows."""
+        """Copy the scores' other operands (such as masks) as boxes, too: matrices of the unit's type, along rows."""
         [store] = product.epilogue
         assert isinstance(store, Store)
         for n in toposort([store.value]):
@@ -151,8 +151,8 @@ class BoxedNests(HeldNests):
         return super().new(value, {**replace, **there})
 
     def registers(self, more: int) -> int:
-        """Of a thread, for all matrices, and so many more columns in the unit's type. Where threads take turns, a
-        block's scores are gone when its weights are there, and the columns are read."""
+        """Registers a thread needs for all matrices and `more` columns in the unit's type. Where threads take turns,
+        the scores' registers are free again when the weights are computed and the columns are read."""
         small = self.unit.total.itemsize // self.unit.left.itemsize
         sums = {s.memory for p in self.parts.seconds for s in p.epilogue if isinstance(s, Store)}
         every, of_sums, weights = (sum(self.column[m].arg.size for m in ms)
@@ -162,8 +162,8 @@ class BoxedNests(HeldNests):
         return columns * self.unit.rows // (self.unit.threads * small)
 
     def boxed(self, name: str, value: UOp, axis: list[UOp], k: list[UOp], is_left: bool = False) -> BoxedTile:
-        """A factor, as it lies where boxes can bring it so; a left one lies along k. Where blocks are done from the
-        last to the first, boxes count them from the first."""
+        """A factor as boxes of the memory it is in, if possible, else stored first; a left one has lines along k. Where
+        blocks go from the last to the first, boxes count them from the first."""
         small, block = narrowed(value, self.unit.left), self.parts.block
         assert small is not None
         found = BoxedTile.of(small, FlatAxis.of(axis), FlatAxis.of(k), self.unit)
@@ -192,7 +192,7 @@ class BoxedNests(HeldNests):
                       left=left, right=right, stages=self.stages)
 
     def results_bytes(self) -> int:
-        """Of the memory of a group that results go through."""
+        """Bytes of shared memory that results go through."""
         stores = [s for s in walk(self.parts.after) if isinstance(s, Store) and s.memory.op is o.PARAM]
         tiles = {self.result_tile(s, m)[0] for s in stores for m in matrices_in([s], self.plan.matrices)}
         return sum(int(m.arg.size) * m.dtype.itemsize for m in tiles)
@@ -212,7 +212,7 @@ class BoxedNests(HeldNests):
 
     @property
     def stage_sizes(self) -> list[int]:
-        """Elements of a block's stages: as many for all factors."""
+        """Elements of each stage of a block: the same for all factors; then those of other operands."""
         factors = self.right[:self.factors]
         return [max(tile.size for tile in factors)] * len(factors) + [tile.size for tile in self.right[self.factors:]]
 
@@ -221,12 +221,12 @@ class BoxedNests(HeldNests):
         return int(self.memory.arg.size) * self.unit.left.itemsize
 
     def stage_at(self, which: int, block: UOp) -> UOp:
-        """Where a block of a right factor lies."""
+        """The offset in shared memory of a block of a right factor."""
         before, whole = (sum(sizes) for sizes in (self.stage_sizes[:which], self.stage_sizes))
         return add(index(self.left_size + before), multiply(modulo(add(self.first, block), self.blocks), whole))
 
     def copies(self, factors: list[int], block: UOp, by_last: bool = False) -> CopyBoxes:
-        """Start to copy a block of the right factors of a round; the left ones come along with the first block."""
+        """Start to copy a block of the right factors of a round; with the first block, the left ones, too."""
         boxes: list[Box] = []
         for which in factors:
             tile = self.right[which]
@@ -241,14 +241,14 @@ class BoxedNests(HeldNests):
         return add(multiply(add(self.first, block), len(self.rounds)), index(self.rounds.index(factors)))
 
     def await_copies(self, rounds: list[list[int]], block: UOp) -> list[Statement]:
-        """Wait for rounds of a block: of the first one scores are made, the second is for the sums alone."""
+        """Wait for a block's rounds of copies: the scores need the first one, only the sums need the second."""
         return [AwaitCopies(self.memory, self.round(factors, block), self.stages) for factors in rounds]
 
     def tile(self, which: int, block: UOp, tile: BoxedTile | None = None) -> FactorTile:
         return PlacedTile(tile or self.right[which], self.memory, self.stage_at(which, block))
 
     def held_factors(self) -> list[Statement]:
-        """The left factors of the first products, into registers where these suffice: steps read memory less then."""
+        """Load the left factors of the first products into registers, if they fit: steps then read less memory."""
         return [s for memory, to in self.held_left.items()
                 for s in self.over(list(to.src), Assign(to, self.left_tile(memory).at(to.src[0], to.src[1])))]
 
@@ -274,10 +274,10 @@ class BoxedNests(HeldNests):
         return out + [s for nest in self.parts.after for s in self.nest(nest)]
 
     def in_order(self) -> list[Statement]:
-        """for blocks: in turn, the steps of scores; weights; numbers of the next columns; the second products
+        """for blocks: in turn, the steps of scores; weights; the next block's column values; the second products
 
-        Steps wait for what their sums begin with: numbers of columns are read a block ahead where registers suffice.
-        The scores of exponentials come last: a compiler would take these in the turn, between the steps of others."""
+        Steps wait for the initial values of their sums: column values are read a block ahead where registers suffice.
+        The scores of exponentials come last: a compiler would move these into the turn, between the steps of others."""
         loop, count = counter("kn", self.most_blocks), self.parts.count
         now = one(loop)
         following = operation(o.MIN, add(now, index(1)), add(count, index(-1)))        # past the last block, the last
@@ -294,7 +294,7 @@ class BoxedNests(HeldNests):
         return [*first, For(loop, LOOP, body, None if count.op is o.CONST else count), *early_copies, *late_copies]
 
     def overlapped(self) -> list[Statement]:
-        """The first block as far as its weights, the loop over the others, and the last product."""
+        """The first block up to its weights, the loop over the others, and the last block's second products."""
         zero = index(0)
         scores, reads, made, early, late = self.weighted(zero)
         out = [*self.await_copies(self.rounds[:1], zero), *self.held_factors(), *scores.begins, *scores.steps, *reads,
@@ -315,7 +315,7 @@ class BoxedNests(HeldNests):
 
     def next_copies(self) -> tuple[list[Statement], list[Statement]]:
         """The copies of the next task's first blocks: those that may begin while the last steps of this one run, and
-        those into stages that these read."""
+        those into stages that these steps read."""
         following, early, late = self.next_task, list[Statement](), list[Statement]()
         if following is None:
             return early, late
@@ -328,9 +328,9 @@ class BoxedNests(HeldNests):
         return [If(following.there, early)], [If(following.there, late)]
 
     def other_blocks(self) -> For:
-        """for blocks: scores of the next one and the second product of this one, and beside them the next weights
+        """for blocks: the next block's scores and this block's second products, overlapped with the next weights
 
-        Steps wait for what their sums begin with: it is read before threads wait for copies."""
+        Steps wait for the initial values of their sums: these are read before threads wait for copies."""
         loop, blocks = counter("kn", self.most_blocks - 1), self.blocks
         now = one(loop)
         later = add(now, index(1))
@@ -343,15 +343,15 @@ class BoxedNests(HeldNests):
             *scores.begins, *self.await_copies(self.rounds[:1], later), *scores.steps, *sums.steps, *reads,
             AwaitSteps(len(self.lasts), registers_of(scores.steps)), *made,
             *self.refill(self.of_scores, add(later, index(blocks))), *early,
-            *self.await_copies(self.rounds[1:], later),     # a loop that waits: no compiler moves what is above it
+            *self.await_copies(self.rounds[1:], later),     # a loop that waits: compilers move no code across it
             AwaitSteps(0, registers_of(sums.steps), beside), *self.refill(self.of_sums, add(now, index(blocks))),
             *late, *sums.begins]
         count = self.parts.count
         return For(loop, LOOP, body, None if count.op is o.CONST else add(count, index(-1)))
 
     def column_numbers(self, begins: list[Statement]) -> tuple[list[Statement], list[Statement]]:
-        """What sums begin with, in two parts: numbers of columns are read into registers, where there are some left,
-        while the block before is finished. The next steps wait for them."""
+        """The initial values of sums, in two parts: reads of column values into registers, if there are enough, during
+        the previous block; and the assignments. The next steps wait for them."""
         values = [s.value for s in walk(begins) if isinstance(s, Assign)]
         wide = {n: c for n in toposort(values) if n.op is o.LOAD and n.src[0].op is o.PARAM
                 for c in self.column.values() if c in ranges_of(n) and self.row not in ranges_of(n)}
@@ -366,11 +366,11 @@ class BoxedNests(HeldNests):
         return bounds(self.parts.count)[1]
 
     def refill(self, factors: list[int], block: UOp) -> list[Statement]:
-        """Copy a block, where there is one, when all threads have finished with the one before it in its stage."""
+        """Copy a block, if it exists, when all threads are done with the previous one in its stage."""
         return self.where_there(block, [self.copies(factors, block, by_last=True)]) if factors else []
 
     def where_there(self, block: UOp, body: list[Statement]) -> list[Statement]:
-        """Statements about a block, where there is one."""
+        """Statements about a block, run only if the block exists."""
         condition = less(block, self.parts.count)
         if condition.op is o.CONST:
             return body if condition.arg else []
@@ -386,7 +386,7 @@ class BoxedNests(HeldNests):
                        for p, (which, tile) in zip(self.parts.seconds, self.lasts)])
 
     def weighted(self, block: UOp) -> WeightedBlock:
-        """A block as far as its weights."""
+        """The statements of a block up to its weights."""
         scores = self.scores(block)
         made = [s for nest in self.parts.between for s in self.nest(nest)]
         held = set(self.rounded.values())
@@ -402,7 +402,7 @@ class BoxedNests(HeldNests):
         return [] if copies else super().nest(nest)
 
     def stored(self, s: Store, wide: list[UOp], replace: dict[UOp, UOp], matrices: list[UOp]) -> list[Statement]:
-        """A store to a result, by way of memory of the group."""
+        """A store to a result, through shared memory."""
         if not matrices:
             return super().stored(s, wide, replace, matrices)
         [matrix] = matrices
@@ -421,15 +421,15 @@ class BoxedNests(HeldNests):
         inner = add(begin, one(each))
         row, column, edge = (inner, line, line) if across else (line, inner, begin)
         there = {self.plan.row: row, **columns.apart(column)}
-        kept = {**there, self.plan.row: begin} if across else there          # all rows of a piece are, or none
+        kept = {**there, self.plan.row: begin} if across else there          # all rows of a piece are stored, or none
         gate = both(None if s.gate is None else substitute_index(s.gate, kept, {}), moves.below(edge, columns.size))
         store = Store(s.memory, substitute_index(s.index, there, {}), load(tile, add(multiply(line, pitch), inner)),
                       None, gate)
         return [*self.over(wide, keep), *nested([times], nested([each], [For(lane, LANE, [store])], TILE))]
 
     def even_rows(self, gate: UOp | None) -> int:
-        """A number of rows that pieces of a result may have: of a piece that begins at a multiple of it, a gate keeps
-        all rows or none."""
+        """A number of rows such that the gate keeps all rows or none of any piece of so many that begins at a multiple
+        of it."""
         rows = int(self.row.arg.size)
         if gate is None:
             return rows
@@ -438,7 +438,7 @@ class BoxedNests(HeldNests):
             if inside.get(self.plan.row) == 1 else 1
 
     def result_tile(self, s: Store, matrix: UOp) -> tuple[UOp, bool, int, int]:
-        """Memory of the group for a result; whether neighbours in memory are its rows; its lines and their length."""
+        """Shared memory for a result; whether the result is contiguous along rows; its lines and their length."""
         rows, width = self.row.arg.size, self.column[matrix].arg.size
         across = stride_along(s.index, self.plan.row) == 1
         lines, inside = (width, rows) if across else (rows, width)
@@ -448,11 +448,11 @@ class BoxedNests(HeldNests):
 
 
 class WeightedBlock(NamedTuple):
-    """The scores of a block and what is made of them."""
+    """The scores of a block and what is computed from them."""
     scores: ProductSteps
-    reads: list[Statement]       # what may be read while the steps run
-    made: list[Statement]        # the sums, finished
-    early: list[Statement]       # what may run beside the steps that read the last weights
+    reads: list[Statement]       # loads that may run during the steps
+    made: list[Statement]        # the epilogue of the scores
+    early: list[Statement]       # what may run during the steps that read the previous weights
     late: list[Statement]        # the weights
 
 
@@ -460,16 +460,16 @@ class NextTask(NamedTuple):
     """The task after this one in its group."""
     first: UOp               # the number of its first block
     tasks: dict[UOp, UOp]    # counters of tasks -> its own
-    there: UOp               # where there is one
+    there: UOp               # whether it exists
 
 
 def joined(products: list[ProductSteps]) -> ProductSteps:
-    """Several products: what all of them begin with, all steps, what is made of them."""
+    """Several products as one: all initial values, then all steps, then all epilogues."""
     return ProductSteps(*([s for steps in part for s in steps] for part in zip(*products)))
 
 
 def registers_of(steps: list[Statement]) -> tuple[UOp, ...]:
-    """The sums of products' steps."""
+    """The registers that steps accumulate into."""
     return tuple([s.register for s in walk(steps) if isinstance(s, Accumulate)])
 
 
@@ -480,7 +480,7 @@ def backward(block: UOp | None, at: UOp | None = None) -> UOp:
 
 
 def read_first(made: list[Statement]) -> tuple[list[Statement], list[Statement]]:
-    """What is made of sums, with what it reads from memory in registers: it can be read while the steps run."""
+    """An epilogue in two parts: its loads from memory into registers, which may run during the steps, and the rest."""
     if len(made) != 1 or not isinstance(made[0], For):
         return [], made
     [assign] = [s for s in walk(made) if isinstance(s, Assign)]

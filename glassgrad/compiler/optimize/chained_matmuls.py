@@ -1,15 +1,15 @@
-"""Nests whose matrices stay in registers of a group's threads. In: tasks of loop nests, a unit that multiplies out of
-registers. Out: the same with one thread group for each task, or None.
+"""Chained matmuls with intermediate matrices in registers of a thread group. In: tasks of loop nests, a unit that
+multiplies out of registers. Out: the same with one thread group for each task, or None.
 
     nests over LOCAL memory (lower/attention)                for a group of threads
     task k: task q: tile[k][q] = f(sum over d of ..)        tile[r, c] = 0; steps; tile[r, c] = f(tile[r, c])
     task q: top[q] = max(top[q], max over k of tile[k][q])  top[r] = max(top[r], ..)
     task d: task q: out[d][q] = out[d][q] * shrink[q] + ..  out[r, d] = out[r, d] * shrink[r]; steps add to out[r, d]
 
-LOCAL memory that is used at the counters of nests alone, with rows innermost, is a matrix or a vector in registers: all
-of its elements belong to one group, and each to one row. What a product reads from elsewhere is copied into memory that
-the group shares, as it lies, and as early as a product before it permits. A computed left factor is rounded to the
-unit's type and multiplied where it is. Does not know what nests compute, nor which unit it is.
+LOCAL memory that is indexed by the nests' counters only, with rows innermost, becomes a matrix or a vector in
+registers: all of its elements belong to one group, and each to one row. Other memory that a product reads is copied to
+shared memory, in its layout, as early as the product before it permits. A computed left factor is rounded to the unit's
+type and stays in registers. Does not know what nests compute, nor which unit it is.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class HeldPlan:
     row: UOp                               # the counter that every nest has
     products: dict[int, Product]           # by the identity of their nests, rows on the left
     matrices: dict[UOp, FlatAxis]          # LOCAL memory that products store to, and its columns
-    vectors: set[UOp]                      # LOCAL memory with a number for each row
+    vectors: set[UOp]                      # LOCAL memory with one element per row
     copied: dict[UOp, Store]               # LOCAL memory that a product reads, and what fills it
     alike: dict[UOp, UOp]                  # matrices -> the first of those that a nest combines element by element
 
     @property
     def threads(self) -> int:
-        """Of a group: each of the unit's rows of matrices has its own."""
+        """Threads of a group: each row of the unit's matrices has its own."""
         return int(self.row.arg.size) // self.unit.rows * self.unit.threads
 
     @staticmethod
     def of(body: list[Statement], target: Target, beside: bool = False) -> HeldPlan | None:
-        """The plan for a unit whose steps run beside the threads, or for one that fetches both factors itself."""
+        """The plan for a unit whose steps run asynchronously (`beside`), or for one whose threads load both factors."""
         nests = list(_nests(body))
         if any(isinstance(s, If) for s in walk(body)) or not nests:
             return None
@@ -101,7 +101,7 @@ class HeldPlan:
         return plan if even and once and all(plan.takes(p, filled) for p in products.values()) else None
 
     def columns(self, memory: UOp, at: UOp) -> list[UOp] | None:
-        """The counters of an index besides the row's, outermost first; None where it is no row and columns."""
+        """The counters of an index besides the row's, outermost first; None if it is not [columns][row]."""
         constant, terms = linear(at)
         others = sorted([r for r in terms if r is not self.row], key=lambda r: -terms[r])
         if constant or terms.get(self.row) != 1 or any(r.op is not o.RANGE for r in others):
@@ -114,7 +114,7 @@ class HeldPlan:
         return others if step == memory.arg.size else None
 
     def takes(self, product: Product, filled: dict[UOp, list[Store]]) -> bool:
-        """Whether a product's left factor lies in registers by then, or is copied."""
+        """Whether a product's left factor is in registers, or is copied."""
         left = product.left
         if left.op is not o.LOAD or len(left.src) != 2 or left.src[0].op is not o.LOCAL:
             return False
@@ -131,8 +131,8 @@ class HeldNests:
         self.row = counter("r", plan.row.arg.size)
         self.column = {m: counter(f"{plan.alike.get(m, m).arg.name}_c", _up(axis.size, TOGETHER))
                        for m, axis in plan.matrices.items()}
-        self.now: dict[UOp, UOp] = {}                 # LOCAL memory -> the register that has its elements by now
-        self.block: dict[UOp, UOp] = {}               # the counter of blocks -> the block that is written
+        self.now: dict[UOp, UOp] = {}                 # LOCAL memory -> the register that has its current contents
+        self.block: dict[UOp, UOp] = {}               # the counter of blocks -> the block that code is made for
         lefts = {p.left.src[0] for p in plan.products.values()}
         self.rounded = {m: self.named(m, f"{m.arg.name}_left", self.unit.left) for m in plan.matrices if m in lefts}
         self.tiles = self.right_tiles()
@@ -144,13 +144,13 @@ class HeldNests:
 
     def copied_tile(self, name: str, value: UOp, axis: list[UOp], k: list[UOp],
                     along_k: bool | None = None) -> CopiedLines:
-        """A factor's part of a block, in memory that the group shares."""
+        """A factor's part of a block, copied to shared memory."""
         small, size = narrowed(value, self.unit.right), (_up(count(axis), TOGETHER), _up(count(k), self.unit.depth))
         return CopiedLines(name, value if small is None else small, FlatAxis.of(axis), FlatAxis.of(k), size,
                            self.plan.threads, along_k=along_k)
 
     def named(self, memory: UOp, name: str, dtype: DType) -> UOp:
-        """The register in place of LOCAL memory."""
+        """The register that replaces LOCAL memory."""
         wide = (self.row, self.column[memory]) if memory in self.column else (self.row,)
         return register(name, dtype, wide)
 
@@ -179,8 +179,8 @@ class HeldNests:
 
     @staticmethod
     def next_tile(steps: list[CopiedLines], at: int, block: UOp | None) -> list[Statement]:
-        """Read what the next product needs, in this round or in the one after it. The last round reads its own again:
-        a branch would wait for each of its loads."""
+        """Read what the next product needs, in this iteration or the next. The last iteration rereads its own block: a
+        branch would make threads wait for each of its loads."""
         if at + 1 < len(steps):
             return steps[at + 1].read(index(0))
         if block is None:
@@ -188,8 +188,8 @@ class HeldNests:
         return steps[0].read(index(0), {block: add(block, index(1)).minimum(block.arg.size - 1)})
 
     def product(self, product: Product, tile: FactorTile) -> ProductSteps:
-        """The steps of the unit, between what sums begin with and what is made of them. What only masks them is left
-        out in blocks where nothing is masked."""
+        """The initial values of a product's sums, the steps of the unit, and the epilogue. An epilogue that only masks
+        is skipped in blocks where nothing is masked."""
         [store] = product.epilogue
         assert isinstance(store, Store)
         memory, value, total = store.memory, store.value, product.total
@@ -198,7 +198,7 @@ class HeldNests:
         replace = self.at_columns([memory], product.n)
         begins, rest, shifted = const(0, sums.dtype), value, shifted_sum(value, total)
         if shifted is not None and shifted.begin is not None and shifted.factor == 1:
-            begins = self.new(shifted.begin, replace)            # the sum goes on from what it is added to
+            begins = self.new(shifted.begin, replace)            # an addend of the sum is its initial value
             rest = shifted._replace(begin=None).over(total)
         left_memory = product.left.src[0]
         if left_memory in self.plan.copied:
@@ -218,14 +218,14 @@ class HeldNests:
                             self.over([self.row, column, depth], step), made)
 
     def left_at(self, memory: UOp, depth: UOp) -> UOp:
-        """A left factor that was copied."""
+        """An element of a copied left factor."""
         return self.left_tile(memory).at(self.row, depth)
 
     def left_tile(self, memory: UOp) -> FactorTile:
         return self.lefts[memory]
 
     def nest(self, nest: Statement) -> list[Statement]:
-        """A nest that is no product: what it does with each element, for all of them."""
+        """A nest that is no product, as statements over all elements of its registers."""
         loops, body = task_loops([nest])
         counters = [f.range for f in loops]
         first = body[0]
@@ -268,7 +268,7 @@ class HeldNests:
         return Assign(target, value)
 
     def stored(self, s: Store, wide: list[UOp], replace: dict[UOp, UOp], matrices: list[UOp]) -> list[Statement]:
-        """A store to a result; a matrix may have more columns in registers than it has."""
+        """A store to a result, masked where a matrix is padded to more columns in registers."""
         gate = None
         for m in matrices:
             gate = both(gate, moves.below(self.column[m], self.plan.matrices[m].size))
@@ -278,7 +278,7 @@ class HeldNests:
 
     # -- expressions ---------------------------------------------------------------------------------------------
     def at_columns(self, matrices: Iterable[UOp], counters: list[UOp]) -> dict[UOp, UOp]:
-        """Counters of a nest as those of registers."""
+        """The substitution of a nest's counters by those of its registers."""
         out = {**self.block, self.plan.row: self.row}
         for m in matrices:
             axis = FlatAxis.of(counters)
@@ -286,7 +286,7 @@ class HeldNests:
         return out
 
     def new(self, value: UOp, replace: dict[UOp, UOp]) -> UOp:
-        """A value of a nest over registers instead of LOCAL memory."""
+        """A value of a nest with LOCAL memory replaced by registers."""
         held = {}
         for n in toposort([value]):
             if n.op is o.LOAD and n.src[0].op is o.LOCAL:
@@ -301,9 +301,9 @@ class HeldNests:
 
 class ProductSteps(NamedTuple):
     """A product as statements about matrices."""
-    begins: list[Statement]       # what its sums begin with
+    begins: list[Statement]       # initial values of its sums
     steps: list[Statement]
-    made: list[Statement]         # what is made of the sums
+    made: list[Statement]         # its epilogue
 
 
 # -- finding them ------------------------------------------------------------------------------------------------------
@@ -317,19 +317,19 @@ def _nests(body: list[Statement]) -> Iterator[For]:
 
 
 def matrices_in(body: list[Statement], known: Iterable[UOp]) -> list[UOp]:
-    """Those of the known LOCALs that statements use."""
+    """The known LOCAL memories that statements use."""
     used = {s.memory for s in walk(body) if isinstance(s, Store)}
     used.update(n for s in walk(body) for e in expressions(s) for n in toposort([e]) if n.op is o.LOCAL)
     return [m for m in known if m in used]
 
 
 def is_private(memory: UOp) -> bool:
-    """Whether memory is a task's own."""
+    """Whether memory is private to a task."""
     return memory.op is o.LOCAL and memory.arg.scope == "worker"
 
 
 def _with_rows_left(product: Product | None, rows: set[UOp]) -> Product | None:
-    """A product whose left factor has the rows, and nothing else; None for others."""
+    """The product with factors ordered so that the left one's loops are exactly the rows; None where neither is."""
     for p in (() if product is None or product.batch or product.stops else (product, product.swapped())):
         if p.n and set(p.m) == rows:
             return p

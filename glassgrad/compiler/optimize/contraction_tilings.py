@@ -1,9 +1,9 @@
-"""Contractions made fast. In: a plain loop nest. Out: its phases as one family of tilings cuts it, or None.
+"""Tile contractions. In: a plain loop nest. Out: its phases, tiled by the first family that accepts it, or None.
 
-A product is recognized once (product/recognize.py). The families are tried in order, and the first that takes it
-decides its `Tiling` and makes the loops; each refuses (None) what it does not do well. Matmul in every transpose,
-batched matmul, convolution and both its gradients, einsum and attention scores are all contractions; none is matched by
-name. Does not know what pays on a processor: that is data (targets/).
+A product is recognized once (product/recognize.py). The families are tried in order; the first that accepts it chooses
+a `Tiling` and builds the loops; each refuses (None) what it would not make fast. Matmul in every transpose, batched
+matmul, convolution and both its gradients, einsum and attention scores are all contractions; none is matched by name.
+Does not know what a processor is good at: that is data (targets/).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from glassgrad.compiler.optimize.product.gpu_matrix_unit.tile_loops import on_gp
 from glassgrad.compiler.optimize.product.gpu_warp_tile import on_warps
 from glassgrad.compiler.optimize.product.matrix_unit_tile import on_matrix_unit
 from glassgrad.compiler.optimize.product.recognize import (Product, count, few_rows, footprint, recognize,
-                                                           recognize_ended)
+                                                           recognize_with_run_time_bounds)
 from glassgrad.compiler.optimize.product.register_tile.register_loops import RegisterTile
 from glassgrad.compiler.optimize.product.register_tile.register_plan import RegisterPlan
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]
-BLOCK = 64         # rows or columns of a loop with a symbolic end: a few register tiles
-SMALL = 16         # columns of what is left over, which are lanes of vectors
-ONCE = counter("once", 1)      # a loop that runs for some sizes only
-MOST_ENDS = 32     # tasks of a loop with a symbolic end around another one
+BLOCK = 64         # rows or columns in a block of a loop with a run-time bound: a few register tiles
+SMALL = 16         # columns in a block of the remainder: lanes of vectors
+ONCE = counter("once", 1)      # the loop around code for some sizes only: its trip count is 1 or 0
+MOST_RUN_TIME_TASKS = 32        # tasks of a loop with a run-time bound around another such loop
 
 
 @move(lambda body, *_: None)
 def contraction(body: list[Statement], target: Target, decisions: Decisions,
                 by_rows: bool = False) -> tuple[Phases, list[Statement]] | None:
-    """The phases of a contraction, and a loop nest that is left to do in plain loops (on a GPU, where K is cut into
-    parts; else empty). `by_rows`: it is for some numbers of rows. Refuses (None) what is no contraction, and what no
-    family takes."""
-    product = (_with_rows_to_a_value(body) if by_rows else None) or recognize(body)
+    """The phases of a contraction, and the loop nest that plain loops still have to do: on a GPU with split K the sum
+    of the parts, else empty. `by_rows`: the code is for a range of row counts. Refuses (None) what is no contraction,
+    and what no family accepts."""
+    product = (_with_run_time_rows(body) if by_rows else None) or recognize(body)
     if product is None:
         return None
     if target.groups:
@@ -57,10 +57,11 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions,
     return None if phases is None else (phases, [])
 
 
-def _with_rows_to_a_value(body: list[Statement]) -> Product | None:
-    """A contraction whose rows M are the loop that ends at a value, and others of the left factor are a batch; None
-    where there is no such loop."""
-    product = recognize_ended(body) if any(loop.stop is not None for loop in task_loops(body)[0]) else None
+def _with_run_time_rows(body: list[Statement]) -> Product | None:
+    """The contraction with M as the one loop that has a run-time bound, and the left factor's other loops in the batch;
+    None where there is no such loop."""
+    bounded = any(loop.stop is not None for loop in task_loops(body)[0])
+    product = recognize_with_run_time_bounds(body) if bounded else None
     product = None if product is None else product.with_lanes_right()
     if product is None or not product.n or len(product.stops) > 1 or not {*product.stops} <= {*product.m}:
         return None
@@ -69,7 +70,7 @@ def _with_rows_to_a_value(body: list[Statement]) -> Product | None:
 
 
 def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases | None:
-    """The phases on a CPU's vectors: windows, images read in place, lanes along the sum, packed register tiles."""
+    """The phases for a CPU's vectors: window tiles, images read in place, lanes along the sum, or register tiles."""
     if not product.n:
         return windows(product, target, decisions) or taps(product, target, decisions)
     before: Phases = []
@@ -83,22 +84,23 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     plan = RegisterPlan.cheapest(product, target)
     if plan is None:
         return None
-    phases = product.ended(RegisterTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases())
-    pack_what_is_read(phases[:-1], product)
-    return [*before, *map(few_tasks, phases)]
+    chosen = decisions.ask(plan.own(), plan.refuses, plan.others)
+    phases = product.with_run_time_bounds(RegisterTile(plan, chosen).phases())
+    skip_unused_packing(phases[:-1], product)
+    return [*before, *map(limit_tasks, phases)]
 
 
 def of_matrices(p: Product) -> bool:
-    """Whether both factors are matrices that lie in memory, so that neither is a window over an image."""
+    """Whether both factors are plain matrices in memory: neither is a window over an image."""
     return all(factor.op is o.LOAD and len(factor.src) == 2 and len(own) == len(p.k) == 1
                and cpu.REREAD * footprint(factor, own + p.k) > count(own + p.k)
                for factor, own in ((p.left, p.m), (p.right, p.n)))
 
 
-def pack_what_is_read(packing: Phases, product: Product) -> None:
-    """TASK i in n: pack  ->  TASK i below n * min(1, stop): pack      for each loop up to a value that it has not
+def skip_unused_packing(packing: Phases, product: Product) -> None:
+    """TASK i in n: pack  ->  TASK i below n * min(1, stop): pack      for each run-time bound of a loop that it lacks
 
-    A factor is packed for all blocks of the other one: where these end at a value that leaves none, for nothing.
+    A factor is packed for all blocks of the other one. Where that one has no blocks at run time, nothing is packed.
     """
     for [first] in [phase for phase in packing if len(phase) == 1]:
         inside = {s.range for s in walk([first]) if isinstance(s, For)}
@@ -108,12 +110,12 @@ def pack_what_is_read(packing: Phases, product: Product) -> None:
 
 
 @move(lambda body, *_: None)
-def ended_contraction(body: list[Statement], target: Target, decisions: Decisions) -> Phases | None:
-    """The phases of a contraction whose loops end at values, in whole tiles of a unit whose copies bring zeros from
-    past the end. Refuses (None) what has no such loop or unit."""
+def contraction_with_run_time_bounds(body: list[Statement], target: Target, decisions: Decisions) -> Phases | None:
+    """The phases of a contraction with run-time bounds, in whole tiles of a matrix unit whose copies fill in zeros past
+    the bound. Refuses (None) what has no such loop or unit."""
     if all(loop.stop is None for loop in task_loops(body)[0]):
         return None
-    product = recognize_ended(body)
+    product = recognize_with_run_time_bounds(body)
     tiled = None if product is None else on_gpu_matrix_unit(product, target, decisions)
     return None if tiled is None else tiled[0]
 
@@ -121,15 +123,15 @@ def ended_contraction(body: list[Statement], target: Target, decisions: Decision
 @move(lambda body, *_: [body])
 def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
-                              TASK b below ceil(stop % 64 / 16): TASK i in 16: S[begin + i]    the last begins early
+                              TASK b below ceil(stop % 64 / 16): TASK i in 16: S[begin + i]    the last one overlaps
                               TASK i below stop: S                                             if stop < 16
 
-    For a loop of N that ends at a value: tiles are cut to sizes that are known. The blocks are contractions with one
-    more loop around them. The last small block begins 16 before the end, so that none of its columns is beyond it;
-    columns that the block before it has are not stored again. There are no large blocks where the other factor stays in
-    a cache anyway. Where several loops end at values, all are cut into blocks of 16 alone. Each case is code to
-    compile. The rows M of a result are cut by their number (`_by_rows`).
-    For groups of threads there are blocks of 64 alone, and the last goes past the end: a group takes as long for a part
+    For a loop of N with a run-time bound: tiles need sizes known at compile time. The blocks are contractions with one
+    more loop around them. The last small block begins 16 before the end, so that no column lies past it; columns it
+    shares with the block before it are stored once. There are no large blocks where the other factor stays in a cache
+    anyway. Where several loops have run-time bounds, all are split into blocks of 16 only: each case is more code to
+    compile. The rows M of a result are specialized by their number (`_by_rows`).
+    For groups of threads there are blocks of 64 only, and the last goes past the end: a group takes as long for a part
     of a block as for all of it.
     refuses (returns the body): there is no such loop
     """
@@ -143,7 +145,7 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
         return [body]
     if target.groups:
         return [_gated_blocks(loops, ends, inner)]
-    if _with_rows_to_a_value(body) is not None:
+    if _with_run_time_rows(body) is not None:
         return _by_rows(loops, ends[0], inner)
     other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
     if len(ends) > 1 or 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
@@ -152,17 +154,19 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
 
 
 def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[Statement]]:
-    """TASK i below stop: S  ->  TASK once below (stop <= 4): TASK i in 4: S[min(i, stop - 1)]   } if few rows are no
-                              TASK once below (4 < stop <= 8): TASK i in 8: S[..]            } product of tiles
-                              TASK once below (stop <= 64): TASK i in 64 below stop: S
-                              TASK once below (stop > 64): TASK i below stop: S
+    """TASK i below stop: S  ->  if stop <= 4: TASK i in 4: S[min(i, stop - 1)]    } only where plain loops do few rows
+                              if 4 < stop <= 8: TASK i in 8: S[..]              } faster than tiles (`few_rows`)
+                              if stop <= 64: TASK i in 64 below stop: S
+                              if stop > 64: TASK i below stop: S
+
+    Each `if` is a TASK loop over `once` whose trip count is 1 or 0.
     """
     assert loop.stop is not None
     least, out = 0, list[list[Statement]]()
     for most in (cpu.FEW_ROWS // 2, cpu.FEW_ROWS, cpu.EVEN_ROWS, loop.range.arg.size):
         rows = counter(loop.range.arg.name, most)
         above, beyond = divide(loop.stop, least + 1).minimum(1), divide(loop.stop, most + 1).minimum(1)
-        used = times(above, add(index(1), multiply(beyond, -1)))                       # 1, or 0 for other sizes
+        used = times(above, add(index(1), multiply(beyond, -1)))                       # 1; 0 for other row counts
         few, at = most <= cpu.FEW_ROWS, rows
         if few:
             at = operation(o.MIN, rows, add(loop.stop, index(-1)))
@@ -177,7 +181,7 @@ def _by_rows(loops: list[For], loop: For, inner: list[Statement]) -> list[list[S
 
 
 def _gated_blocks(loops: list[For], ends: list[For], inner: list[Statement]) -> list[Statement]:
-    """Blocks of 64 alone, the last of which goes past the end: nothing is read or stored there."""
+    """Blocks of 64 only, the last of which goes past the end: reads and stores there are masked off."""
     places, gates, blocks = dict[UOp, UOp](), dict[UOp, UOp](), list[For]()
     around = {f.range: f for f in loops}
     for f in ends:
@@ -212,8 +216,8 @@ def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[S
 
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], rest_of: int) -> list[list[Statement]]:
-    """The tree of small blocks, of all positions or of those after the blocks of `rest_of`; and the loops as they are,
-    where one of them is shorter than a block."""
+    """The loops of small blocks, over all positions or over the remainder of blocks of `rest_of`; and the loops as they
+    were, for sizes below one block."""
     enough, gate, size = index(1), None, SMALL
     places: dict[UOp, UOp] = {}
     counts: dict[UOp, UOp] = {}                 # of small blocks, by their counter
@@ -229,7 +233,7 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
         enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
         counts[small] = divide(add(left, index(size - 1)), size)
         places[f.range], rows[f.range] = at, row
-    # `enough` ends each of them: what packs a factor runs over the blocks of one alone
+    # `enough` bounds each of them: the loops that pack a factor run over the blocks of one of them only
     blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
     cut = moves.rebuild(inner, places)
     _gate_stores(cut, gate)
@@ -241,28 +245,28 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], res
 
 
 def condition(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
-    """For which sizes a loop nest of `in_blocks` is (1, or 0 for others; None: for all), and what it does then."""
+    """The condition on which a loop nest of `in_blocks` runs (an index that is 1 or 0; None: always), and its body."""
     first = body[0]
     return (first.stop, first.body) if isinstance(first, For) and first.range is ONCE else (None, body)
 
 
-def only_where(used: UOp | None, phase: list[Statement]) -> list[Statement]:
-    """The phase with its outermost loop ended at once where it is not used."""
+def run_only_if(used: UOp | None, phase: list[Statement]) -> list[Statement]:
+    """The phase, run only where `used` is 1: else its outermost loop has trip count 0."""
     first = phase[0]
     if used is None or len(phase) > 1 or not isinstance(first, For):
         return phase if used is None else [For(ONCE, LOOP, phase, used)]
     return [For(first.range, first.kind, first.body, times(first.stop or index(first.range.arg.size), used))]
 
 
-def few_tasks(phase: list[Statement]) -> list[Statement]:
+def limit_tasks(phase: list[Statement]) -> list[Statement]:
     """TASK a below m: TASK b below n: TASK c: S  ->  TASK c: TASK t in 32: for a below m, every 32nd: for b below n: S
 
-    For loops that end at values: the greatest these can be would make too many tasks, nearly all of them empty.
+    For nested loops with run-time bounds: a task for each of their largest sizes would be too many, most of them empty.
     """
     loops, body = task_loops(phase)
     ends = [f for f in loops if f.stop is not None]
     if len(ends) < 2:
         return phase
     body = moves.around([For(f.range, LOOP, [], f.stop) for f in ends[1:]], body)
-    body = [moves.tasks(For(ends[0].range, LOOP, body, ends[0].stop), MOST_ENDS)]
+    body = [moves.tasks(For(ends[0].range, LOOP, body, ends[0].stop), MOST_RUN_TIME_TASKS)]
     return moves.around([f for f in loops if f.stop is None], body)

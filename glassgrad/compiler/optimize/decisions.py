@@ -1,11 +1,11 @@
 """What recipes decide, as data. In: a recipe's own choice. Out: the choice to use, as text that can be replayed.
 
-A recipe asks wherever it could do one thing or another, and passes what it would do itself:
+A recipe asks wherever there is a choice, and passes its own:
 
     lanes = decisions.ask(Lanes("i1", tile=4, lanes=16), refuses)      its own choice, and why another one is refused
 
 The choices in order are the kernel's description, printed as `kernel.moves`: ["lanes(loop=i1, tile=4, lanes=16)", ..].
-Given back, they are taken instead of the recipe's own: all of them fit, or the description is refused with a reason.
+Given back, they replace the recipe's own: all of them must fit, or the description is refused with a reason.
 A neighbour is a description with one field changed. No neighbour changes a result by a bit: a field that decides the
 order of a sum is `fixed`, part of the description but never changed. Does not know loops or processors.
 """
@@ -34,9 +34,8 @@ def one_of(*words: str) -> Any:
 
 @dataclass(frozen=True)
 class Choice:
-    """One decision: integers, truth values and words, by field. A subclass is a kind of decision, and its text begins
-    with the class's name in small letters, or with the name it is declared with, or with its `family`, which is one of
-    several such names.
+    """One decision, with fields that are integers, booleans or words. A subclass is a kind of decision. Its text begins
+    with its `family` if it has one, else with the name it is declared with, by default the class's in lower case.
 
     >>> from glassgrad.compiler.optimize.plain.plain_loops import Lanes
     >>> text = str(Lanes("i1", tile=4, lanes=16)); text
@@ -75,7 +74,7 @@ class Choice:
         return f"{self.kind}({', '.join(shown)})"
 
     def neighbours(self) -> list[Choice]:
-        """One free field changed: a number doubled, halved, one more, one less; a truth value or a word exchanged."""
+        """One free field changed: a number doubled, halved, one more, one less; a boolean flipped; another word."""
         found: list[Choice] = []
         for f in self.shown_fields():
             if not self.is_fixed(f):

@@ -1,9 +1,8 @@
 """Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Every loop nest is a contraction (contraction_tilings.py), cut into tiles by one of the families of
-product/tiling_parameters.py, or it gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and
-the target alone, never on threads or timing; each is data (decisions.py), so that a search can try others
-(runtime/search/beam.py).
+Every loop nest is a contraction (contraction_tilings.py), tiled by one of the families of product/tiling_parameters.py,
+or it gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on
+threads or timing; each is data (decisions.py), so that a search can try others (runtime/search/beam.py).
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, task_loops
-from glassgrad.compiler.optimize.contraction_tilings import (condition, contraction, ended_contraction, in_blocks,
-                                                             only_where)
+from glassgrad.compiler.optimize.contraction_tilings import (condition, contraction, contraction_with_run_time_bounds,
+                                                             in_blocks, run_only_if)
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import (interleaved, residues, side_by_side,
@@ -26,7 +25,7 @@ from glassgrad.compiler.optimize.redundant_phases import filled_once
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.optimize.tasks_of_several_nests import nests
 
-__all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable
+__all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # importing this module registers all choices
 
 
 def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None) -> Kernel:
@@ -36,7 +35,7 @@ def optimize(kernel: Kernel, target: Target, given: Sequence[str] | None = None)
 
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
-    """`optimize`, with the decisions made through the caller's object; all that it was given must be used."""
+    """As `optimize`, with the caller's `Decisions`; all decisions that these were given must be used."""
     phases = [Phase(body) for phase in kernel.phases if is_nests(phase.body)
               for body in nests(phase.body, target, decisions)]
     any_tiled = bool(phases)
@@ -48,7 +47,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
             used, body = condition(body)
             tiled = contraction(body, target, decisions, used is not None) if target.tiled_products else None
             done = plain(body, target, decisions) if tiled is None else tiled[0]
-            phases += [Phase(only_where(used, b)) for b in done]
+            phases += [Phase(run_only_if(used, b)) for b in done]
             any_tiled = any_tiled or tiled is not None
     streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = filled_once(phases) if target.groups else phases
@@ -58,14 +57,14 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions) -> Kernel:
 
 
 def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decisions) -> list[Phase]:
-    """The phases of loop nests on groups of threads; those that are no contractions, or are left of one, are taken
-    together."""
+    """The phases of loop nests on groups of threads; nests that are no contractions, or add up parts of one, are merged
+    where they have the same loops."""
     phases: list[Phase] = []
     waiting: list[list[Statement]] = []
     for part in parts:
-        ended = ended_contraction(moves.merge_all(part), target, decisions)
-        if ended is not None:
-            phases += map(Phase, ended)
+        bounded = contraction_with_run_time_bounds(moves.merge_all(part), target, decisions)
+        if bounded is not None:
+            phases += map(Phase, bounded)
             continue
         blocks = in_blocks(moves.merge_all(part), target)
         for body in blocks:
@@ -85,21 +84,21 @@ def _by_groups(parts: list[list[Statement]], target: Target, decisions: Decision
 
 
 def _plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """A loop nest that is no contraction, on groups of threads."""
+    """The phases of a loop nest that is no contraction, on groups of threads."""
     across = across_group(body, target, decisions)
     short = in_threads(body, target, decisions) if across is None else [across]
     return plain(body, target, decisions) if short is None else short
 
 
 def is_nests(body: list[Statement]) -> bool:
-    """Whether tasks hold several loop nests and nothing else."""
+    """Whether each task consists of several loop nests."""
     _, inner = task_loops(body)
     return len(inner) > 1 and all(isinstance(s, (For, If)) for s in inner)
 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]]]:
-    """The loop nests of each phase, split by remainders. On groups of threads, sums over the same loops are one loop
-    first."""
+    """The loop nests of each phase, split by remainders. On groups of threads, sums over the same loops are first fused
+    into one loop."""
     for phase in [p for p in kernel.phases if not is_nests(p.body)]:
         body = phase.body
         if target.groups:
@@ -108,5 +107,5 @@ def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[list[Statement]
 
 
 def unoptimized(kernel: Kernel) -> Kernel:
-    """NOOPT: the plain loops, as one task each phase."""
+    """The kernel as plain loops, each phase one task (the setting NOOPT)."""
     return Kernel(kernel.name, kernel.params, [Phase(moves.serial(p.body)) for p in kernel.phases], kernel.written)

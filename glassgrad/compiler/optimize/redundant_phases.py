@@ -1,6 +1,6 @@
-"""Phases that are not needed. In: the phases of a kernel. Out: those that change memory.
+"""Remove redundant phases. In: the phases of a kernel. Out: those that change memory.
 
-What prepares a factor of a product is stored by a phase before it; several products of a kernel may want the same.
+A factor of a product may be prepared by a phase before it; several products of a kernel may need the same one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from glassgrad.compiler.lower.loops import Assign, For, Phase, Statement, Store,
 
 
 def filled_once(phases: list[Phase]) -> list[Phase]:
-    """phases a: m = S, b, c: m = S  ->  a, b      (memory that has its contents already is not filled again)"""
+    """phases a: m = S, b, c: m = S  ->  a, b      (memory that already has these contents is not filled again)"""
     stored = frozenset[UOp]().union(*[_stored(phase) for phase in phases])
     kept: list[Phase] = []
     holds: dict[UOp, object] = {}                # memory, and what filled it last
@@ -37,10 +37,10 @@ def _read(phase: Phase) -> set[UOp]:
 
 
 def _seen(memories: Iterable[UOp]) -> set[UOp]:
-    """Those that other tasks see."""
+    """The memories that other tasks see."""
     return {m for m in memories if m.op is o.PARAM or m.op is o.LOCAL and m.arg.scope == "shared"}
 
 
 def _contents(body: list[Statement]) -> tuple[object, ...]:
-    """Statements as what can be compared."""
+    """Statements as tuples that can be compared."""
     return tuple([(type(s), *[_contents(v) if isinstance(v, list) else v for v in vars(s).values()]) for s in body])

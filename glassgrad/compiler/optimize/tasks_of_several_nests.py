@@ -1,9 +1,9 @@
-"""Tasks that are made of several loop nests. In: a loop nest whose tasks hold nests alone. Out: the same, made fast.
+"""Optimize tasks that consist of several loop nests. In: a loop nest over such tasks. Out: the same, tiled.
 
 A task that goes block by block through softmax(scores) times values, or through a part of its gradient
-(lower/attention/attention_blocks.py), is a list of nests over LOCAL memory: contractions, and what is done with each
-row. Each is cut as it would be in a kernel of its own, but by one worker, in its place in the list: a contraction into
-register tiles that read both factors in place, anything else into lanes. Does not know what the nests compute.
+(lower/attention/attention_blocks.py), is a list of nests over LOCAL memory: contractions, and operations on each row.
+Each is optimized as in a kernel by itself, but for one worker and in list order: contractions become register tiles
+that read both factors in place, anything else gets lanes. Does not know what the nests compute.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _tiles_in_place(product: Product, target: Target) -> tuple[RegisterPlan | No
 def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]:
     """for m: for k: left  ->  for m: for k: copy = left, before the product
 
-    For a left factor that is computed, or whose lines share few sets of the cache. The copy lies along the loop that
+    For a left factor that is computed, or whose lines conflict in the cache. The copy is contiguous along the loop that
     the factor is read along, and its rows are an odd number of lines apart."""
     [m], [k] = product.m, product.k
     reads = [n.src[1] for n in toposort([product.left]) if n.op is o.LOAD]
@@ -95,7 +95,7 @@ def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]
 
 
 def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
-    """Vectors along the innermost loop of independent iterations, or square blocks of a transposed copy."""
+    """The nest with vectors along its innermost loop of independent iterations, or in square blocks of a transpose."""
     loops, inner = task_loops(body)
     lanes = target.lanes(4)
     blocks = transposed(loops, inner, lanes, decisions)

@@ -1,15 +1,15 @@
-"""Find sums of products whose factor is made of scores, for one pass. In: a graph. Out: which are computed in blocks.
+"""Find contractions with a factor computed from scores, for one pass. In: a graph. Out: which are computed in blocks.
 
-The gradient of softmax(scores) times values is made of the same scores s, of two numbers for each row, and of another
-sum of products:
+The gradient of softmax(scores) times values is computed from the same scores s, two values per row, and another
+contraction (a sum of products):
 
     p[q, k] = exp(s[q, k] - m[q]) / l[q]            ds[q, k] = p[q, k] * (dp[q, k] - delta[q])
     dv[k, d] = sum over q of p[q, k] * g[q, d]      dq[q, d] = sum over k of ds[q, k] * key[k, d], and so on
 
-Each of them is a sum of products one factor of which (p, ds) is computed from sums of products (s, dp). A block of that
-factor can be computed where it is used, so that none of it is stored: each pass computes the scores again. For that the
-pass over the scores before it stores m and l. All passes of one softmax do so, or none: what has to be stored for one
-reader is there for all of them. Does not know loops.
+Each of them is a contraction one factor of which (p, ds) is computed from contractions (s, dp). A block of that factor
+can be computed where it is used, so that none of it is stored: each pass recomputes the scores. For that the forward
+pass stores m and l. Either all passes of one softmax do so, or none: scores stored for one reader serve all of them.
+Does not know loops.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ READ_BY_OTHERS = "its weights are read by others too"
 
 @dataclass(eq=False)
 class FactorProduct(WeightedSum):
-    """Weights that are made of several sums of products, and of numbers that have memory."""
+    """A contraction whose weights are computed from several contractions and from stored values."""
     reads: list[UOp]           # other reductions inside the weights
-    between: set[UOp]          # what is made of those, and of the products
+    between: set[UOp]          # what is computed from those and from the products
 
 
 @dataclass
@@ -44,13 +44,13 @@ class Passes:
     """What is computed block by block in a graph."""
     softmaxes: list[SoftmaxProduct] = field(default_factory=list)
     factors: list[FactorProduct] = field(default_factory=list)
-    beside: dict[UOp, UOp] = field(default_factory=dict)    # numbers of rows that are stored -> the result beside them
-    apart: dict[UOp, str] = field(default_factory=dict)     # the totals of others, and why they are not
+    beside: dict[UOp, UOp] = field(default_factory=dict)    # stored values of rows -> whose kernel stores them
+    apart: dict[UOp, str] = field(default_factory=dict)     # totals not done in one pass, and why not
     together: dict[UOp, UOp] = field(default_factory=dict)  # results -> the one whose kernel computes them too
 
 
 def factor_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp) -> FactorProduct | None:
-    """What a sum computes, if a factor of its products is computed from sums of products and an exponential."""
+    """The sum as a `FactorProduct`, if a factor of it is computed from contractions and an exponential; else None."""
     if total.op is not o.SUM or total.symbolic or not is_contraction(total, varies):
         return None
     product = below_casts(total.src[0])
@@ -90,7 +90,8 @@ def _computed(total: UOp, factor: UOp, values: UOp, varies: dict[UOp, AxisSet], 
 
 
 def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, AxisSet]) -> tuple[UOp, UOp] | None:
-    """The factors of a sum of products inside a factor, which has rows and k of its own: that of rows, that of k."""
+    """The factors of a contraction inside a factor: the one with its rows, and the one with its k; None where it has
+    other axes."""
     if node.op is not o.SUM or not is_contraction(node, varies):
         return None
     for rows, keys in (below_casts(node.src[0]).src, below_casts(node.src[0]).src[::-1]):
@@ -100,10 +101,10 @@ def _sides(node: UOp, factor: UOp, row_axis: int, axis: int, varies: dict[UOp, A
     return None
 
 
-# -- one number of each row ------------------------------------------------------------------------------------------
+# -- one value per row -----------------------------------------------------------------------------------------------
 def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores | None,
                     limits: FusionLimits) -> list[UOp]:
-    """The same results, where passes over factors of 16 bits read one number of each row instead of two:
+    """The same results, with passes over factors of 16 bits reading one value per row instead of two:
 
         exp2((s - m) * rate) / l  ->  exp2(s * rate - (m * rate + log2(l)))
     """
@@ -119,7 +120,7 @@ def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores |
 
 
 def _with_shift(chain: FactorProduct, softmaxes: list[SoftmaxProduct], new: dict[UOp, UOp]) -> UOp:
-    """The total of a chain, with such weights: the first pass keeps those that it has."""
+    """The total of a gradient's contraction with such weights; the forward pass keeps its own."""
     own: dict[UOp, UOp] = {}
     known = ChainMap(own, new)
     mine = {*chain.inside, chain.total}
@@ -152,7 +153,7 @@ def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: Mapping[UOp, UOp])
 # -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
 def find_in(sinks: list[UOp], order: list[UOp], device: str, stores_scores: StoresScores | None,
             limits: FusionLimits) -> Passes:
-    """Those of a graph of which nothing is known yet."""
+    """As `find`, for a graph whose axes and readers are not known yet."""
     readers: dict[UOp, list[UOp]] = {}
     for node in order:
         for s in node.src:
@@ -162,8 +163,8 @@ def find_in(sinks: list[UOp], order: list[UOp], device: str, stores_scores: Stor
 
 def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
          stores_scores: StoresScores | None, limits: FusionLimits) -> Passes:
-    """Those of a graph that are worth one pass, and why others are not. Where there is a limit of `masked_keys`, a
-    gradient's scores are computed again only where a mask of positions leaves some out of at least so many."""
+    """The softmaxes and gradients of a graph that are worth one pass, and why others are not. With a limit of
+    `masked_keys`, a gradient's scores are recomputed only for at least so many keys with a mask of positions."""
     least_masked = limits.masked_keys
     if not any(n.op is o.EXP2 for n in order):
         return Passes()
@@ -184,7 +185,7 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
 
 
 def _candidates(results: dict[UOp, UOp], varies: dict[UOp, AxisSet]) -> list[WeightedSum]:
-    """The sums of products with a softmax for a factor, and those with a factor that is computed from their scores."""
+    """The contractions with a softmax as a factor, and those with a factor that is computed from the same scores."""
     softmaxes = [chain for n in results if (chain := softmax_product(n, varies, results[n])) is not None]
     scores, totals = {p for chain in softmaxes for p in chain.products}, {chain.total for chain in softmaxes}
     if not softmaxes:
@@ -196,9 +197,9 @@ def _candidates(results: dict[UOp, UOp], varies: dict[UOp, AxisSet]) -> list[Wei
 
 
 def _kept(found: list[WeightedSum], apart: dict[UOp, str], readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> Passes:
-    """Those whose scores nothing else reads, and what is stored beside them; `apart` says why others are not."""
+    """The candidates whose scores nothing else reads, and what their kernels store too; `apart`: why others are not."""
     passes = Passes(apart=apart)
-    while True:                        # one that has to store its scores may be a reader of another's
+    while True:                        # a candidate that is dropped may read the scores of another
         taken = {n for chain in found for n in (*chain.inside, *chain.above)}
         taken |= _read_within({n for chain in found if isinstance(chain, FactorProduct) for n in chain.between},
                               taken, readers)
@@ -223,7 +224,7 @@ def _kept(found: list[WeightedSum], apart: dict[UOp, str], readers: dict[UOp, li
 
 def _together(factors: list[FactorProduct]) -> dict[UOp, UOp]:
     """Results that share a kernel: the products of one are among those of the other, with the same rows, so that a
-    block of them serves both. A block has a product at least for each result: its tile holds the weights."""
+    block of them serves both. A block needs at least one product per result, whose tile holds the weights."""
     found: dict[UOp, UOp] = {}
     for main in factors:
         for other in factors:
@@ -252,7 +253,7 @@ def _role(chain: FactorProduct, axis: int) -> str | int:
 
 
 def _read_within(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]) -> set[UOp]:
-    """Those of some nodes that only they and others read."""
+    """The nodes of `some` that only nodes of `some` that remain, and `others`, read."""
     while True:
         kept = {n for n in some if all(r in some or r in others for r in readers[n])}
         if kept == some:
@@ -261,7 +262,7 @@ def _read_within(some: set[UOp], others: set[UOp], readers: dict[UOp, list[UOp]]
 
 
 def _of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
-    """What a factor reads that is made of some rows' numbers alone: the last value before it meets the products."""
+    """The values a factor reads that are computed only from `numbers`, per row: the last before the products."""
     found: dict[UOp, None] = {}
     for node in factor.inside:
         for s in node.src:
@@ -276,19 +277,19 @@ def _of_rows(factor: FactorProduct, numbers: set[UOp]) -> list[UOp]:
 
 
 def _masked(chain: FactorProduct) -> bool:
-    """Whether positions alone say that some scores are -inf: whole blocks are left out then."""
+    """Whether a mask that depends on positions alone makes scores -inf: then whole blocks are skipped."""
     masks = [n.src[0] for n in chain.inside if n.op is o.WHERE and any(
         s.op is o.CONST and s.arg == -math.inf for s in n.src[1:])]
     return any(all(n.op not in (o.PARAM, o.BUFFER) for n in toposort([mask])) for mask in masks)
 
 
 def _made_of(node: UOp, chain: FactorProduct) -> bool:
-    """Whether a reduction that a pass reads is one of what the pass computes."""
+    """Whether a reduction that a pass reads is over values that the pass computes."""
     return any(n in chain.inside for n in node.src)
 
 
 def in_kernel(sink: UOp) -> list[WeightedSum]:
-    """Those that a kernel computes, the one with the most products first; none in other kernels."""
+    """The weighted sums that a kernel computes in one pass, the one with the most products first; empty for others."""
     order = toposort([sink])
     if not any(n.op is o.EXP2 for n in order):
         return []
@@ -303,7 +304,7 @@ def in_kernel(sink: UOp) -> list[WeightedSum]:
 
 
 def _chain_of(value: UOp, known: dict[UOp, AxisSet]) -> WeightedSum | None:
-    """What is computed block by block for a value."""
+    """The weighted sum that is computed block by block for a value; None where there is none."""
     for node in reversed(toposort([value])):
         if node.op is o.SUM:
             chain: WeightedSum | None = softmax_product(node, known, value) or factor_product(node, known, value)

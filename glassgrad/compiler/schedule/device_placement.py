@@ -1,7 +1,7 @@
-"""On which device each kernel runs. In: a schedule. Out: the same, every kernel and value with a device.
+"""Choose the device of each kernel. In: a schedule. Out: the same, every kernel and value with a device.
 
-What is computed from buffers runs where they are. What is made of nothing (random numbers, counts, constants) has no
-device of its own: it is made where it is read, and copied to the other devices that read it too.
+What is computed from buffers runs where they are. What has no inputs (random numbers, counts, constants) has no device:
+it is computed where it is read, and copied to other devices that read it too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def place_on_devices(planned: Schedule, default: str) -> None:
 
 
 def _with_copies(planned: Schedule) -> list[Item]:
-    """The items, each after copies of what it reads of another device."""
+    """The items, each after copies of what it reads from another device."""
     slots, computed = planned.slots, {slot for item in planned.items for slot in item.slots[:item.results]}
     brought: dict[tuple[int, str | None], int] = {}
     out: list[Item] = []
@@ -42,7 +42,7 @@ def _with_copies(planned: Schedule) -> list[Item]:
         for slot in item.slots[item.results:] if item.ast.op is not o.COPY else ():
             source = slots[slot]
             own = slot if source.whole is None else source.whole
-            if own not in computed or source.device == item.device:      # given numbers are with the host
+            if own not in computed or source.device == item.device:      # inputs need no copy
                 continue
             if (slot, item.device) not in brought:
                 brought[slot, item.device] = len(slots)

@@ -40,17 +40,17 @@ from glassgrad.compiler.schedule.inlined_values import (CONSTANT, FEWER, LEAVES,
                                                         FusionLimits, Inlined, InlinedValues, below_casts, widens)
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS, StoresScores, WeightedSum
 
-REPEATED = 12          # vector instructions that are too many for each of the elements that repeat a value
-MANY_INPUTS = 3        # recomputing a value needs this many loads or more: store it instead
+REPEATED = 12          # vector instructions from which a value that a view repeats is stored, not recomputed
+MANY_INPUTS = 3        # a value that takes this many loads or more to recompute is stored
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
-DEEPEST = 8            # reductions in a row in one kernel: each reads what all before it made once more
-CONVERSION = 4         # vector instructions that bring an element to another type
+DEEPEST = 8            # chained reductions in one kernel: each recomputes what all before it computed
+CONVERSION = 4         # vector instructions that convert an element to another type
 OF_EACH_ROW = "a number of each row, for the passes that compute the scores again"
 IN_PARTS = "few rows and long: each reduction is cut into parts, in a kernel of its own"
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
 MANY_BUFFERS = "with its reader it reads more buffers than a kernel can be given"
-NOT_READ = 3           # of the buffers that a kernel is given: its result, parts of its sums, rows of its groups
+NOT_READ = 3           # of a kernel's buffers are no inputs: its result, partial sums, rows of its groups
 
 
 def counted(node: UOp) -> UOp | None:
@@ -66,7 +66,7 @@ def counted(node: UOp) -> UOp | None:
 class Stored(NamedTuple):
     """What gets memory."""
     reasons: dict[UOp, str]        # the nodes, sources before users, each with the reason
-    beside: dict[UOp, UOp]         # those that the kernel of another one stores
+    beside: dict[UOp, UOp]         # nodes that another node's kernel stores -> that node
 
 
 def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None,
@@ -92,17 +92,17 @@ class _Plan(InlinedValues):
     """The rules: what each kind of node does with what is inlined in its sources."""
 
     def one_pass(self, passes: Passes) -> None:
-        """Take note of what is computed in one pass, and of what could be."""
+        """Record what is computed in one pass, and what is not although it could be."""
         chains: list[WeightedSum] = [*passes.softmaxes, *passes.factors]
         self.totals = {chain.total: chain for chain in chains}
-        self.inside = {node for chain in chains for node in chain.inside}       # computed again by each of them
+        self.inside = {node for chain in chains for node in chain.inside}       # recomputed by each of them
         self.chain_results = {chain.result: ONE_PASS for chain in passes.softmaxes} | \
             {chain.result: SCORES_AGAIN for chain in passes.factors}
-        self.read_again: dict[UOp, list[UOp]] = {}       # sums of products inside, and their factors that blocks read
+        self.read_again: dict[UOp, list[UOp]] = {}       # contractions inside, and their factors that every block reads
         for chain in chains:
             for p, factor in zip(chain.products, chain.keys):
                 self.read_again.setdefault(p, []).append(factor)
-        self.beside, self.apart = passes.beside, passes.apart       # apart: the totals of others, and why they are not
+        self.beside, self.apart = passes.beside, passes.apart       # apart: totals not in one pass, and why not
         self.together = passes.together                  # results that share a kernel
 
     def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
@@ -120,7 +120,7 @@ class _Plan(InlinedValues):
         self.separate_shared(order)
 
     def results_beside(self) -> dict[UOp, UOp]:
-        """What has memory and is stored by the kernel of another: of both, the node, or what it is a view of."""
+        """Stored nodes -> the node whose kernel stores them too; each as the node that has the memory, below views."""
         def memory(node: UOp) -> UOp:
             while node not in self.reasons:
                 node = node.src[0]
@@ -129,7 +129,7 @@ class _Plan(InlinedValues):
         return {memory(node): memory(main) for node, main in {**self.beside, **self.together}.items()}
 
     def is_stored_by_reader(self, node: UOp) -> bool:
-        """Whether all that reads a node is a CONTIGUOUS, perhaps of another shape: they are one memory."""
+        """Whether the only reader of a node is a CONTIGUOUS, perhaps through reshapes: both are the same memory."""
         while len(self.readers.get(node, ())) == 1:
             [node] = self.readers[node]
             if node.op is not o.RESHAPE or node in self.reasons:
@@ -175,8 +175,8 @@ class _Plan(InlinedValues):
                            .get(node.op, f"{node.op.name.lower()} writes memory"))
 
     def in_one_pass(self, node: UOp) -> Inlined:
-        """A part of softmax(scores) times values, or of its gradient, which is one kernel: reductions of others that it
-        reads get memory, and so does what every block of rows would compute again."""
+        """A node of softmax(scores) times values, or of its gradient, which is one kernel: other reductions that it
+        reads get memory, and so does what every block of rows would recompute."""
         chain = self.totals.get(node)
         for s in node.src:
             if s not in self.inside and chain is None and self.inlined[s].rows is not None:
@@ -223,7 +223,7 @@ class _Plan(InlinedValues):
         return found
 
     def read_fewer_buffers(self, node: UOp) -> None:
-        """Give memory to sources of a node, the one that reads most first, until its kernel is given few enough."""
+        """Give memory to sources of a node, those that read most first, until its kernel reads few enough buffers."""
         def read(node: UOp) -> int:
             inside = toposort([node], lambda n: () if n in self.reasons else n.src)
             return sum(n in self.reasons or n.op in (o.BUFFER, o.PARAM) for n in inside)
@@ -264,8 +264,8 @@ class _Plan(InlinedValues):
         return inside
 
     def under_window(self, node: UOp) -> Inlined:
-        """What is inlined in the source of a window, whose taps read it again and again: then what costs something gets
-        memory. Of the padded image of a convolution, that is the image without its padding."""
+        """What is inlined in the source of a window, after what is costly there got memory, as each tap would recompute
+        it. Of the padded image of a convolution, that is the image without its padding."""
         source = node.src[0]
         image = source
         while image.op in SEEN_THROUGH and image not in self.reasons:
@@ -321,9 +321,9 @@ class _Plan(InlinedValues):
                        max(source.size, inside.elements), node if inside.rows is None else None, inside.depth + 1)
 
     def cut(self, node: UOp, reason: str) -> None:
-        """Give memory to the reductions inlined in a node, as little of it as will do: to the few values that the node
-        repeats and, of a reduction as large as itself, to the first value that others read too. What is between is
-        computed again by every reader; where that is costly, or nothing shares it, the node itself gets memory.
+        """Give memory to the reductions inlined in a node, as little as possible: to small values that the node
+        broadcasts and, of a reduction as large as itself, to the first value that others read too. What is in between
+        is recomputed by every reader; where that is costly, or nothing shares it, the node itself gets memory.
 
             x = a @ b;  y = x.relu();  y.sum()        cut(y)  ->  y gets memory
             and x.sum(0) besides                      cut(y)  ->  x gets memory, relu is computed by its reader
@@ -336,7 +336,7 @@ class _Plan(InlinedValues):
             self.store_under(few + shared, between, reason)
 
     def store_under(self, chosen: list[UOp], between: set[UOp], reason: str) -> None:
-        """Give memory to some nodes and look at those above them again."""
+        """Give memory to the chosen nodes and visit those between them and the reader again."""
         for n in chosen:
             self.store(n, reason)
         for n in sorted(between, key=self.number.__getitem__):
@@ -362,7 +362,7 @@ class _Plan(InlinedValues):
     def _worth_sharing(self, node: UOp) -> bool:
         inside = self.inlined[node]
         if node.op in o.MOVEMENT or node.op is o.DETACH or widens(node):
-            return False                        # its source is next, and is not larger
+            return False                        # its source comes next, and is not larger
         if self.limits.stores_factors and node.dtype.itemsize == 2 and self.is_factor(node):
             return True                         # a sum of products would store it for itself alone
         if inside.rows is not None and self.limits.costly_with_rows and self.memory_read(node) < MANY_INPUTS:
@@ -371,7 +371,7 @@ class _Plan(InlinedValues):
             cost = sum(n.op.cost for n in between)
             if node not in shared and len(shared) <= 1 and cost < self.limits.costly_with_rows:
                 self.few.update((value, "used by several kernels, and few") for value in few)
-                return False                    # these are stored instead, and every kernel does the rest
+                return False                    # these are stored instead, and every kernel recomputes the rest
         if inside.rows is None and self.limits.costly_with_rows:
             return self.exact_cost(node) >= self.limits.costly or self.memory_read(node) >= MANY_INPUTS
         return inside.rows is not None or inside.cost >= self.limits.costly or \

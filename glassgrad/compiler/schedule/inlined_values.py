@@ -1,7 +1,7 @@
-"""What has memory so far, and what is inlined in all else. In: a graph in order. Out: `InlinedValues`.
+"""Which nodes have memory so far, and what is inlined in the others. In: a graph in order. Out: `InlinedValues`.
 
-`fusion.py` has the rules. This is what they share: for each node the cost, the loads and the reductions inside it, what
-got memory and why, and questions about readers, such as whether all of them are sums of products.
+`fusion.py` has the rules. This is the state they share: for each node the cost, the loads and the reductions inside it,
+which nodes got memory and why, and queries about readers, such as whether all of them are contractions.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import DType, UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, nontrivial, varies
 
-FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
+FEWER = 8              # a value this many times smaller than its reader costs next to nothing to store and to load
 SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
-OUT_OF_ORDER = (o.PERMUTE, o.FLIP, o.WINDOW, o.UNWINDOW, o.GATHER)     # rows of these are not neighbours in memory
+OUT_OF_ORDER = (o.PERMUTE, o.FLIP, o.WINDOW, o.UNWINDOW, o.GATHER)     # rows of these are not contiguous in memory
 _FEEDS = (*SEEN_THROUGH, o.MUL, o.CAST)
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
 
 class FusionLimits(NamedTuple):
-    """What pays on a device. These are a CPU's; each target has its own (optimize/targets/target.py)."""
+    """The limits of fusion on a device. The defaults are a CPU's; see optimize/targets/target.py for others."""
     costly: int = 12               # vector instructions above which a value is stored rather than computed twice
-    costly_with_rows: int = 0      # the same for what is made of reductions, where those are stored in its place
-    stores_factors: bool = False   # of sums of products, of 16 bits, that other kernels read too
-    small: int = 16 * 1024         # elements: below, one kernel that does it all beats two
-    few_rows: int = 0              # fewer rows than these, and at least so many elements: a reduction of them is cut
-    long_rows: int = 1 << 17       # into parts, unless
-    held_row: int = 0              # a row has at most so many: the registers of a group of threads hold it
-    buffers: int = 1 << 30         # that a kernel can be given
-    pads_as_read: bool = False     # a window's image is stored without its padding
-    side_by_side: int = 0          # values that a kernel of small, unrelated maps reads and writes at most; 0: no such
-    products_per_byte: int = 0     # of float32 that are done while a byte is stored: fewer products may be worth bytes
-    unit_products: int = 0         # the same of 16 bits, by a matrix unit; 0: there is none
-    softmax_rows: int = 32         # that share keys, from which on a softmax's scores are not stored
-    masked_keys: int = 256         # from which on the gradient of a masked softmax computes scores again; 0: of any
+    costly_with_rows: int = 0      # the same for values computed from reductions, where those are stored instead
+    stores_factors: bool = False   # whether 16-bit factors of contractions are stored that other kernels read too
+    small: int = 16 * 1024         # elements, up to which one kernel that does it all beats two
+    few_rows: int = 0              # a reduction of fewer rows than this, and of at least
+    long_rows: int = 1 << 17       # this many elements, is split into parts, unless
+    held_row: int = 0              # a row has at most this many: then the registers of a thread group hold it
+    buffers: int = 1 << 30         # the most arguments of a kernel
+    pads_as_read: bool = False     # whether a window's image is stored without its padding
+    side_by_side: int = 0          # the most values that a kernel of small, unrelated maps reads and writes; 0: none
+    products_per_byte: int = 0     # float32 products in the time to store a byte: what saving products may cost
+    unit_products: int = 0         # the same for 16 bits, by a matrix unit; 0: there is none
+    softmax_rows: int = 32         # that share keys, from which a softmax's scores are not stored
+    masked_keys: int = 256         # from which the gradient of a masked softmax recomputes scores; 0: always
 
     def products_of(self, dtype: DType) -> int:
-        """How many products of numbers of a type are done while a byte is stored."""
+        """How many products of a type the device does in the time to store a byte."""
         if dtype.itemsize == 2 and self.unit_products:
             return self.unit_products
         return self.products_per_byte or self.unit_products // 2             # tf32 has half the unit's rate
@@ -54,8 +54,8 @@ class Inlined(NamedTuple):
     rows: AxisSet | None           # axes of this node that the inlined reductions keep; None: no reductions
     contraction: bool              # one of them is a sum of products with reuse
     elements: int                  # the largest space that is iterated over for it
-    only: UOp | None = None        # the reduction inside, where there is one alone
-    depth: int = 0                 # how many reductions inside follow upon one another
+    only: UOp | None = None        # the reduction inside, where there is exactly one
+    depth: int = 0                 # the longest chain of reductions inside
 
 
 NOTHING = Inlined(0, 1, None, False, 0)
@@ -63,7 +63,7 @@ CONSTANT = Inlined(0, 0, None, False, 0)
 
 
 def widens(node: UOp) -> bool:
-    """Whether a node is a conversion to a type of more bytes: its source is smaller, and cheap to convert again."""
+    """Whether a node is a cast to a wider type: its source is smaller, and cheap to cast again."""
     return node.op is o.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
 
@@ -74,8 +74,8 @@ def below_casts(node: UOp) -> UOp:
 
 
 def sums_products(node: UOp, varies: dict[UOp, AxisSet], least: int) -> bool:
-    """Whether a node is a sum of products of two factors that both have the summed axes, and at least so many of which
-    have an axis that the other has not."""
+    """Whether a node is a sum of products of two factors that both have the summed axes, and at least `least` of which
+    have an axis that the other lacks."""
     source = below_casts(node.src[0]) if node.op is o.SUM else node
     if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
         return False
@@ -88,7 +88,7 @@ class InlinedValues:
 
     def __init__(self, order: list[UOp], limits: FusionLimits):
         self.limits = limits
-        self.few: dict[UOp, str] = {}           # what got memory and is few values for many that are reduced
+        self.few: dict[UOp, str] = {}           # stored reductions that are much smaller than what they reduce
         self.again()
         self.varies = varies(order)
         self.number = {node: i for i, node in enumerate(order)}
@@ -98,14 +98,14 @@ class InlinedValues:
                 self.readers.setdefault(s, []).append(node)
 
     def again(self) -> None:
-        """Forget what was decided, but for the few values that are better stored from the start."""
-        self.known, self.few = self.few, {}     # what gets memory whatever else is found
+        """Reset all decisions, except that the `few` values found so far are stored from the start."""
+        self.known, self.few = self.few, {}     # what gets memory unconditionally
         self.inlined: dict[UOp, Inlined] = {}
         self.reasons: dict[UOp, str] = {}
 
     def store(self, node: UOp, reason: str) -> None:
-        """Give memory to a node: the value below its outermost movement ops and conversions, where that is not
-        larger. So what was rounded to 16 bits is stored in 16 bits, and matrix units read it so."""
+        """Give memory to a node: to the value below its outermost movement ops and widening casts, where that is not
+        larger. So what was rounded to 16 bits is stored in 16 bits, as matrix units read it."""
         base = node
         while base not in self.reasons and (base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) or
                                             widens(base) or self.is_piece(base)):
@@ -120,7 +120,7 @@ class InlinedValues:
             self.inlined[base] = NOTHING
 
     def is_piece(self, node: UOp) -> bool:
-        """One of several pieces of a sum of products: it is stored whole, and they are views."""
+        """Whether a node is one of several slices of a contraction: it is stored whole, and they are views."""
         return node.op is o.SHRINK and self.inlined[node.src[0]].contraction and len(self.readers[node.src[0]]) > 1
 
     def note(self, node: UOp, reason: str) -> None:
@@ -136,7 +136,7 @@ class InlinedValues:
             self.store(node, reason)
 
     def exact_cost(self, node: UOp) -> int:
-        """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
+        """The cost of what is inlined in a node, each operation once: sums over sources count what they share twice."""
         inside = toposort([node], lambda n: [s for s in n.src if s not in self.reasons and s.op not in LEAVES])
         return sum(n.op.cost for n in inside)
 
@@ -146,13 +146,13 @@ class InlinedValues:
         return sum(1 for n in seen if n.size * FEWER > node.size and (n in self.reasons or n.op in (o.BUFFER, o.PARAM)))
 
     def in_parts(self, node: UOp) -> bool:
-        """Whether the reductions inside a node are cut into parts, which takes a kernel for each."""
+        """Whether the reductions inside a node are split into parts, which takes a kernel for each."""
         inside = self.inlined[node]
         rows = math.prod(most(node.shape[a]) for a in inside.rows or ())
         return rows < self.limits.few_rows and inside.elements >= self.limits.long_rows and not self.is_held(node)
 
     def is_held(self, node: UOp) -> bool:
-        """Whether what is reduced inside a node are rows in memory's order, and as short as a group's registers are."""
+        """Whether all reductions inside a node are over contiguous rows that fit the registers of a thread group."""
         inside = toposort([node], lambda n: () if n in self.reasons or n.op in LEAVES else n.src)
         if any(n.op in OUT_OF_ORDER for n in inside):
             return False
@@ -170,7 +170,7 @@ class InlinedValues:
         return math.prod(most(node.shape[a]) for a in inside.rows or ()), inside.elements
 
     def reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
-        """What is inlined in a node: small values that it broadcasts, other reductions, and the nodes above them."""
+        """The reductions inlined in a node: small values that it broadcasts, other reductions, the nodes above them."""
         few: list[UOp] = []
         large: list[UOp] = []
         between: set[UOp] = set()
@@ -191,7 +191,7 @@ class InlinedValues:
         return few, large, between
 
     def first_shared(self, reduction: UOp, between: set[UOp]) -> UOp:
-        """Go up from a reduction to the first value that has several readers; what is passed is no longer between."""
+        """The first value from a reduction upwards with several readers; removes what is below it from `between`."""
         node = reduction
         while len(self.readers[node]) == 1 and self.readers[node][0] in between:
             node = self.readers[node][0]
@@ -199,23 +199,23 @@ class InlinedValues:
         return node
 
     def feeds_contraction(self, node: UOp) -> bool:
-        """A repeated factor of a sum of products is packed once, so what it costs is paid once. All that read it are
-        such sums: a layer's and that of its gradient, for example."""
+        """Whether all that reads a node are contractions: a layer's and its gradient's, for example. A repeated factor
+        of those is packed once, so its cost is paid once."""
         return all(self._read_by_contractions(node))
 
     def chosen_by_position(self, node: UOp) -> bool:
-        """Whether positions alone say where a value is read, by all that read it: one of several that are put side by
-        side. It is not needed as often as it is repeated."""
+        """Whether all readers of a value are WHEREs on positions alone, as in a concatenation: then it is not read as
+        often as it is repeated."""
         return all(reader.op is o.WHERE and not any(n.op in (o.BUFFER, o.PARAM) for n in toposort([reader.src[0]]))
                    for reader in self.readers.get(node, ()))
 
     def is_factor(self, node: UOp) -> bool:
-        """Whether a sum of products reads a value, whatever else does."""
+        """Whether any contraction reads a value."""
         return any(self._read_by_contractions(node))
 
     def _read_by_contractions(self, node: UOp) -> Iterator[bool]:
-        """Of all that reads a value through views, products and conversions, whether it is a sum of products; False
-        once more for what nothing reads, and where there is much to look at."""
+        """For each reader of a value, through views, products and casts, whether it is a contraction; also False for
+        values without readers, and where there are too many to look at."""
         waiting, seen = [node], {node}
         while waiting and len(seen) <= 32:
             readers = self.readers.get(waiting.pop(), [])
@@ -231,5 +231,5 @@ class InlinedValues:
             yield False
 
     def is_contraction(self, node: UOp) -> bool:
-        """A sum of products where each factor is used again and again along axes only the other one sees."""
+        """Whether a node is a sum of products where each factor is reused along axes that only the other one has."""
         return sums_products(node, self.varies, 2)

@@ -1,17 +1,17 @@
-"""Transposed convolutions with a stride as one product. In: sinks. Out: sinks, where remainders are its columns.
+"""Strided transposed convolutions as one contraction. In: sinks. Out: sinks, where remainders are its columns.
 
 The gradient of a convolution of stride s by its image, and a transposed convolution, is a sum over taps k of
-g[(i - k) / s] * w[k] where s divides i - k. Which taps count depends on the remainder of i by s. Cut by remainders
-(compiler/optimize/moves/split_by_remainder.py) it is s products, whose results have to be put side by side. But with
-i = s q + r and k = s t + r all of them read the same window of g, of T = taps / s, rounded up, numbers:
+g[(i - k) / s] * w[k] where s divides i - k. Which taps count depends on the remainder of i by s. Split by remainders
+(compiler/optimize/moves/split_by_remainder.py) it is s products, whose results have to be interleaved. But with
+i = s q + r and k = s t + r all of them read the same window of g, of ceil(taps / s) elements:
 
     y[s q + r] = SUM over t of g[q - t] * w[s t + r]           w is 0 past its last tap
 
-So r is one more axis of the weights: one product, with s times as many columns, whose results are stored as they lie.
-The zeros are multiplied too. That has to take less than what is saved: nests whose few columns fill no vector, or that
-are too many to be cut apart; on a GPU launches, and the pass that puts results side by side. An infinite g makes
-results NaN that have no tap there. Where there are fewer taps than remainders, the others get zeros instead. Knows of a
-device how many products it does while it stores a byte, and nothing else.
+So r is one more axis of the weights: one product, with s times as many columns, whose results are stored in order. The
+zeros are multiplied too. That has to cost less than it saves: nests whose few columns fill no vector, or that are too
+many to be split; on a GPU launches, and the pass that interleaves results. An infinite g makes results NaN that have no
+tap there. Where there are fewer taps than remainders, the others are zero. All it knows of a device is how many
+products it does in the time to store a byte.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_al
 from glassgrad.compiler.graph.rules.conv_input_gradient import one_tap, padded
 from glassgrad.compiler.schedule.winograd import base_of, movements, of_axes, rewritten, summed_part
 
-LAUNCH_BYTES = 12 << 20          # that are stored while a kernel is started
-REMAINDER_LAUNCHES = 2           # of each remainder: its weights, its product
-VECTOR = 16                      # columns that are multiplied at once
-MOST_NESTS = 16                  # that remainders are cut into; with more, each nest has products with zeros as well
-Rate = Callable[[DType], int]    # products of numbers of a type that are done while a byte is stored
+LAUNCH_BYTES = 12 << 20          # bytes stored in the time of a kernel launch
+REMAINDER_LAUNCHES = 2           # per remainder: its weights, its product
+VECTOR = 16                      # columns in a vector
+MOST_NESTS = 16                  # that remainders are split into; with more, nests multiply zeros as well
+Rate = Callable[[DType], int]    # products of a type in the time to store a byte
 
 
 def with_joined_remainders(sinks: list[UOp], rate: Rate) -> list[UOp]:
@@ -66,7 +66,7 @@ def _rounds(node: UOp) -> bool:
 
 
 def _rounded_first(node: UOp, found: Callable[[UOp], TransposedConvolution | None]) -> UOp | None:
-    """cast(view(sum))  ->  view(cast(sum)), of a sum that is joined; one that is spread through one tap is stored."""
+    """cast(view(sum))  ->  view(cast(sum)), of a sum that is joined; one with zeros put in between is stored first."""
     moves, below = movements(node.src[0])
     spread = next((n for n, move in enumerate(reversed(moves)) if _spreads_a_sum(move)), None)
     if below.op is not o.SUM or spread is None and (any(m.op is not o.RESHAPE for m in moves) or found(below) is None):
@@ -96,10 +96,10 @@ def _has_stride(node: UOp) -> bool:
 
 @dataclass
 class Strided:
-    """One axis of positions i, `count` of them from `first` on, which receive numbers of g through taps."""
+    """One axis of positions i, `count` of them from `first` on, to which taps add elements of g."""
     node: UOp                    # the UNWINDOW
-    position: int                # its axes, where the sum is made
-    tap: int                     # -1: there is one, which no axis counts
+    position: int                # its axes in the product that is summed
+    tap: int                     # -1: there is a single tap, without an axis
     first: int
     count: int
 
@@ -113,7 +113,7 @@ class Strided:
 
     @property
     def begin(self) -> int:
-        """Where blocks of s positions begin, below s: at `first`, unless windows would be longer, or some get zeros."""
+        """The offset of blocks of s positions, below s: that of `first`, unless windows get longer, or some zero."""
         aligned = self.first % self.stride
         return aligned if self.taps >= self.stride and self._window(aligned) == self._window(0) else 0
 
@@ -122,17 +122,17 @@ class Strided:
 
     @property
     def window(self) -> int:
-        """How many numbers of g each block reads."""
+        """How many elements of g each block reads."""
         return self._window(self.begin)
 
     @property
     def start(self) -> int:
-        """The first t: below 0 where a block begins at a tap that is not the first."""
+        """The first t: -1 where a block begins at a tap that is not the first."""
         return -1 if self.begin else 0
 
     @property
     def remainders(self) -> int:
-        """Those that have taps."""
+        """How many remainders have taps."""
         return min(self.stride, self.taps)
 
     @property
@@ -143,17 +143,17 @@ class Strided:
 
     @property
     def read(self) -> range:
-        """The numbers of g in windows of these blocks; zeros where it has none."""
+        """The elements of g in windows of these blocks; zero outside of g."""
         return range(self.blocks.start - self.start - self.window + 1, self.blocks.stop - self.start)
 
     @property
     def cropped(self) -> tuple[int, int]:
-        """The positions of all blocks that are results."""
+        """The range of the blocks' positions that are results."""
         begin = self.first - self.begin - self.stride * self.blocks.start
         return begin, begin + self.count
 
     def windows(self, g: UOp) -> UOp:
-        """For each block its numbers of g, in the place of positions and taps."""
+        """The elements of g for each block, on the axes of positions and taps."""
         axis = self.node.arg.axis
         g = one_tap(g)
         read, size = self.read, g.shape[axis]
@@ -163,7 +163,7 @@ class Strided:
         return wide.window(axis, self.window, 1, 1).flip([len(g.shape)])
 
     def weights(self, w: UOp) -> UOp:
-        """Taps by window, and by remainder, which is a new last axis."""
+        """The weights with the tap axis split into the window and the remainder, which is a new last axis."""
         if self.taps == 1:
             return w.reshape((*w.shape, 1))
         s, before = self.stride, -(self.stride * self.start + self.begin)
@@ -176,17 +176,17 @@ class Strided:
 
 @dataclass
 class TransposedConvolution:
-    """A contraction of weights and of numbers that lie `stride` positions apart."""
+    """A contraction of weights and of elements that are `stride` positions apart."""
     total: UOp
     image: UOp
     other: UOp
     axes: list[Strided]
     along: AxisSet               # the axes along which `other` changes
-    columns: int                 # numbers of `other` that are multiplied with each of the image
+    columns: int                 # elements of `other` that are multiplied with each element of the image
 
     @staticmethod
     def of(total: UOp, known: dict[UOp, AxisSet]) -> TransposedConvolution | None:
-        """A contraction as one; refuses (None) weights that change along positions, or that are one column."""
+        """A sum as a transposed convolution; refuses (None) weights that vary along positions, or have one column."""
         summed, factors = frozenset(total.arg.axes), total.src[0].src
         if total.dtype.kind != "f" or any(f.shape != total.src[0].shape or f.symbolic for f in factors):
             return None
@@ -201,7 +201,7 @@ class TransposedConvolution:
 
     @property
     def sizes(self) -> list[int]:
-        """Of the product's axes: blocks for positions, windows for taps, then remainders."""
+        """The sizes of the product's axes: blocks for positions, windows for taps, then remainders."""
         sizes = list(self.total.src[0].shape)
         for a in self.axes:
             sizes[a.position] = len(a.blocks)
@@ -210,7 +210,7 @@ class TransposedConvolution:
         return [*sizes, *[a.remainders for a in self.axes]]
 
     def pays(self, rate: Rate) -> bool:
-        """Whether the product takes no longer than nests for remainders, with launches and passes over the result."""
+        """Whether the product takes no longer than nests for remainders with their launches and passes."""
         base = base_of(self.image)
         dtype = base.src[0].dtype if base.op is o.CAST else base.dtype
         remainders = math.prod(a.stride for a in self.axes)
@@ -223,7 +223,7 @@ class TransposedConvolution:
         return joined / filled(side_by_side) <= in_nests / filled(self.columns)
 
     def computed(self, dtype: DType, rate: Rate) -> UOp:
-        """The sums, rounded to a type. A CPU stores them first: its vectors need columns that lie side by side."""
+        """The sums, rounded to a type. A CPU stores them first: its vectors need contiguous columns."""
         image, other = self.blocks_of(), of_axes(self.other, self.along)
         for axis in self.axes:
             other = axis.weights(other)
@@ -241,14 +241,14 @@ class TransposedConvolution:
         return out.shrink([at[a].cropped if a in at else (0, n) for a, n in enumerate(self.total.shape)])
 
     def _with_zeros(self, out: UOp) -> UOp:
-        """Zeros for the remainders that have no taps."""
+        """The results with zeros for the remainders that have no taps."""
         zeros = [(0, 0)] * len(out.shape)
         for n, axis in enumerate(sorted(self.axes, key=lambda axis: axis.position)):
             zeros[axis.position + n + 1] = (0, axis.stride - axis.remainders)
         return out.pad(zeros) if any(z != (0, 0) for z in zeros) else out
 
     def blocks_of(self) -> UOp:
-        """The image as windows of each block: all that was done to positions and taps, done to these."""
+        """The image as windows of each block: the movements of positions and taps, applied to blocks and windows."""
         chain, x = movements(self.image)
         by_node = {axis.node: axis for axis in self.axes}
         tracked: dict[int, int] = {}         # sizes of axes that differ
@@ -272,12 +272,12 @@ class TransposedConvolution:
 
 
 def filled(columns: int) -> float:
-    """The share of a product's vectors that have columns, on a CPU."""
+    """The share of vector lanes that a number of columns fills, on a CPU."""
     return columns / (-(-columns // VECTOR) * VECTOR)
 
 
 def _carried(move: UOp, axis: int) -> int:
-    """The axis of a movement that is this one of its source; -1 where there is none."""
+    """The axis of a movement that this axis of its source becomes; -1 where there is none."""
     if move.op is o.RESHAPE and move.src[0].shape[axis] == 1:
         return -1
     found = carried(move, frozenset([axis]), exact=True) or ()
@@ -285,7 +285,7 @@ def _carried(move: UOp, axis: int) -> int:
 
 
 def strided_axes(image: UOp, known: dict[UOp, AxisSet]) -> list[Strided]:
-    """The axes of a view whose numbers lie a stride apart; none where a view mixes them with others."""
+    """The axes of a view whose elements are a stride apart; empty where a view mixes them with others."""
     found: list[Strided] = []
     for move in reversed(movements(image)[0]):
         if any(not _follow(each, move) for each in found):
@@ -298,7 +298,7 @@ def strided_axes(image: UOp, known: dict[UOp, AxisSet]) -> list[Strided]:
 
 
 def _follow(each: Strided, move: UOp) -> bool:
-    """Keep track of axes through a movement; False where it does more to them than to take some positions."""
+    """Update the axes of `each` for a movement; False where it does more to them than take a range of positions."""
     axes = {each.position, each.tap} - {-1}
     if move.op in (o.WINDOW, o.UNWINDOW) and move.arg.axis in axes or \
             move.op is o.FLIP and axes & set(move.arg.axes) or \

@@ -1,11 +1,11 @@
-"""Which results share a kernel, and in which order kernels run. In: stored nodes. Out: a `KernelGroup` each.
+"""Which results share a kernel, and in which order kernels run. In: stored nodes. Out: their `KernelGroup`s, in order.
 
-Results of equal shape, but for axes of length 1, that belong together share one kernel: a result and what is computed
-from it element by element (a gradient and the updated weight), and results that read the same values (an optimizer's
-moments). So do reductions of the same rows on a GPU, such as a mean and a variance, and small maps of one shape that
-have nothing to do with each other, such as the updates of many biases: a launch takes longer than they do. Kernels run
-after those they read from, and those that let go of memory before those that take some. What computes a new value of
-an input (an optimizer's step) runs after the others that read the old one, so that a jit can write it over that.
+Related results of equal shape, except for axes of length 1, share one kernel: a result and what is computed from it
+elementwise (a gradient and the updated weight), and results that read the same values (an optimizer's moments). So do
+reductions of the same rows on a GPU, such as a mean and a variance, and small unrelated maps of one shape, such as the
+updates of many biases: a launch takes longer than they do. Kernels run after those they read from, and those that free
+memory before those that allocate. What computes a new value of an input (an optimizer's step) runs after the others
+that read the old one, so that a jit can overwrite it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, NOT_READ
 from glassgrad.compiler.schedule.inlined_values import LEAVES, OF_A_CPU, OUT_OF_ORDER, FusionLimits
 from glassgrad.compiler.schedule.partial_updates import part_of
 
-MOST_RESULTS = 8      # of one kernel, if they belong together
-SMALL_MAP = 1 << 14   # elements: up to these, a launch takes longer than what it starts
-LONG_MAP = 60         # operations on each element: kernels of so many, if they are equal, are better compiled once
+MOST_RESULTS = 8      # of one kernel, if they are related
+SMALL_MAP = 1 << 14   # elements, up to which a launch takes longer than its kernel
+LONG_MAP = 60         # operations per element, from which equal kernels are better compiled once than fused
 
 
 @dataclass(eq=False)
@@ -36,31 +36,31 @@ class KernelGroup:
     needs: int                   # bit set of the groups it depends on, itself included
     reduces: bool
     bit: int
-    rows: ReducedRows | None = None     # that its reductions go along; None: others, or none
+    rows: ReducedRows | None = None     # what its reductions reduce; None: they differ, or there are none
 
 
 class ReducedRows(NamedTuple):
-    """Values in memory that are reduced: their shape, and the axes along which they are."""
+    """What reductions reduce: the shape of the values, and the reduced axes."""
     shape: Shape
     axes: tuple[int, ...]
 
     @property
     def last(self) -> bool:
-        """Whether it is rows that are reduced."""
+        """Whether the last axes, that is rows, are reduced."""
         return self.axes == tuple(range(len(self.shape) - len(self.axes), len(self.shape)))
 
     def among(self, reads: Iterable[UOp]) -> set[UOp]:
-        """Of what is read, all that has an element for each that is reduced, or for most of them: rows are padded."""
+        """The values that are read which have about as many elements as are reduced (fewer, if rows are padded)."""
         size = math.prod(map(most, self.shape))
         return {r for r in reads if size * 3 // 4 < most(r.size) <= size}
 
 
 def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, UOp],
                   limits: FusionLimits = OF_A_CPU) -> list[KernelGroup]:
-    """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done, and `beside`
-    says which nodes the kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same
-    rows share a kernel: a group of threads reads a row from memory once. A kernel can be given so many buffers. Small
-    maps share one that reads and writes at most `side_by_side` values."""
+    """The stored nodes by kernel, kernels in execution order. `outputs` outlive the run; `beside` says which nodes the
+    kernel of another one stores. From `few_rows` rows on, if that is not 0, reductions of the same rows share a kernel:
+    a group of threads reads a row from memory once. A kernel has at most `buffers` arguments; one of small maps reads
+    and writes at most `side_by_side` values."""
     few_rows, buffers, side_by_side = limits.few_rows, limits.buffers, limits.side_by_side
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
@@ -81,7 +81,7 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
         fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
         alone = _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN) or \
             (node in outputs and part_of(node) is not None) or \
-            any(r.size == node.size for r in roots[:-1])         # sums of several chains: what reads two has its own
+            any(r.size == node.size for r in roots[:-1])         # sums of several chains: no other result joins them
         near = by_shape.get(squeezed(node), [])[-MOST_RESULTS:]
         joined = None if alone else _join(fresh, near, group_of, groups, reasons, limits)
         if joined is None:
@@ -99,7 +99,7 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
 
 
 def _writer(node: UOp, reasons: dict[UOp, str]) -> UOp:
-    """What fills a node's memory: its source, under another shape, where that has no memory of its own."""
+    """The node that computes what is stored: the one below CONTIGUOUS and RESHAPE, unless that is stored itself."""
     while node.op in (o.CONTIGUOUS, o.RESHAPE) and node.src[0] not in reasons:
         node = node.src[0]
     return node
@@ -107,7 +107,7 @@ def _writer(node: UOp, reasons: dict[UOp, str]) -> UOp:
 
 def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_of: dict[UOp, KernelGroup],
                      most_values: int) -> None:
-    """Put small maps of one shape into the kernel of an earlier one that they do not wait for, nor it for them."""
+    """Join small maps of one shape to the kernel of an earlier one where neither depends on the other."""
     into: KernelGroup | None = None
     for group in maps:
         if most(group.roots[0].size) > SMALL_MAP:
@@ -125,12 +125,12 @@ def _join_small_maps(maps: list[KernelGroup], groups: list[KernelGroup], group_o
 
 
 def _needs(values: Iterable[UOp], group_of: dict[UOp, KernelGroup]) -> int:
-    """The groups that compute some values, and all that these wait for."""
+    """The bit set of the groups that compute these values, and of all that those depend on."""
     return reduce(or_, [group_of[value].needs for value in values if value in group_of], 0)
 
 
 def _add_needs(groups: list[KernelGroup], bit: int, needs: int) -> None:
-    """A group waits for others from now on, and so does what waits for it."""
+    """Add dependencies to a group, and to all groups that depend on it."""
     for group in groups:
         if group.needs & bit:
             group.needs |= needs
@@ -153,7 +153,7 @@ def _kernels_in_order(reasons: dict[UOp, str], beside: dict[UOp, UOp]) -> list[U
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp, KernelGroup],
           groups: list[KernelGroup], reasons: dict[UOp, str], limits: FusionLimits) -> KernelGroup | None:
-    """The group that a new result may share a kernel with, brought up to date; None where there is none."""
+    """Join a new result to a group that it may share a kernel with, and return that group; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
         inside = [r for r in fresh.reads if r in group.roots]
@@ -165,10 +165,10 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
         if group.roots[0].device != node.device or given > limits.buffers:
             continue
         if any(reasons[r] == LONG_ENOUGH for r in inside):
-            continue                      # it was cut there on purpose
+            continue                      # the kernel was ended there on purpose
         outside_needs = _needs([r for r in fresh.reads if r not in group.roots], group_of)
         if outside_needs & group.bit:
-            continue                      # it waits for a third kernel that waits for this group: a circle
+            continue                      # it depends on a third kernel that depends on this group: a cycle
         together = all(fresh.reads[r] for r in inside) if inside else \
             not group.reduces and any(r in group.reads and (r.size > 1 or _short(node, reasons)) for r in fresh.reads)
         if not together and not same_rows:
@@ -184,13 +184,13 @@ def _join(fresh: KernelGroup, candidates: list[KernelGroup], group_of: dict[UOp,
 
 
 def _short(root: UOp, reasons: dict[UOp, str]) -> bool:
-    """Whether a result takes so few operations that it may share a kernel for the sake of a number that both read."""
+    """Whether a result takes so few operations that it may share a kernel just because both read the same scalar."""
     return sum([n.op.cost for n in _inside(root, reasons) if n.op in o.ELEMENTWISE or n.op is o.RANDOM]) < LONG_MAP
 
 
 def _same_rows(fresh: KernelGroup, group: KernelGroup) -> bool:
-    """Whether a kernel should do the reductions of both: of the same rows, one after another; of the same columns,
-    where they read the same values, and neither needs the other's result."""
+    """Whether one kernel should do the reductions of both: if of the same rows; or if of the same columns, where they
+    read the same values and the new one does not read the other's result."""
     rows = fresh.rows
     if rows is None or rows != group.rows:
         return False
@@ -199,7 +199,7 @@ def _same_rows(fresh: KernelGroup, group: KernelGroup) -> bool:
 
 
 def _row_by_row(root: UOp, read: UOp, reasons: dict[UOp, str]) -> bool:
-    """Whether a row of a result needs only the same row of another one: no axis is exchanged, or made one with it."""
+    """Whether each row of a result reads only the same row of another one: no permute, no reshape across rows."""
     reached = {read}
     for node in reversed(_inside(root, reasons)):
         if not reached.isdisjoint(node.src):
@@ -218,7 +218,7 @@ def _leading(node: UOp) -> Shape:
 
 
 def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
-    """What a result's kernel reads, and whether each is read element by element only; and whether it reduces."""
+    """What a result's kernel reads, with whether each is read only elementwise; and whether the kernel reduces."""
     reads: dict[UOp, bool] = {}
     reduces = False
     shape = squeezed(root)
@@ -238,13 +238,13 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
 
 
 def _rows(root: UOp, reads: dict[UOp, bool], reasons: dict[UOp, str]) -> ReducedRows | None:
-    """What all reductions of a result go along; None where they differ, or nothing of that size is read."""
+    """What all reductions of a result reduce; None where they differ, or nothing of that size is read."""
     found = {ReducedRows(n.src[0].shape, tuple(n.arg.axes)) for n in _inside(root, reasons) if n.op in o.REDUCE}
     return found.pop() if len(found) == 1 and next(iter(found)).among(reads) else None
 
 
 def squeezed(node: UOp) -> Shape:
-    """A shape without its axes of length 1: what differs in them only has the same elements in the same order."""
+    """A shape without its axes of length 1: shapes that differ only in those have the same elements in order."""
     return tuple([n for n in node.shape if n != 1])
 
 
@@ -257,9 +257,9 @@ def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
 
 def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup],
                      outputs: set[UOp]) -> list[KernelGroup]:
-    """The same groups, each after those it reads from, in an order that keeps fewer values at a time: one that is
-    ready and lets go of as much memory as it takes runs at once. A gradient of a weight, say, ends the life of a
-    layer's input. Each group and each value is looked at once: the time is that of sorting."""
+    """The same groups, each after those it reads from, in an order that keeps fewer values alive: a group that is ready
+    and frees at least as much memory as it allocates runs next. A gradient of a weight, say, is the last reader of a
+    layer's input. Each group and each value is visited once: the time is that of sorting."""
     reads = [{r for r in group.reads if r in group_of and group_of[r] is not group} for group in groups]
     readers: dict[UOp, list[int]] = {}
     for i, values in enumerate(reads):
@@ -270,7 +270,7 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
     takes = [sum(_bytes(r) for r in group.roots if r not in outputs) for group in groups]
 
     def ends(value: UOp, reader: int) -> None:
-        """The reader will be the last of a value."""
+        """Note that `reader` will be the last one of a value: it frees its memory."""
         if value not in outputs:
             takes[reader] -= _bytes(value)
 
@@ -302,8 +302,8 @@ def _in_memory_order(groups: list[KernelGroup], group_of: dict[UOp, KernelGroup]
 
 
 def _new_values_later(order: list[KernelGroup], outputs: set[UOp]) -> list[KernelGroup]:
-    """The groups with those moved back that alone compute an output which could be written over an input: behind the
-    others that read the input, unless one of these waits for it."""
+    """The groups with each one that could overwrite an input with an output (if it is the only one) moved after the
+    others that read the input, unless one of these depends on it."""
     readers: dict[UOp, list[KernelGroup]] = {}
     for group in order:
         for value in group.reads:

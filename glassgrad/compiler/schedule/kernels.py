@@ -22,7 +22,7 @@ from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
 
 @dataclass(eq=False)
 class Slot:
-    """A place in memory during one run of a schedule: an input, a result, something between, or a piece of one."""
+    """Memory of one value during a run of a schedule: an input, a result, an intermediate, or a piece of one."""
     shape: Shape
     dtype: DType
     device: str | None
@@ -39,7 +39,7 @@ class Item:
     """One kernel (or one copy between devices) and the slots it works on: PARAM i of `ast` is slots[i]."""
     ast: UOp                     # SINK of STOREs over PARAMs (and of the sizes' PARAMs), or COPY of a PARAM
     slots: tuple[int, ...]
-    results: int                 # the first so many slots are written
+    results: int                 # how many of the first slots are written
     device: str | None
     reasons: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
@@ -55,7 +55,7 @@ class Schedule:
     """Kernels in the order they run, and the memory that they work on."""
     items: list[Item] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
-    inputs: int = 0              # the first so many slots are given
+    inputs: int = 0              # how many of the first slots are inputs
     results: dict[UOp, int] = field(default_factory=dict)   # sink: its slot
     sinks: list[int] = field(default_factory=list)          # the slots of the results, in order
     updates: list[Update] = field(default_factory=list)     # results that are an input with a part replaced
@@ -66,7 +66,7 @@ class Schedule:
         return schedule_svg(self.items) if self.items else None
 
     def runs(self, item: Item) -> bool:
-        """Whether an item has anything to do: what has no elements needs no kernel."""
+        """Whether an item has anything to do: a result without elements needs no kernel."""
         return 0 not in self.slots[item.slots[0]].shape
 
 
@@ -95,7 +95,7 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
 
 
 def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, sizes: dict[Symbol, UOp]) -> None:
-    """Two kernels: a copy of the whole, as far as a variable says, and the part."""
+    """Plan a partial update as two kernels: a copy of the old value, of a variable length, and the replaced part."""
     place, why = memory.place, memory.reasons[root]
     slot, size = len(planned.slots), part.whole.size
     planned.slots.append(Slot((), dtypes.index, None))
@@ -113,14 +113,14 @@ def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, size
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
 class _Memory:
-    """Where values are, and pieces of values: step 7 of a loop over x[i] is the kernel of step 6, begun elsewhere."""
+    """The slots of values and of pieces of values: step 7 of a loop over x[i] is the kernel of step 6 at an offset."""
 
     def __init__(self, place: dict[UOp, int], reasons: dict[UOp, str], slots: list[Slot]):
         self.place, self.reasons, self.slots = place, reasons, slots
         self.pieces: dict[tuple[int, int, Shape], int] = {}
 
     def knowing(self, reasons: dict[UOp, str]) -> _Memory:
-        """The same, for kernels of which more nodes have memory."""
+        """The same, for kernels for which these nodes have memory too."""
         more = _Memory(self.place, {**self.reasons, **reasons}, self.slots)
         more.pieces = self.pieces
         return more
@@ -130,7 +130,7 @@ class _Memory:
         return node.op in LEAVES or node in self.reasons and node not in roots
 
     def whole(self, node: UOp, roots: list[UOp]) -> UOp | None:
-        """The value in memory that a SHRINK takes one piece of."""
+        """The value in memory that a SHRINK takes one contiguous piece of; None for other nodes."""
         if node.op is not o.SHRINK or not node.size:
             return None
         source = node.src[0]
@@ -165,7 +165,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
                     roots[0].device, why, lines)
     new: dict[UOp, UOp] = {}
     slots = [place[r] for r in stored]
-    last = roots[-1]                 # whatever axes of length 1 results of its size have for their readers
+    last = roots[-1]                 # results of its size are stored in its shape, whatever axes of length 1 they have
     shapes = [last.shape if squeezed(r) == squeezed(last) else r.shape for r in stored]
     targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, (r, shape) in enumerate(zip(stored, shapes))]
 
@@ -199,7 +199,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
 
 
 def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) -> UOp:
-    """A kernel with its variables, which join `slots`, under the names of these: equal kernels are equal."""
+    """The kernel with its variables added to `slots` and named by them, so that equal kernels are equal graphs."""
     measured: dict[Symbol, Symbol] = {}      # variables, and what they are called in the kernel
     measures: list[UOp] = []
 

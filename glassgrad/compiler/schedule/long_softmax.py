@@ -1,13 +1,13 @@
-"""Softmax of long rows in parts. In: sinks. Out: sinks, where sums of exponentials are made of those of parts.
+"""Softmax of long rows in parts. In: sinks. Out: sinks, where sums of exponentials are combined from those of parts.
 
 A row's maximum m, and then its sum of exponentials, read the row twice, one after the other. Each part of a row, short
-enough for the registers of a group of threads, has a maximum and a sum of its own, in one kernel that reads it once:
+enough for the registers of a thread group, has its own maximum and sum, in one kernel that reads it once:
 
     m = max of x[k]             ->   m[p] = max of x[p, k]                        m = max of m[p]
     s = sum of exp2(x[k] - t)   ->   s[p] = sum of exp2(x[p, k] - m[p])           s = sum of s[p] * exp2(m[p] - t)
 
-for any t, mostly m itself. Parts are the same for all devices of a kind, and so are sums to the bit. Knows of a device
-how long a row it holds, and how many rows keep it busy.
+for any t, mostly m itself. Parts are the same for all devices of a kind, and so are sums to the bit. All it knows of a
+device is how long a row its registers hold, and how many rows keep it busy.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from glassgrad.compiler.schedule.attention_backward import find_in
 from glassgrad.compiler.schedule.inlined_values import FusionLimits
 from glassgrad.compiler.schedule.online_softmax import StoresScores
 
-LEAST_PART = 1024        # numbers that are worth a group of threads
-LONGEST_PART = 8 << 10   # so that several groups are on a processor, and one reads while others compute
-BUSY = 4                 # times few rows: then all processors have groups until the end
-FINITE = 3.4e38          # about the largest float32 that is not infinite
-EVEN = 8                 # numbers that a thread may read at once
+LEAST_PART = 1024        # elements that are worth a thread group
+LONGEST_PART = 8 << 10   # elements, so that several groups fit a processor, and one reads while others compute
+BUSY = 4                 # times `few_rows` parts: then all processors are busy until the end
+FINITE = 3.4e38          # about the largest finite float32
+EVEN = 8                 # elements that a thread may load together
 
 
 @dataclass(eq=False)
 class ExponentialSum:
-    """SUM over the last axis of EXP2((scores - shift) * rate), where the shift is made of the scores' maximum."""
+    """SUM over the last axis of EXP2((scores - shift) * rate), where the shift is computed from the scores' maximum."""
     total: UOp
     scores: UOp
     maximum: UOp             # AMAX of the scores
-    shift: UOp               # one number of each row
+    shift: UOp               # one value per row
     rate: UOp | None         # a positive constant; None is 1
 
     @staticmethod
@@ -56,7 +56,7 @@ class ExponentialSum:
         return None if maximum is None else ExponentialSum(total, scores, maximum, shift, rate)
 
     def pays(self, limits: FusionLimits) -> bool:
-        """Whether a row is longer than what is held, and rows are few."""
+        """Whether rows are too long for registers, and few."""
         shape = self.scores.shape
         return not any(isinstance(n, Length) for n in shape) and shape[-1] > limits.held_row and \
             0 < math.prod(shape[:-1]) < limits.few_rows
@@ -67,9 +67,9 @@ class ExponentialSum:
 
 @dataclass(eq=False)
 class ScoreParts:
-    """The scores with one more axis, of parts, and the maximum of each; and the same, finite, which can be subtracted:
-    -inf - -inf would be NaN, and a part may have nothing else."""
-    scores: UOp              # (rows, parts, numbers of a part)
+    """The scores with one more axis, of parts, and the maximum of each; and that clamped to finite values, to subtract:
+    -inf - -inf would be NaN, and a part may be all -inf."""
+    scores: UOp              # (rows, parts, elements of a part)
     maxima: UOp              # (rows, parts, 1)
     finite: UOp
 
@@ -90,11 +90,11 @@ class ScoreParts:
         return len(self.scores.shape) - 2
 
     def maximum(self) -> UOp:
-        """Of whole rows."""
+        """The maximum of whole rows."""
         return self.maxima.reshape(self.maxima.shape[:-1]).reduce(o.AMAX, [self.axis])
 
     def total(self, found: ExponentialSum, shift: UOp) -> UOp:
-        """The sums of whole rows, for another shift than each part's own."""
+        """The sums of whole rows with this shift, from those of parts with their own shifts."""
         shape = self.scores.shape
         own = found.exponentials(self.scores - self.finite.expand(shape)).sum([self.axis + 1]).contiguous()
         moved = found.exponentials(self.finite.reshape(shape[:-1]) - shift.expand(shape[:-1]))
@@ -120,7 +120,7 @@ def cut(size: int, rows: int, limits: FusionLimits) -> tuple[int, int]:
 
 def with_long_rows_in_parts(sinks: list[UOp], limits: FusionLimits, device: str = "",
                             stores_scores: StoresScores | None = None) -> list[UOp]:
-    """The sinks with softmaxes of long rows in parts, where that pays; not those of scores that are never stored."""
+    """The sinks with softmaxes of long rows in parts, where that pays; except those done in one pass."""
     order = toposort(sinks)
     found = {s.total: s for s in map(ExponentialSum.of, order) if s is not None and s.pays(limits)}
     if not found:

@@ -5,10 +5,10 @@ A chain of reductions over one axis, k, where the later ones read the maximum on
     m = max over k of s[k]        l = sum over k of exp(s[k] - m)        o[d] = sum over k of exp(s[k] - m) * v[k, d]
 
 can run in one pass over blocks of k. It keeps m, l and o of what it has read so far, and multiplies l and o by
-exp(m before - m after) when the maximum grows. So the scores, a sum of products (query times key) and the largest value
-of the chain by much, are never stored. It is found by what is computed, never by a name: scores may be scaled, masked
-and added to; the weights may be divided by l before or after they are multiplied with the values, and may be masked
-again. Does not know loops.
+exp(m before - m after) when the maximum grows. So the scores, a contraction (query times key) and by far the largest
+value of the chain, are never stored. It is found by what is computed, never by a name: scores may be scaled, masked and
+added to; the weights may be divided by l before or after they are multiplied with the values, and may be masked again.
+Does not know loops.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.schedule.inlined_values import below_casts, sums_products
 
-# device, type of the factors, numbers of a key or value: why scores are stored
+# (device, type of the factors, elements of a key or value) -> why scores are stored
 StoresScores = Callable[[str, DType, int], "str | None"]
-LEAST_KEYS = 128       # two blocks: what would be stored of fewer scores stays in a cache
+LEAST_KEYS = 128       # two blocks: fewer scores would stay in a cache when stored
 ONE_PASS = "softmax(scores) times values, in one pass: the scores are not stored"
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.DETACH)
 _ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # a result is stored above these
@@ -34,7 +34,7 @@ _ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # a result is stored above these
 
 @dataclass(eq=False)
 class WeightedSum:
-    """total = sum over k of weights * values, for weights that are made of sums of products."""
+    """total = sum over k of weights * values, for weights that are computed from contractions."""
     total: UOp
     weights: UOp               # a factor of the product that is summed
     values: UOp                # the other one
@@ -44,14 +44,14 @@ class WeightedSum:
     products: list[UOp]        # the sums of products inside the weights
     rows: list[UOp]            # of each, its factor that does not depend on k: the queries
     keys: list[UOp]            # and its factor that does
-    inside: set[UOp]           # what depends on the products, apart from:
+    inside: set[UOp]           # what depends on the products, except for:
     above: set[UOp]            # the total, the result and what is between
     result: UOp                # what is stored: the total, divided by the row sums where that comes after it
 
 
 @dataclass(eq=False)
 class SoftmaxProduct(WeightedSum):
-    """Weights that are exps * (what does not depend on the scores) / row sums."""
+    """A weighted sum with weights exps * (what does not depend on the scores) / row sums."""
     exps: UOp                  # EXP2((scores - maximum) * rate)
     scores: UOp
     maximum: UOp               # AMAX of the scores over k
@@ -61,7 +61,7 @@ class SoftmaxProduct(WeightedSum):
 
 
 def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None = None) -> SoftmaxProduct | None:
-    """What a sum computes, if it is softmax(a sum of products) times values; `result` is what is stored of it."""
+    """The sum as a `SoftmaxProduct`, if it is softmax(a contraction) times values; `result` is what is stored of it."""
     product = below_casts(total.src[0] if total.op is o.SUM else total)
     if total.op is not o.SUM or product.op is not o.MUL or len(total.arg.axes) != 1:
         return None
@@ -110,8 +110,8 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
 
 
 class _Factors:
-    """What a value is a product of: `leaves` with the op that joins each (MUL, or DIV for divisors); `way` are the
-    nodes above them: views, casts, products, and WHEREs that give 0 elsewhere."""
+    """The factors of a value: `leaves` with the op that joins each (MUL, or DIV for divisors); `way` are the nodes
+    above them: views, casts, products, and WHEREs that are 0 elsewhere."""
 
     def __init__(self, top: UOp):
         self.twice = False
@@ -137,7 +137,7 @@ class _Factors:
 
 
 def lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
-    """Axes of a node as axes of one that is made of it; None where a reshape mixes them with others."""
+    """Axes of a node as axes of `top`, which is computed from it; None where a reshape mixes them with others."""
     known: dict[UOp, AxisSet | None] = {node: axes}
     for n in toposort([top], lambda n: () if n.op in o.REDUCE else n.src):
         for s in n.src:
@@ -149,7 +149,7 @@ def lifted(node: UOp, axes: AxisSet, top: UOp) -> AxisSet | None:
 
 @dataclass(eq=False)
 class _Shift:
-    """EXP2((scores - maximum) * rate), taken apart."""
+    """The parts of EXP2((scores - maximum) * rate)."""
     scores: UOp
     maximum: UOp
     rate: UOp | None
@@ -176,8 +176,8 @@ class _Shift:
 
 
 def is_contraction(node: UOp, varies: dict[UOp, AxisSet], of_a_row: bool = False) -> bool:
-    """A sum over one axis of products, whose factors each have an axis that the other has not; one of them does, where
-    the other may be `of_a_row` alone."""
+    """Whether a node is a sum over one axis of products, each factor with an axis that the other lacks; with `of_a_row`
+    one such factor is enough."""
     return node.op is o.SUM and len(node.arg.axes) == 1 and sums_products(node, varies, 2 - of_a_row)
 
 
@@ -188,7 +188,7 @@ def down_to_reductions(node: UOp) -> list[UOp]:
 
 
 def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet]) -> tuple[UOp | None, UOp | None]:
-    """The factors of the scores' products: the one whose own axis is that of the maximum, and the other one."""
+    """The factors of the scores' contraction: the one whose own axis is that of the maximum, and the other one."""
     product = below_casts(products.src[0])
     for keys, rows in (product.src, product.src[::-1]):
         if lifted(products, varies[keys] - varies[rows], scores) == frozenset(maximum.arg.axes):
@@ -198,8 +198,8 @@ def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet])
 
 def _dependents(products: UOp, total: UOp, result: UOp, order: Iterable[UOp]) \
         -> tuple[set[UOp], set[UOp], dict[UOp, set[UOp]]]:
-    """What depends on the scores' products, apart from what lies between the total and the result; what lies there,
-    both included; and the readers of each node. In the order of all nodes, nothing before the products does."""
+    """What depends on the scores' products, except what is between the total and the result; what is there, both
+    included; and the readers of each node. `order` is topological: nothing before the products depends on them."""
     inside, above = {products}, {total}
     readers: dict[UOp, set[UOp]] = {}
     place = {n: i for i, n in enumerate(order)}
@@ -215,7 +215,7 @@ def _dependents(products: UOp, total: UOp, result: UOp, order: Iterable[UOp]) \
 
 # -- in a whole graph ------------------------------------------------------------------------------------------------
 def result_of(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp:
-    """What is stored: above the total's views and casts, and above its division by the row sums."""
+    """The node that is stored for a total: above its views and casts, and above its division by the row sums."""
     node = divided = total
     while node not in sinks and len(readers.get(node, [])) == 1:
         reader = readers[node][0]
@@ -235,7 +235,7 @@ def result_of(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp
 
 
 def why_apart(chain: WeightedSum, device: str, stores_scores: StoresScores | None, least_rows: int) -> str | None:
-    """Why the scores are stored for kernels that follow, as far as this sum alone says; None: one pass."""
+    """Why the scores are stored for later kernels, judging by this sum alone; None where one pass is better."""
     if settings.ONLINE_SOFTMAX == 0:
         return "ONLINE_SOFTMAX=0"
     widths = [p.src[0].shape[a] for p in chain.products for a in p.arg.axes]

@@ -1,9 +1,9 @@
-"""Values that are another value with a part replaced. In: a node that gets memory. Out: `Part`, or None.
+"""Find partial updates: a value with a part replaced. In: a node that gets memory. Out: `Part`, or None.
 
-A row written into a cache is a new value, as all values are: the old one, copied, and then the row. That is two
-kernels. How much is copied is a variable of the first: all of it, or nothing where the result may have the old value's
-memory, because that is known nowhere else any more (in_place_results.py). A whole value may be written over the old one
-where a kernel reads of that only the element that it writes.
+A row written into a cache gives a new value, as values are immutable: a copy of the old one, with the row. That is two
+kernels. How much is copied is a variable of the first: all of it, or nothing where the result may reuse the old value's
+memory, because nothing else refers to it any more (in_place_results.py). A whole value may overwrite the old one where
+a kernel reads only the element of it that it writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 
-LEAST = 16 * 1024        # elements: of less, one kernel that copies and replaces is as good
+LEAST = 16 * 1024        # elements, below which one kernel that copies and replaces is as good
 
 
 class Part(NamedTuple):
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The slots of one: the old value, the new one, and how many elements are copied from one to the other."""
+    """The slots of a partial update: the old value, the new one, and the number of elements to copy between them."""
     source: int
     result: int
     copied: int
@@ -31,7 +31,7 @@ class Update(NamedTuple):
 
 
 def part_of(node: UOp) -> Part | None:
-    """A node as x[bounds] = value, where that is worth two kernels; or None."""
+    """The node as a partial update x[bounds] = value, where that is worth two kernels; or None."""
     part = replacement(node)
     if part is None or part.whole.op is not o.PARAM or part.whole.arg.scalar:
         return None
@@ -41,7 +41,7 @@ def part_of(node: UOp) -> Part | None:
 
 
 def replacement(node: UOp) -> Part | None:
-    """A node as x[bounds] = value, which `Tensor.__setitem__` writes as where(inside, padded value, x); or None."""
+    """The node as x[bounds] = value, which `Tensor.__setitem__` writes as where(inside, padded value, x); or None."""
     if node.op is not o.WHERE:
         return None
     inside, padded, whole = node.src
@@ -58,8 +58,8 @@ def _is_true(node: UOp) -> bool:
 
 
 def rewrites(kernel: UOp, result: int, source: int) -> bool:
-    """Whether a kernel (a SINK) reads one of its PARAMs only where it writes another, and for that one alone: then the
-    two may be the same memory, in whatever order elements are computed."""
+    """Whether a kernel (a SINK) reads the PARAM `source` only at the element of `result` that it writes: then the two
+    may share memory, in whatever order elements are computed."""
     for store in kernel.src:
         if kernel.op is not o.SINK or store.op is not o.STORE or len(store.src) != 2:
             return False                         # a part of something is written

@@ -1,18 +1,18 @@
-"""Convolutions with fewer products, after Winograd. In: sinks. Out: sinks, where windows are multiplied tile by tile.
+"""Winograd convolutions, with fewer products. In: sinks. Out: sinks, where windows are multiplied tile by tile.
 
-Along one axis, m neighbouring sums over a window of r taps read m + r - 1 = 6 pixels. They are the coefficients of a
-product of polynomials, which is known by its values at 6 points (five numbers, and infinity):
+Along one axis, m consecutive sums over a window of r taps read m + r - 1 = 6 pixels. They are the coefficients of a
+product of polynomials, which is determined by its values at 6 points (five numbers, and infinity):
 
     y = A^T [(G g) * (B^T d)]       d: 6 pixels, g: r taps, y: m sums; 6 products where there were m * r
 
-G and A are values of polynomials at the points, B^T goes back from values to coefficients. Along two axes all is done
-twice: 36 products for 4 x 4 sums of 3 x 3 taps, not 144. The gradient by the weights has 3 x 3 results, and it is its
-long sum that is cut into tiles of 4 x 4: the same, with A and G exchanged. What is left is 36 products of matrices,
+G and A evaluate polynomials at the points, B^T goes back from values to coefficients. Along two axes all is done twice:
+36 products for 4 x 4 sums of 3 x 3 taps, not 144. The gradient by the weights has 3 x 3 results, and its long sum is
+split into tiles of 4 x 4: the same, with A and G exchanged. What remains is 36 products of matrices,
 
     SUM over (channel, taps) of windows * weights   ->   A^T [SUM over channel of (B^T tiles B) * (G weights G^T)] A
 
-whose factors and sums are stored: that has to take less than the products that it saves. Knows of a device how many
-products it does while it stores a byte, and nothing else.
+whose factors and sums are stored: that has to cost less than the products that it saves. All it knows of a device is
+how many products it does in the time to store a byte.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from glassgrad.compiler.graph.op_arguments import Iota
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)     # and infinity: sums have 2.5 times the error of all products (2, -2: 4 times)
 SIZE = len(POINTS) + 1                   # pixels of a tile
 MOST_TAPS = 3                            # 5 x 5 taps: a step of a small CNN took 1986 us in tiles, 1566 without
-LAUNCHES = 280_000_000                   # products that are done while the kernels of the transforms are started
+LAUNCHES = 280_000_000                   # products in the time to launch the kernels of the transforms
 Matrix = list[list[float]]
 
 
 # -- the three matrices ------------------------------------------------------------------------------------------------
 def values_at_points(terms: int) -> Matrix:
-    """G and A: from so many coefficients of a polynomial to its values at all points.
+    """G and A: from the `terms` coefficients of a polynomial to its values at all points.
 
     >>> values_at_points(3)[3:]
     [[1.0, 0.5, 0.25], [1.0, -2.0, 4.0], [0.0, 0.0, 1.0]]
@@ -45,7 +45,7 @@ def values_at_points(terms: int) -> Matrix:
 
 
 def _coefficients(roots: Sequence[float]) -> list[float]:
-    """Of the polynomial with these zeros that begins with 1 * x^n; of x^0 first."""
+    """The coefficients, of x^0 first, of the monic polynomial with these roots."""
     out = [1.0]
     for root in roots:
         out = [low - root * high for low, high in zip([0.0, *out], [*out, 0.0])]
@@ -67,7 +67,7 @@ def _transposed(matrix: Matrix) -> Matrix:
 
 # -- in a graph --------------------------------------------------------------------------------------------------------
 def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
-    """The sinks with convolutions in tiles, where that pays on a device that does so many products for a byte."""
+    """The sinks with convolutions in tiles, where that pays: `products_per_byte` is in the time to store a byte."""
     if not any(_is_large(node) for node in toposort(sinks)):
         return sinks
     known: dict[UOp, AxisSet] = {}       # along which axes values change
@@ -87,7 +87,7 @@ def with_fewer_products(sinks: list[UOp], products_per_byte: int) -> list[UOp]:
 
 
 def _is_large(node: UOp) -> bool:
-    """Whether a node is a sum of enough products of float32, none of which a matrix unit takes, and has windows."""
+    """Whether a node is a sum of enough float32 products of windows, which no matrix unit would do."""
     if node.op is not o.SUM or node.dtype is not dtypes.float32 or node.src[0].op is not o.MUL:
         return False
     product = node.src[0]
@@ -99,7 +99,7 @@ Rewriting = Callable[[UOp, "list[bool]"], "UOp | None"]      # of a node; which 
 
 
 def rewritten(sinks: list[UOp], rule: Rewriting) -> list[UOp]:
-    """The sinks with a rule applied to each node, sources first; what is made of a node keeps the user's line."""
+    """The sinks with a rule applied to each node, sources first; what replaces a node keeps the user's line."""
     order = toposort(sinks)
     readers = Counter([*sinks, *[s for node in order for s in node.src]])
     alone: dict[UOp, bool] = {}          # whether one node reads a value, and what it is a view of
@@ -113,8 +113,8 @@ def rewritten(sinks: list[UOp], rule: Rewriting) -> list[UOp]:
 
 
 def summed_part(node: UOp) -> UOp | None:
-    """A part of a sum of products as the sum of this part: the gradient by a padded image, say. Refuses (None) other
-    nodes, and reshapes that mix an axis of which only a part is left with others."""
+    """A SHRINK of a contraction as the contraction of that part: the gradient by a padded image, say. Refuses other
+    nodes (None), and reshapes that mix an axis that is shrunk with others."""
     if node.op is not o.SHRINK:
         return None
     below, bounds = node.src[0], node.arg.bounds
@@ -143,7 +143,7 @@ def _stored_once(node: UOp, alone: list[bool]) -> UOp | None:
 
 @dataclass
 class TapWindows:
-    """Windows along one axis: the axes of their positions and taps; whether these are counted back, or are results."""
+    """Windows along one axis: the axes of their positions and taps, their sizes, and whether taps are reversed."""
     position: int
     tap: int
     count: int
@@ -174,14 +174,14 @@ class TapWindows:
         return [self.picked(_only(image, self.tap, last - tap if self.reversed else tap), at) for tap, at in places]
 
     def numbers(self, other: UOp, summed: AxisSet) -> UOp:
-        """What pixels are multiplied with, at all points: taps of weights, or what belongs to positions of a tile."""
+        """The other factor at all points: from taps of weights, or from the elements at positions of a tile."""
         if self.tap not in summed:
             return _times(values_at_points(self.step), [self.picked(other, n) for n in range(self.step)], self.tap)
         taps = [_only(other, self.tap, n) for n in range(self.taps)]
         return _times(values_at_points(self.taps), taps[::-1] if self.reversed else taps, self.tap)
 
     def sums(self, at_points: UOp, summed: AxisSet) -> UOp:
-        """From sums at all points to those of positions of a tile, or of taps."""
+        """The sums of positions of a tile, or of taps, from those at all points."""
         rows = [_only(at_points, self.tap, n) for n in range(SIZE)]
         out = _times(_transposed(values_at_points(self.step if self.tap in summed else self.taps)), rows, self.tap)
         return out.flip([self.tap]) if self.reversed and self.tap not in summed else out
@@ -206,7 +206,7 @@ def _times(matrix: Matrix, column: list[UOp], axis: int) -> UOp:
 
 
 def windows_of(image: UOp) -> list[TapWindows]:
-    """The windows of a view, by its own axes; none where a view mixes these axes with others, or one is too large."""
+    """The windows of a view, by its own axes; empty where a view mixes these axes with others, or one is too large."""
     found: list[TapWindows] = []
     for move in reversed(movements(image)[0]):
         arg = move.arg
@@ -231,7 +231,7 @@ def windows_of(image: UOp) -> list[TapWindows]:
 
 @dataclass
 class Convolution:
-    """A sum of products of windows and other numbers, in tiles."""
+    """A contraction of windows and another factor, in tiles."""
     total: UOp
     image: UOp
     other: UOp
@@ -240,8 +240,8 @@ class Convolution:
 
     @staticmethod
     def of(total: UOp, known: dict[UOp, AxisSet]) -> Convolution | None:
-        """A sum of products as one; refuses (None) a factor that changes along both axes of the windows it meets, and
-        windows of more axes than two, whose tiles are too large for a thread."""
+        """A sum as a convolution; refuses (None) another factor that varies along both axes of a window, and windows
+        along more than two axes, whose tiles are too large for a thread."""
         summed, factors = frozenset(total.arg.axes), total.src[0].src
         along = [varies_along(f, known) for f in factors]
         for image, other in ((0, 1), (1, 0)):
@@ -259,7 +259,7 @@ class Convolution:
 
     @property
     def sizes(self) -> list[int]:
-        """Of the axes, in tiles."""
+        """The sizes of the product's axes, in tiles."""
         sizes = list(self.total.src[0].shape)
         for w in self.windows:
             sizes[w.position], sizes[w.tap] = w.tiles, SIZE
@@ -275,7 +275,7 @@ class Convolution:
         return self.total.src[0].size - math.prod(sizes) >= LAUNCHES + products_per_byte * moved
 
     def factors(self) -> tuple[UOp, UOp]:
-        """Both at all points."""
+        """Both factors at all points."""
         image, other = self.image, self.other
         for w in self.windows:
             image = _times(to_coefficients(), w.pixels(image), w.tap)
@@ -283,7 +283,7 @@ class Convolution:
         return image, other
 
     def computed(self) -> UOp:
-        """The sums, by way of their values at the points. What follows positions lies inside, in memory."""
+        """The sums, through their values at the points. Axes that vary with positions are innermost in memory."""
         tiled = {w.position in self.summed for w in self.windows}
         factors = self._order(lambda axis: (axis in self.summed) in tiled)
         image, other = (_stored(f, factors).expand(self.sizes) for f in self.factors())
@@ -294,12 +294,12 @@ class Convolution:
         return self._in_place(out)
 
     def _order(self, last: Callable[[int], bool]) -> list[int]:
-        """The axes as they are stored: points, then others, then those that come last."""
+        """The axes in storage order: points, then others, then those for which `last` holds."""
         others = [a for a in range(len(self.sizes)) if a not in self.taps]
         return [*self.taps, *sorted(others, key=last)]
 
     def _in_place(self, out: UOp) -> UOp:
-        """The results of tiles side by side."""
+        """The results of tiles, joined along the axes of positions."""
         along = {w.position: w for w in self.windows if w.tap in self.summed}
         order = [b for a in range(len(self.sizes)) if a not in {w.tap for w in along.values()}
                  for b in ((a, along[a].tap) if a in along else (a,))]
@@ -311,7 +311,7 @@ class Convolution:
 
 
 def movements(x: UOp) -> tuple[list[UOp], UOp]:
-    """The movements that a view is made by, the last one first, and what it is a view of."""
+    """The movement ops of a view, the last one first, and the value that it is a view of."""
     chain: list[UOp] = []
     while x.op in o.MOVEMENT:
         chain.append(x)
@@ -329,5 +329,5 @@ def of_axes(x: UOp, axes: AxisSet) -> UOp:
 
 
 def _stored(x: UOp, order: list[int]) -> UOp:
-    """A value that lies in memory with its axes in this order."""
+    """The value, stored in memory with its axes in this order."""
     return x.permute(order).contiguous().permute([order.index(a) for a in range(len(order))])

@@ -1,7 +1,7 @@
 """Branch around a cold path. In: statements with marked WHEREs. Out: the same with Ifs around the rarely needed work.
 
-A lane cannot branch, but a vector can: where no lane needs the expensive side, it is not computed. The sine of large
-angles is three quarters of a sine's work, and most vectors hold none.
+A lane cannot branch, but a vector can: where no lane needs the expensive side, it is skipped. The sine of large angles
+is three quarters of a sine's work, and most vectors have none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glassgrad.compiler.optimize.moves.move_limit import move
 def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] | None = None) -> list[Statement]:
     """S[v < limit ? usual : seldom]  ->  r = usual; if max over lanes of v >= limit: r = that WHERE; S[r]
 
-    refuses: what is inside a FOLD, whose iterations are not open where it is computed
+    refuses: what is inside a FOLD, whose lanes are not in scope where it is computed
     """
     names = [] if names is None else names                       # registers made so far
     out: list[Statement] = []
@@ -46,7 +46,7 @@ def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] |
 
 
 def usual_nodes(root: UOp) -> list[UOp]:
-    """Every node under the root that is not needed only rarely."""
+    """Every node under the root that is not on a cold path."""
     return toposort([root], lambda node: node.src[:2] if _is_rare(node) else node.src)
 
 

@@ -22,12 +22,12 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, 
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 Replace = dict[UOp, UOp]
-PHASE_TASKS = 4096       # the most of one phase: to claim a task costs 0.05 us, and more where several claim at once
+PHASE_TASKS = 4096       # the most tasks of one phase: claiming one costs 0.05 us, and more under contention
 
 
 # -- what every move is made of ------------------------------------------------------------------------------
 def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
-    """A copy of the statements with counters, registers or other expressions exchanged."""
+    """A copy of the statements with counters, registers or other expressions replaced."""
     memo: Replace = {}
 
     def new(e: UOp) -> UOp:
@@ -63,7 +63,7 @@ def _private_rows(body: list[Statement], lanes: int) -> Replace:
 
 
 def one(range_: UOp) -> UOp:
-    """A counter, or 0 where it counts only to 1."""
+    """The counter, or 0 where its loop has one iteration."""
     return range_ if range_.arg.size > 1 else index(0)
 
 
@@ -73,7 +73,7 @@ def register_over(name: str, dtype: DType, ranges: Iterable[UOp]) -> UOp:
 
 
 def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
-    """The position that nested loops over these counters have reached: ((at * size + i) * size + j) .."""
+    """The flat (row-major) index of these counters: ((at * size + i) * size + j) .."""
     at = index(0) if at is None else at
     for r in ranges:
         at = add(multiply(at, r.arg.size), r)
@@ -81,7 +81,7 @@ def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
 
 
 def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
-    """S  ->  for a: for b: S      (loops of one iteration are left out: S counts them as 0)"""
+    """S  ->  for a: for b: S      (loops of one iteration are left out: S uses 0 for them, see `one`)"""
     return loops_around([r for r in ranges if r.arg.size > 1], body, kind)
 
 
@@ -91,7 +91,7 @@ def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP)
 
 
 def around(loops: Sequence[For], body: list[Statement]) -> list[Statement]:
-    """S  ->  for a: for b: S, by loops of the kind and with the end that these have"""
+    """S  ->  for a: for b: S, with the kinds and stops of these loops"""
     for f in reversed(loops):
         body = [For(f.range, f.kind, body, f.stop)]
     return body
@@ -104,7 +104,7 @@ def serial(body: Iterable[Statement]) -> list[Statement]:
 
 
 def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
-    """A length as whole pieces and the rest: (where they start, how many, how long).
+    """A length as whole pieces and the remainder: (start, how many, how long).
 
     >>> pieces(100, 16)
     [(0, 6, 16), (96, 1, 4)]
@@ -114,7 +114,7 @@ def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
 
 
 def left_of(size: int, piece: int, number: UOp) -> UOp | None:
-    """Where piece `number` of a length ends: the last one may be shorter; None where all are whole."""
+    """The bound of a loop over piece `number` of a length: what is left of it; None where all pieces are whole."""
     return add(index(size), multiply(one(number), -piece)) if size % piece else None
 
 
@@ -152,7 +152,7 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True, beside: bool = F
 
     For loops of independent iterations. Registers that begin inside become one per (u, l), and so does LOCAL memory
     that is written inside; without `copies`, it is indexed by i already. With `beside`, i = (o*v + l)*t + u: a lane has
-    neighbours, which a GPU's thread reads at once.
+    t consecutive iterations, which a GPU's thread loads together.
     """
     out: list[Statement] = []
     for step in wide_steps(loop, tile, lanes, beside):
@@ -166,15 +166,15 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True, beside: bool = F
 
 @dataclass
 class WideStep:
-    """Iterations of a loop that run as `tile` vectors of `lanes`, `count` times: from `start` on, as far as `stop`."""
+    """Iterations of a loop that run as `tile` vectors of `lanes`, `count` times (or `stop`), from `start` on."""
     name: str                 # of the loop
     start: UOp
     count: int
     tile: int
     lanes: int
     stop: UOp | None
-    beside: bool = False      # whether a lane has neighbours, else each of its vectors
-    end: UOp | None = None    # the loop's end, where some lanes may be beyond it
+    beside: bool = False      # whether a lane has consecutive iterations; else a vector has
+    end: UOp | None = None    # the loop's end, where some lanes may be past it
 
     def __post_init__(self) -> None:
         self.outer = counter(self.name + "o", self.count)
@@ -187,14 +187,14 @@ class WideStep:
 
     @property
     def is_inside(self) -> UOp | None:
-        """Whether a lane is not beyond the loop's end: the same for all of its neighbours, where these end together."""
+        """The condition that a lane is not past the loop's end: one for all its consecutive iterations if possible."""
         if self.end is None:
             return None
         together = self.beside and self.end.op is o.CONST and self.end.arg % self.tile == 0
         return less(substitute_index(self.at, {self.over: index(0)}, {}) if together else self.at, self.end)
 
     def of(self, loop: For) -> list[Statement]:
-        """What the loop does in one step: registers that begin inside become one for each of its iterations."""
+        """The loop's body for one step: registers that begin inside become one for each of its iterations."""
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
                           for r in assigned(loop.body)}
         body, gate = rebuild(loop.body, {loop.range: self.at, **names}), self.is_inside
@@ -212,8 +212,7 @@ class WideStep:
 def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[WideStep]:
     """A loop's iterations as steps: whole tiles, then the vectors left over, then the lanes left over.
 
-    Where the end is known only when the loop runs: whole tiles, then vectors of which some lanes may be beyond the end:
-    they neither read nor store.
+    With a run-time bound: whole tiles, then vectors some of whose lanes may be past the end: those are masked off.
     """
     name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     if stop is None:
@@ -248,13 +247,13 @@ def gated(body: list[Statement], gate: UOp, totals: dict[UOp, Op]) -> list[State
 
 
 def within(stop: UOp, size: int) -> UOp:
-    """A stop that is not beyond the size, where it would not count."""
+    """The stop, clamped to the size."""
     return stop if bounds(stop)[1] <= size else UOp(o.MIN, dtypes.index, (stop, index(size)))
 
 
 def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
-    """n elements as (start, how many times, vectors, lanes): whole tiles, the vectors left over at once, then the lanes
-    left over.
+    """n elements as (start, how many times, vectors, lanes): whole tiles, the remaining vectors as one tile, then the
+    remaining lanes.
 
     >>> _steps(1000, 4, 16)
     [(0, 15, 4, 16), (960, 1, 2, 16), (992, 1, 1, 8)]
@@ -279,8 +278,8 @@ def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp)
 def spread(body: list[Statement], count: int, interleaved: bool = True) -> list[Statement]:
     """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }
 
-    Where a loop ends at a value the first task does the rest: there is one, however short the loop is.
-    `interleaved`: as in `tasks`."""
+    With a run-time bound the first task does the rest: it exists however short the loop is. `interleaved`: as in
+    `tasks`."""
     loop = body[0]
     if not isinstance(loop, For) or count < 2 or loop.range.arg.size < 2 or loop.kind not in (LOOP, TASK):
         return body
@@ -301,8 +300,8 @@ def spread(body: list[Statement], count: int, interleaved: bool = True) -> list[
 def tasks(loop: For, count: int, interleaved: bool = True) -> For:
     """for i in n: S  ->  TASK o in count: for i in n/count: S[i = o*n/count + i]      (the last may be shorter)
 
-    Iterations up to a value are `interleaved`, so that every task gets as many, however many there are; or else
-    neighbours stay together, as memory is read fastest, and the last tasks have nothing to do.
+    With a run-time bound, iterations are `interleaved`, so that all tasks get equally many, however many there are;
+    otherwise each task gets consecutive ones, for fast memory access, and the last tasks may have nothing to do.
     """
     n, name = loop.range.arg.size, loop.range.arg.name
     if count >= n:
@@ -325,7 +324,7 @@ def tasks(loop: For, count: int, interleaved: bool = True) -> For:
 
 def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
               stops: dict[UOp, UOp | None] | None = None) -> list[Statement]:
-    """for a: for b: S  ->  TASK a: TASK b: S      (several iterations to a task, were they more than `most`)"""
+    """for a: for b: S  ->  TASK a: TASK b: S      (several iterations per task, if there are more than `most`)"""
     done, takes = 1, []
     for r in loops:
         takes.append(min(r.arg.size, -(-most // done)) if done < most else 1)
@@ -336,7 +335,7 @@ def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS,
 
 
 def edge_gate(expression: UOp, gate: UOp | None) -> UOp:
-    """The expression with every LOAD gated too: nothing is read past a ragged edge."""
+    """The expression with the gate on every LOAD: nothing is read past a ragged edge."""
     if gate is None:
         return expression
     replace: Replace = {}

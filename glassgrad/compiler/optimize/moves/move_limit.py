@@ -1,9 +1,9 @@
 """Apply only the first moves of a recipe. In: functions that are moves, and a limit. Out: the moves that were applied.
 
-A function with `@move` also says what stands in its place when it is left out: the loops as they are. With the first n
-moves applied and all others left out, a recipe still gives a whole tree that computes the same. So the tree after every
-single move can be shown (the visualizer), and the first move after which it is wrong can be found (CHECK=1). A move
-that another one calls is part of that one.
+A function with `@move` also says what replaces it when it is left out: the loops unchanged. With the first n moves
+applied and all others left out, a recipe still gives a complete tree that computes the same. So the tree after each
+move can be shown (the visualizer), and the first move after which it is wrong can be found (CHECK=1). A move that
+another one calls is part of that one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _same(result: Any, left_out: Any) -> bool:
 
 
 def _flat(statements: Any) -> list[Any]:
-    """Statements, or lists of them, as what can be compared: loops by their heads, all others by identity."""
+    """Statements, or lists of them, as a flat list that can be compared: loops by their heads, others by identity."""
     if isinstance(statements, (list, tuple)):
         return [row for inner in statements for row in ("[", *_flat(inner))]
     if isinstance(statements, For):

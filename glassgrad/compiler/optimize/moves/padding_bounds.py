@@ -5,7 +5,7 @@ the position alone, so the zeros need not be stored, and no tap needs a test:
 
     for i: for k in taps: if 0 <= i + k - 1 < n: S        ->  for i: for k from max(0, 1 - i) below n + 1 - i: S
 
-Where neighbouring positions share a register tile, the loop is cut into runs of iterations that use the same of them:
+Where consecutive positions share a register tile, the loop is split into runs of iterations used by the same positions:
 
     TILE t in 4: for k in taps: if 0 <= t + k - 1: S      ->  TILE t in 4: k = 0: if 0 < t: S;  for k from 1: S
 
@@ -23,12 +23,12 @@ from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, bo
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
-Region = tuple[UOp, UOp, UOp | None]        # iterations from, and below; the condition for one to be used, None: all
+Region = tuple[UOp, UOp, UOp | None]        # first iteration, end, and the condition to use one (None: always)
 
 
 @dataclass(frozen=True)
 class Half:
-    """One edge of an image: m_step * m + k_step * k < limit, for a loop of M (None: it has no part in it) and of K."""
+    """One edge of an image: m_step * m + k_step * k < limit, for a loop of M (None: the edge has none) and of K."""
     m: UOp | None
     k: UOp
     m_step: int
@@ -52,7 +52,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Piece:
-    """Register tiles that are alike: `count` of them from number `start` on, and the runs of K's loop for each."""
+    """Consecutive register tiles with the same runs: `count` of them from number `start` on, and those runs."""
     start: int
     count: int
     runs: tuple[Run, ...]
@@ -94,13 +94,13 @@ class Edges:
         return {h.k: h.m for h in self.halves}
 
     def taps_first(self, k: list[UOp], steps: dict[UOp, int]) -> list[UOp]:
-        """The loops of K in an order that suits their cutting: taps outside, those of neighbouring numbers outermost,
-        so that a run of taps is a loop nest of its own."""
+        """The loops of K in the order best for splitting: taps outside, those of the smallest stride outermost, so that
+        a run of taps is a separate loop nest."""
         taps = [r for r in k if (m := self.bound.get(r)) is not None and r.arg.size <= m.arg.size]
         return [*sorted(taps, key=lambda r: abs(steps[r])), *[r for r in k if r not in taps]]
 
     def interval(self, k: UOp, place: UOp) -> tuple[UOp, UOp]:
-        """Where a bounded loop begins and ends, at this position of its loop of M."""
+        """The first iteration and the end of a bounded loop, at this index of its loop of M."""
         low, high = index(0), index(k.arg.size)
         for h in self.halves:
             if h.k is not k:
@@ -113,8 +113,8 @@ class Edges:
         return low, high
 
     def regions(self, k: UOp, place: UOp, inside: UOp | None = None, runs: tuple[Run, ...] = ()) -> list[Region]:
-        """A loop of K as regions (begin, end, condition): of its iterations at a position of its loop of M; or, where
-        neighbours of that loop share a register tile, of these runs, which only some of the tile's positions use."""
+        """A loop of K as regions (begin, end, condition): one for a single index of its loop of M; or, where several
+        indices of that loop share a register tile, one for each of the `runs`, used by some of them only."""
         if inside is not None:
             return [(index(run.low), index(run.high), between(index(run.first), inside, index(run.last)))
                     for run in runs]
@@ -129,7 +129,7 @@ class Edges:
         return sum([high - low for low, high in self._intervals(k)]) / (m.arg.size * k.arg.size)
 
     def pieces(self, k: UOp, tile: int) -> list[Piece]:
-        """The tiles of so many neighbours along the loop of M, alike ones together; the last one starts early."""
+        """The tiles of `tile` indices along the loop of M, grouped by equal runs; the last tile starts early."""
         found = self._counted.get((k, tile))
         if found is not None:
             return found
@@ -161,7 +161,7 @@ class Edges:
         return tuple(out)
 
     def _intervals(self, k: UOp) -> list[tuple[int, int]]:
-        """The iterations of a bounded loop that multiply no zeros, at each position of the loop of M that bounds it."""
+        """The iterations of a bounded loop that multiply no zeros, for each index of the loop of M that bounds it."""
         found = self._inside.get(k)
         if found is None:
             m = self.bound[k]
@@ -190,6 +190,6 @@ def bounded(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statemen
 
 
 def within(low: UOp, high: UOp, start: UOp, size: int) -> tuple[UOp, UOp]:
-    """An interval seen from `start`, as far as it lies in the next `size` iterations."""
+    """An interval relative to `start`, clamped to the next `size` iterations."""
     back = multiply(start, -1)
     return operation(o.MAX, add(low, back), index(0)), operation(o.MIN, add(high, back), index(size))

@@ -1,7 +1,7 @@
-"""Padding with its zeros stored. In: a product of a padded factor. Out: a phase that copies it, and what is left then.
+"""Store padding with its zeros. In: a product of a padded factor. Out: a phase that copies it, and the product after.
 
-Where a recipe reads an image in vectors it cannot stop at the image's edges (as padding_bounds.py does for one that
-reads it number by number), and a test at every tap costs more than the copy:
+Where a tiling reads an image in vectors it cannot stop at the image's edges (as padding_bounds.py does for scalar
+reads), and a test at every tap costs more than the copy:
 
     TASK i: for k: r += x[i + k - 1 if 0 <= i + k - 1 < n] * w[k]
     ->  phase 1   TASK u in n + 2: padded[u] = x[u - 1 if 0 <= u - 1 < n]
@@ -20,12 +20,12 @@ from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, co
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 
-REREAD = 2          # times that a window reads each number of the copy, at least
+REREAD = 2          # least times that a window reads each element of the copy
 
 
 @dataclass
 class _Axis:
-    """An axis of the padded image: the sum of loops that goes along it, and its step in memory."""
+    """An axis of the padded image: the linear combination of loops along it, and its stride in memory."""
     terms: Terms
     step: int
 
@@ -35,8 +35,8 @@ class _Axis:
 
 
 def with_zeros(product: Product, lanes: int) -> tuple[list[list[Statement]], Product] | None:
-    """The phases that copy, and the product that reads the copies; None where no factor is a padded window. One that is
-    of a narrower type is copied into its own: it is cast once, not at every tap."""
+    """The phases that copy, and the product that reads the copies; None where no factor is a padded window. A factor
+    cast from a narrower type is copied after the cast: it is cast once, not at every tap."""
     phases: list[list[Statement]] = []
     factors: list[UOp] = []
     for name, factor in (("padded_left", product.left), ("padded_right", product.right)):
@@ -78,8 +78,8 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
 
 
 def _image(factor: UOp) -> tuple[UOp, list[DType]]:
-    """What a factor reads, and the types it is cast to, first to last. (A load is 0 where its gate is false, so a
-    choice between it and 0 that the gate decides too is the load.)"""
+    """The load of a factor, and the types it is cast to, first to last. (A load is 0 where its gate is false, so a
+    WHERE between it and 0 whose condition the gate includes is the load.)"""
     chosen: UOp | None = None
     if factor.op is o.WHERE and factor.src[2].op is o.CONST and factor.src[2].arg == 0:
         chosen, factor, _ = factor.src
@@ -93,15 +93,15 @@ def _image(factor: UOp) -> tuple[UOp, list[DType]]:
 
 
 def _multiple(terms: Terms, of: Terms) -> int | None:
-    """The integer that makes one sum of the other; None where there is none."""
+    """The integer n for which `terms` is n times `of`; None where there is none."""
     first = next(iter(of))
     times = terms.get(first, 0) // of[first]
     return times if times and terms == {r: times * k for r, k in of.items()} else None
 
 
 def _axes(at: UOp, conditions: list[tuple[Terms, int] | None], loops: frozenset[UOp]) -> list[_Axis] | None:
-    """The axes of the image, outermost first: those the gate's conditions test, and the rest of the address by its
-    steps. Refuses (None) a gate that tests something else than a position: a remainder, say."""
+    """The axes of the image, outermost first: those that the gate's conditions test, and the others by their strides in
+    the address. Refuses (None) a gate that tests something else than a position: a remainder, say."""
     steps = {r: stride_along(at, r) for r in loops}
     tested = [condition[0] for condition in conditions if condition is not None]
     if len(tested) < len(conditions) or None in steps.values():
@@ -124,7 +124,7 @@ def _axes(at: UOp, conditions: list[tuple[Terms, int] | None], loops: frozenset[
     for step, r in sorted([(steps[r] or 0, r) for r in loops - taken if steps[r]], key=lambda s: (abs(s[0]), s[1].arg)):
         near = rest[-1] if rest else None
         if near is not None and abs(step) < near.step * near.size and step % near.step == 0:
-            rest[-1] = _Axis({**near.terms, r: step // near.step}, near.step)      # a window that has no padding
+            rest[-1] = _Axis({**near.terms, r: step // near.step}, near.step)      # a window without padding
         else:
             rest.append(_Axis({r: 1 if step > 0 else -1}, abs(step)))
     return sorted([*axes, *rest], key=lambda a: -a.step)

@@ -1,8 +1,8 @@
-"""Read several pieces before the first is computed. In: vectors of independent iterations. Out: the same, read ahead.
+"""Hoist loads above computation. In: vectors of independent iterations. Out: the same, with loads ahead.
 
-A thread of a GPU that computes for long what it loaded, and loads only then what comes next, leaves memory idle: the
-compiler cannot load it earlier, because a store between might change it. Iterations are independent, so we can. So are
-the stores of one iteration, where none of them writes what others read.
+A GPU thread that computes for long on what it loaded, and loads only then what comes next, leaves memory idle: the
+compiler cannot hoist the load above a store that might alias it. Iterations are independent, so we can. So are the
+stores of one iteration, where none of them writes what others read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from glassgrad.compiler.optimize.moves.loop_moves import around, rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 PIECES = 4
-MOST_FIRST = 64        # numbers that a thread reads for several stores before the first of them
-MOST_READS = 2         # of each element: more would take too many registers
+MOST_FIRST = 64        # elements that a thread reads for several stores before the first of them
+MOST_READS = 2         # loads per element: more would take too many registers
 
 
 @move(lambda body, *_: body)
@@ -46,8 +46,8 @@ def read_ahead(body: list[Statement], pieces: int = PIECES, most: int = MOST_REA
 def read_next(body: list[Statement], most: int) -> list[Statement]:
     """for o in n: wide: S(x[o], y)  ->  wide: s = y; r = x[0]; for o in n: wide: t = x[o + 1]; S(r, s); r = t
 
-    For what is computed for long: a compiler moves loads of several pieces down to where each is used. refuses (returns
-    the body): as `read_ahead`, but for any n above 1, and numbers that all lanes read are left where they are
+    For long computations, where a compiler would sink loads of several pieces to their uses. refuses (returns the
+    body): as `read_ahead`, but for any n above 1; loads that are the same for all lanes stay where they are
     """
     first = body[0] if body else None
     if not isinstance(first, For) or first.kind != LOOP or first.stop is not None or first.range.arg.size < 2:
@@ -67,14 +67,14 @@ def read_next(body: list[Statement], most: int) -> list[Statement]:
 
 
 def _read_after(read: UOp, at: UOp) -> UOp:
-    """What the next iteration reads; nothing in the last one."""
+    """The load of the next iteration, gated off in the last one."""
     place, *gates = [substitute_index(e, {at: add(at, index(1))}, {}) for e in read.src[1:]]
     return load(read.src[0], place, both(less(add(at, index(1)), index(at.arg.size)), gates[0] if gates else None))
 
 
 def _may_read_ahead(wide: list[For], inner: list[Statement], reads: list[UOp], most: int) -> bool:
-    """Whether statements are stores that read few elements, none that another of them stores, nor any at a place that
-    is read itself."""
+    """Whether statements are stores with few loads, none of memory that another of them stores to, and none at a loaded
+    index."""
     stores = [s for s in inner if isinstance(s, Store)]
     stored, read = {s.memory for s in stores}, {n.src[0] for n in reads}
     return len(wide) >= 2 and len(stores) == len(inner) and 0 < len(reads) <= most and \
@@ -89,8 +89,8 @@ def _read_by_index(reads: list[UOp]) -> bool:
 def read_first(body: list[Statement], least: int = 2, most: int = MOST_FIRST) -> list[Statement]:
     """TILE u: LANE l: S(x[..]); T(y[..])  ->  TILE u: LANE l: r[u,l] = x[..]; q[u,l] = y[..]; S(r); T(q)
 
-    All that several stores need is on its way at once, in loops around them too; `least` is 1 where a store alone is
-    several in the TILE loops around it, and these are not neighbours.
+    The loads of several stores are in flight together, also in loops inside; `least` is 1 where a single store is
+    repeated by the TILE loops around it, at strided positions.
     refuses (leaves as it is): fewer stores, too much to read, statements that read what others of them store
     """
     out: list[Statement] = []
@@ -112,7 +112,7 @@ def read_first(body: list[Statement], least: int = 2, most: int = MOST_FIRST) ->
 
 
 def _reads(inner: list[Statement]) -> list[UOp]:
-    """What statements read of the device's memory."""
+    """The loads of statements from the device's memory."""
     nodes = toposort([e for s in inner for e in expressions(s)])
     return [n for n in nodes if n.op is o.LOAD and n.src[0].op is o.PARAM]
 

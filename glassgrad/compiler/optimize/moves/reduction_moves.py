@@ -1,7 +1,7 @@
 """Moves on sums: lanes, chunks and groups of a reduction. In: statements. Out: statements, or None where they refuse.
 
-The only moves that change the order in which a register adds up, so they go by sizes alone: a sum is the same to the
-bit for every number of threads. What they are made of is in loop_moves.py.
+The only moves that change the order in which a register adds up, so they depend on sizes alone: a sum is the same to
+the bit for any number of threads. Their building blocks are in loop_moves.py.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from glassgrad.compiler.optimize.moves.move_limit import move
 def sums_together(body: list[Statement]) -> list[Statement]:
     """r = 0; for k: r += f; S(r); q = 0; for k: q += g; T(q)  ->  r = 0; q = 0; for k: r += f, q += g; S(r); T(q)
 
-    Loops may be nested, and inside of others. What f and g both read is then read once.
-    refuses: loops of other lengths; g reads r, or memory that S stores
+    Loops may be nested, and inside others. What f and g both read is then read once.
+    refuses: loops of different lengths; g reads r, or memory that S stores to
     """
     first = next((s for s in body if isinstance(s, For) and s.kind == LOOP), None)
     if first is None:
@@ -56,7 +56,7 @@ def _needs_nothing(loop: For, own: set[UOp], before: list[Statement]) -> bool:
 
 
 def _one_nest(first: For, other: For) -> For | None:
-    """Both bodies in one nest of loops; None where these differ."""
+    """Both bodies in one nest of loops; None where the loops differ."""
     if (first.kind, first.range.arg.size) != (other.kind, other.range.arg.size) or \
             first.stop is not None or other.stop is not None:
         return None
@@ -75,7 +75,7 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, beside: bool =
     """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); rest
 
     With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate. With `beside`,
-    a lane has neighbours, f((o*v + l)*t + u), which a GPU's thread reads at once.
+    a lane has consecutive elements, f((o*v + l)*t + u), which a GPU's thread loads together.
     refuses: a branch inside, or a register accumulated here is read here, or accumulated in a loop inside
     """
     if not folds(loop):
@@ -87,7 +87,7 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0, beside: bool =
 
 
 def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0) -> list[Statement]:
-    """One of the steps of a sum: vectors begin, are added to by a loop of this kind, and are folded."""
+    """One of the steps of a sum: initialize vectors, add to them in a loop of this kind, fold them."""
     totals = accumulated(loop.body)
     parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *step.axes)) for r in totals}
     return [*step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]),
@@ -96,7 +96,7 @@ def reduce_step(loop: For, step: WideStep, kind: str, number: int = 0) -> list[S
 
 
 def folds(loop: For) -> bool:
-    """Whether the iterations of a loop can be summed apart, and their sums combined."""
+    """Whether a loop's iterations can be split into partial sums, which are combined at the end."""
     totals, inside = accumulated(loop.body), list(walk(loop.body))
     reads = {n for s in inside for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
     deeper = {r for s in inside if isinstance(s, For) for r in accumulated(s.body)}
@@ -106,7 +106,7 @@ def folds(loop: For) -> bool:
 def _in_chunks(loop: For, chunk: int, inside: Callable[[For], list[Statement]]) -> list[Statement]:
     """for k in n: S  ->  for c: inside(for k in chunk: S[k = c*chunk + k]); inside(for k in the rest: S)
 
-    A loop that ends at a value has no rest: its last chunk is shorter.
+    With a run-time bound there is no remainder loop: the last chunk is shorter.
     """
     n, name = loop.range.arg.size, loop.range.arg.name
     stop = None if loop.stop is None else within(loop.stop, n)
@@ -140,7 +140,7 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
         parts = {r: register(r.arg + "p", r.dtype, r.src) for r in totals}
         begin: list[Statement] = [Assign(p, identity(o.ADD, p.dtype)) for p in parts.values()]
         end: list[Statement] = [Accumulate(r, o.ADD, p) for r, p in parts.items()]
-        if sums and 1 < inside <= chunk < n * inside:      # nested loops, short each: a sum of the inner ones' sums
+        if sums and 1 < inside <= chunk < n * inside:      # nested short loops: a sum of the inner loops' sums
             out.append(For(s.range, s.kind, [*begin, *_into(s.body, parts), *end], s.stop))
             continue
         if inside > 1 or n <= chunk or not sums:
@@ -152,7 +152,7 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
 
 
 def _steps_inside(body: list[Statement]) -> int:
-    """How often the innermost statements of a body run: 1 where it has no loop."""
+    """The trip count of a body's innermost statements: 1 where it has no loop."""
     return max([s.range.arg.size * _steps_inside(s.body) for s in body if isinstance(s, For)], default=1)
 
 
@@ -180,7 +180,7 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     """r = 0; for k in n: r += f(k); rest  ->  phase 1: TASK c: r = 0; for k in chunk: r += f(c*chunk + k); part[c] = r
                                               phase 2: r = 0; for c: r += part[c]; rest
 
-    Both for each of the rows around them. refuses: the body does not begin with registers and their one loop
+    Both inside the loops over `rows`. refuses: the body does not begin with registers and the one loop that sums them
     """
     begins = leading(body)
     at = len(begins)

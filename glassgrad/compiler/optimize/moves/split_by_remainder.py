@@ -1,4 +1,4 @@
-"""Gates that test divisibility, decided before the kernel runs. In: a loop tree. Out: trees without such gates.
+"""Resolve gates that test divisibility at compile time. In: a loop tree. Out: trees without such gates.
 
 The gradient of a window with a stride s reads x[(i - k) / s] where s divides i - k, and 0 elsewhere: of s taps, s - 1
 multiply zeros. But which taps count depends on the remainder of i alone:
@@ -6,8 +6,8 @@ multiply zeros. But which taps count depends on the remainder of i alone:
     for i in n: for k in taps: if (i - k) % s == 0: S[i, k]
     ->  for each r in s:  for i in n/s: for k in the taps with (r - k) % s == 0:  S[s*i + r, k]
 
-Each remainder is a loop nest of its own: no gate is left, no product is wasted, and addresses step evenly again. Where
-those are no products, one nest has them side by side on a GPU: what lies between each other's results is stored once.
+Each remainder is a separate loop nest: no gate is left, no product is wasted, and addresses have constant strides.
+If the nests are no contractions, a GPU does them in one nest, so that their interleaved results are stored together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glassgrad.compiler.schedule.joined_remainders import MOST_NESTS
 
 @move(lambda body: [body])
 def residues(body: list[Statement]) -> list[list[Statement]]:
-    """The body as one loop nest for each remainder; itself where no gate tests one."""
+    """One loop nest for each remainder; the body itself where no gate tests a remainder."""
     waiting: list[list[Statement]] = [body]
     done: list[list[Statement]] = []
     while waiting:
@@ -43,7 +43,7 @@ def residues(body: list[Statement]) -> list[list[Statement]]:
 @move(lambda body: body)
 def split_where_divided(body: list[Statement]) -> list[Statement]:
     """for i in n: S[(i + c) // s, (i + c) % s]  ->  for q: for r in s: S[q, r] where 0 <= s * q + r - c < n
-    refuses: what stores no sum; a sum that is not divided so along a loop, or reads something else there"""
+    refuses: a body without sums; sums whose index along a loop is not divided like this, or is used in another way"""
     loops, inner = task_loops(body)
     out: list[For] = []
     for f in loops:
@@ -65,12 +65,12 @@ def split_where_divided(body: list[Statement]) -> list[Statement]:
 
 
 def _divided(f: For, inner: list[Statement]) -> tuple[int, int] | None:
-    """c and s, where a sum reads at (i + c) % s, and nowhere else at i but at (i + c) // s."""
+    """c and s, where sums use the loop index i only as (i + c) % s and (i + c) // s; else None."""
     every = list(walk(inner))
     sums = [s.value for s in every if isinstance(s, (Assign, Accumulate))]
     if any(not isinstance(s, (For, Assign, Accumulate)) and s not in inner for s in every) or \
             any(isinstance(s, For) and s.stop is not None for s in every):
-        return None                      # what is stored follows upon the sums
+        return None                      # stores must come after the sums
     found: set[tuple[int, int]] = set()
 
     def parts(node: UOp) -> tuple[UOp, ...]:
@@ -89,8 +89,8 @@ def _divided(f: For, inner: list[Statement]) -> tuple[int, int] | None:
 
 @move(lambda nests: nests)
 def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
-    """for i: S0[2i]; for i: S1[2i + 1]  ->  for i: S0[2i]; S1[2i + 1]      (neighbours are read and stored together)
-    refuses: loops of different lengths; statements other than sums, then stores; what reads memory that is stored to"""
+    """for i: S0[2i]; for i: S1[2i + 1]  ->  for i: S0[2i]; S1[2i + 1]      (so that accesses are contiguous)
+    refuses: loops of different lengths; bodies that are not sums, then stores; reads of memory that is stored to"""
     loops = [task_loops(nest)[0] for nest in nests]
     heads = [[(f.range, f.kind, f.stop) for f in around] for around in loops]
     inner = [task_loops(nest)[1] for nest in nests]
@@ -110,7 +110,7 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
         if [*begins, *steps, *ends] != body:
             return nests
         terms = [s for s in steps if isinstance(s, Accumulate)]
-        if terms == steps:                       # a sum of one term is no loop
+        if terms == steps:                       # a sum of one term has no loop
             first = {s.register: s.value for s in begins}
             for term in terms:
                 first[term.register] = UOp(term.combine, term.value.dtype, (first[term.register], term.value))
@@ -124,7 +124,7 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
 @move(lambda nests, lanes: None)
 def interleaved(nests: list[list[Statement]], lanes: int) -> list[Statement] | None:
     """for i: y[2i] = a; for i: y[2i + 1] = b  ->  TASK, LANE: TILE u: r, q = a, b; TILE u, e: y[2u + e] = r or q
-    refuses (None): what is not stored by one statement each, or does not fill lines of what is stored"""
+    refuses (None): nests of more than one store, and stores that together are not contiguous"""
     around, inner = [task_loops(nest)[0] for nest in nests], [task_loops(nest)[1] for nest in nests]
     stores = [s for body in inner for s in body if isinstance(s, Store) and s.combine is None and s.gate is None]
     if len(nests) < 2 or [len(body) for body in inner] != [1] * len(stores) or not around[0] or \
@@ -168,7 +168,7 @@ def _cut(body: list[Statement]) -> list[list[Statement]] | None:
     loops, inner = task_loops(body)
     summed = {s.range for s in walk(inner) if isinstance(s, For) and s.stop is None}
     outer = {f.range: at for at, f in enumerate(loops) if f.stop is None}
-    # a gate on what is done with a sum saves no product: there the loops stay whole
+    # a gate in the epilogue of a sum saves no product: there the loops stay whole
     for gate in toposort(s.value for s in walk(inner) if isinstance(s, Accumulate)):
         if gate.op is not o.CMPLT or gate.src[0].op is not o.MOD or gate.src[1] is not index(1):
             continue
@@ -189,8 +189,8 @@ def _cut(body: list[Statement]) -> list[list[Statement]] | None:
 
 def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gate: UOp, taps: list[UOp]) \
         -> list[Statement] | None:
-    """The loops around the taps of one remainder, with loop `at` over the positions that have it. refuses: what is
-    summed is not 0 where the gate is false"""
+    """The loop nest of one remainder, with loop `at` over the positions that have it. refuses (None): terms that are
+    not 0 where the gate is false"""
     old = loops[at].range
     size = -(-(old.arg.size - r) // s)
     new = counter(old.arg.name, size)
@@ -213,7 +213,8 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
 
 
 def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement] | None:
-    """The statements with the loop over `tap` going over the wanted taps only, which lie evenly."""
+    """The statements with the loop over `tap` restricted to the wanted taps, which have a constant stride; None where
+    another tap adds anything but 0."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, For) and s.range is tap:
@@ -237,7 +238,7 @@ def _only(body: list[Statement], tap: UOp, wanted: list[int]) -> list[Statement]
 
 
 def _without_zeros(body: list[Statement]) -> list[Statement]:
-    """The statements without those that add 0, and without the loops that are empty then."""
+    """The statements without those that add 0, and without loops left empty."""
     out: list[Statement] = []
     for s in body:
         if isinstance(s, (For, If)):
@@ -250,7 +251,7 @@ def _without_zeros(body: list[Statement]) -> list[Statement]:
 
 
 def _zero(value: UOp) -> bool:
-    """Whether a value is 0 by its form. The gate decides before the product is made, so no infinity takes part."""
+    """Whether a value is always 0 by its form. The gate comes before the product, so there is no 0 times infinity."""
     if value.op is o.CONST:
         return value.arg == 0
     if value.op is o.MUL:

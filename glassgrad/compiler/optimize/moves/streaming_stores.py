@@ -1,9 +1,9 @@
-"""Non-temporal (streaming) stores of large results. In: the phases of a kernel. Out: the slots that are stored so.
+"""Non-temporal (streaming) stores of large results. In: the phases of a kernel. Out: the slots to store that way.
 
-A store fetches the line it writes to. A streaming store says that the line is not read soon: a full line goes straight
-to memory, a third of the traffic of `y = f(x)` is saved, and the caches keep what they have. A result that fits a cache
-is better left there. On a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y, together: 8 MB 11% faster,
-16 MB 16%, 64 MB 27%; 4 MB is 30% slower.
+An ordinary store first fetches the cache line it writes to. A streaming store writes full lines straight to memory:
+that saves a third of the traffic of `y = f(x)`, and the caches keep their contents. A result that fits a cache is
+better left there. On a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y, together: 8 MB 11% faster, 16 MB
+16%, 64 MB 27%; 4 MB is 30% slower.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from glassgrad.compiler.lower.loops import Statement, Store, expressions, walk
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.targets.target import Target
 
-FAR = 8        # times the second-level cache: a result of that size has left the caches before it is read
+FAR = 8        # times the second-level cache: a result of that size is evicted before it is read
 
 
 @dataclass(frozen=True)
@@ -41,5 +41,5 @@ def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions:
 
 
 def _bytes(memory: UOp) -> int:
-    """How large a result is at least."""
+    """The least size of a result in bytes."""
     return math.prod(map(least, memory.shape)) * memory.dtype.itemsize

@@ -1,7 +1,7 @@
 """Loops that are no contraction: lanes, partial sums and tasks. In: a plain loop nest and a `Target`. Out: loop nests.
 
-Lanes run along the rows or along the columns, whichever reads memory in order; then the outer loops become tasks. Few
-rows with a long reduction are cut into partial sums first.
+Lanes run along the rows or along the columns, whichever is contiguous in memory; then the outer loops become tasks. Few
+rows with a long reduction are first split into partial sums.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
-WIDE_BYTES = 16         # that a thread of a GPU reads or stores at once
-MOST_VECTORS = 16       # in flight at once: more only make the code longer
-LONG_ARITHMETIC = 16    # operations on each element from which a GPU's thread reads what comes next before it computes,
+WIDE_BYTES = 16         # of the widest load or store of a GPU thread
+MOST_VECTORS = 16       # in flight: more only make the code longer
+LONG_ARITHMETIC = 16    # operations per element from which a GPU thread loads what comes next before it computes,
+AHEAD_TASKS = 16        # if there are at least this many times `few_tasks` groups
 FEWEST_LANES = 64       # of a group, however few there are
-LONG_ROW = 4            # times what a group does at once: what is left over then is little
-FEW_ROWS = 16           # below which rows are read at once only where enough tasks are left
-LEAST_READ = 16         # numbers that a GPU's thread adds up for a part of a sum
-SPREAD_ROWS = 64        # times few tasks: up to so many rows, a row is more than one of a GPU's tasks
-AT_ONCE = 4             # numbers that a GPU's thread reads before it computes, where these are no neighbours
-AHEAD_TASKS = 16        # where so many times the least number of groups are left
+LONG_ROW = 4            # a row of this many times a group's width has a negligible remainder
+FEW_ROWS = 16           # below which rows are jammed only where enough tasks are left
+LEAST_READ = 16         # elements that a GPU thread adds up for a part of a sum
+SPREAD_ROWS = 64        # times `few_tasks`: up to this many rows, a GPU splits each row into several tasks
+AT_ONCE = 4             # strided elements that a GPU thread loads before it computes
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Lanes(Choice):
 
 @dataclass(frozen=True)
 class FoldedLanes(Choice, names=["fold"]):
-    """Vectors along a reduced loop, folded at the end: their number decides which values are added to which."""
+    """Vectors along a reduced loop, folded at the end: their number decides the order of the sum."""
     loop: str = fixed()
     tile: int = fixed()
     lanes: int = fixed()
@@ -63,12 +63,12 @@ class PartialSums(Choice, names=["group"]):
 
 @dataclass(frozen=True)
 class Tasks(Choice):
-    """About how many tasks a phase is cut into."""
+    """About how many tasks a phase is split into."""
     count: int
 
 
 def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    """The loop nest with lanes and tasks: one phase, or two where a long sum is cut into partial sums."""
+    """The loop nest with lanes and tasks: one phase, or two where a long sum is split into partial sums."""
     loops, inner = task_loops(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
@@ -117,14 +117,14 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     rows = rows_at_once(loops, inner, target)
     if rows is not None and target.groups and (rows.row.range.arg.size // rows.count < target.few_tasks
                                                or work(inner) >= gpu.LONG_ROW):
-        rows = None                                      # more groups are worth more
+        rows = None                                      # more groups are better
     if rows is not None and rows.row.range.arg.size < FEW_ROWS and \
             apart // (rows.count * rows.width) < min(target.few_tasks, total // target.task_steps):
         rows = None                                      # tasks would be few
     if rows is None:
         again = None if row is None else row_in_steps(row, apart, row_neighbours(inner), target, decisions)
         return [nest(loops, again or along_rows(inner, lanes, decisions, target), total, target, decisions)]
-    # sums of all these rows stay in registers, and leave as many for what they are made of
+    # sums of all these rows take half of the registers
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
     wide = rows.together(along_rows(inner, lanes, decisions, target, most), target, decisions)
     return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
@@ -132,7 +132,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
 
 def in_order(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
         -> list[Statement]:
-    """A nest that stores its results one after another; lanes along its last loop, where that is worth it."""
+    """A nest whose stores must stay in order (a scan, a scatter); lanes along its last loop, where that pays."""
     lanes = target.lanes(_itemsize(inner))
     lane = loops[-1].range if loops and loops[-1] in _lane_loops(loops, inner) else None
     if lane is not None and (target.groups or not scattered_along(inner, lane) and
@@ -152,7 +152,7 @@ def in_order(loops: list[For], inner: list[Statement], total: int, target: Targe
 
 def apart_or_scanned(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
         -> list[list[Statement]] | None:
-    """Places that are added to, and running totals, on groups of threads; refuses (None) other loops."""
+    """The phases of a scatter-add or a scan, on groups of threads; refuses (None) other loops."""
     found = rows_apart(loops, inner, target, target.lanes(_itemsize(inner)))
     if found is not None or not _stores_in_order(inner):
         return None if found is None else [found]
@@ -164,7 +164,7 @@ def apart_or_scanned(loops: list[For], inner: list[Statement], total: int, targe
 
 
 def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
-    """Which of the loops the vectors go along, and how many at once."""
+    """Which of the loops the vectors go along, and how many are in flight."""
     names = [f.range.arg.name for f in loops]
 
     def refuses(c: Lanes) -> str | None:
@@ -181,14 +181,14 @@ def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes:
 
 def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, target: Target, decisions: Decisions) \
         -> tuple[list[Statement], list[Statement]] | None:
-    """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape. On a
-    GPU they are short enough that, with `apart` whole groups of threads for one chunk, all of it is busy."""
+    """Partial results over chunks of the reduced axis, and their combination; the chunks depend on the shape alone. On
+    a GPU they are short enough that, with `apart` groups of threads for each chunk, all processors are busy."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, *walk([reduced]))
                                                       if isinstance(f, For)):
         return None
     if target.groups and max(times for _, times in weighed(reduced.body)) > target.least_chunk:
-        whole = one_loop(reduced)                    # one round of the outermost loop would be too long for a part
+        whole = one_loop(reduced)                    # one iteration of the outermost loop would be too long for a part
         inner, reduced = [whole if s is reduced else s for s in inner], whole
     n = reduced.range.arg.size
     if target.groups:
@@ -229,8 +229,8 @@ def _chunk(n: int, least: int, most: int) -> int:
 
 def along_rows(body: list[Statement], lanes: int, decisions: Decisions, target: Target, most: int = 4) \
         -> list[Statement]:
-    """Lanes along the innermost loops of a row: reductions with several partial vectors (at most so many), stores with
-    vectors. A GPU's thread takes neighbours where it can read and store them at once."""
+    """The body with lanes along the innermost loops of a row: reductions into several partial vectors (at most `most`),
+    vector stores. A GPU thread takes consecutive elements where it can load and store them together."""
     out: list[Statement] = []
     for s in body:
         if not isinstance(s, For):
@@ -256,7 +256,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, target: 
 def nest(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
          apart: bool = True) -> list[Statement]:
     """The outer loops around the body, the outermost of them as tasks of a worthwhile size. Where these are few, the
-    first loop of the body becomes tasks too, if it can be done apart from the rest."""
+    first loop of the body becomes tasks too, if it is independent of the rest (`apart`)."""
     rows = math.prod(f.range.arg.size for f in loops)
     pieces = rows * (body[0].range.arg.size if apart and body and isinstance(body[0], For) else 1)
     most = pieces if target.free_tasks else target.most_tasks
@@ -277,7 +277,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     return body
 
 
-# -- in which order memory is read ---------------------------------------------------------------------------
+# -- the order of memory accesses ----------------------------------------------------------------------------
 def columns_cost(loops: list[For], inner: list[Statement], lanes: int) -> float:
     lane = loops[_lane_loop(loops, inner)].range
     n = lane.arg.size
@@ -302,7 +302,7 @@ def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
 
 
 def access_cost(body: list[Statement], lane: UOp, lanes: int) -> float:
-    """Vector instructions per lane step to run the body with lanes along this counter: strided access costs whole."""
+    """Memory instructions per iteration with lanes along this counter: a strided access is one for each lane."""
     cost = 0.0
     for s, times in weighed(body):
         for memory_index in _accesses(s):
@@ -311,8 +311,8 @@ def access_cost(body: list[Statement], lane: UOp, lanes: int) -> float:
 
 
 def lanes_used(body: list[Statement], lanes: int) -> float:
-    """The share of a vector's lanes that has work, along the loop that lanes would go along. A loop inside another one
-    that is no longer than a few vectors has less: it is folded each time."""
+    """The share of a vector's lanes that have work, along the loop that lanes would go along; 0 for a nested loop of no
+    more than a few vectors, which would be folded each time."""
     loops, inner = task_loops(body)
     if loops and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes):
         n = loops[_lane_loop(loops, inner)].range.arg.size
@@ -324,7 +324,7 @@ def lanes_used(body: list[Statement], lanes: int) -> float:
 
 
 def _share(n: int, lanes: int) -> float:
-    """The share of lanes with work, of as many vectors as a loop of this size needs. Of no vector, none is idle."""
+    """The share of lanes with work, in the vectors that a loop of this size needs; 1 for an empty loop."""
     return float(n / (-(-n // lanes) * lanes)) if n else 1.0
 
 
@@ -352,8 +352,8 @@ def _accesses(statement: Statement) -> list[UOp]:
 
 
 def neighbours(body: list[Statement], lane: UOp) -> int:
-    """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, and at
-    most 32 of the largest, where all is in order, or in pieces of so many; else 0."""
+    """How many consecutive elements a GPU thread should take: 16 bytes of the smallest type that is read or stored, and
+    at most 32 of the largest, where all accesses are contiguous, or in pieces of that many; else 0."""
     inner = list(walk(body))
     if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
         return 0
@@ -368,8 +368,8 @@ def neighbours(body: list[Statement], lane: UOp) -> int:
 
 
 def _in_pieces(places: list[UOp], lane: UOp, width: int) -> bool:
-    """Whether so many neighbours along a counter are neighbours at all indices, though these pieces lie apart, and
-    pass the same gates: i % 64, in pieces of 8."""
+    """Whether aligned pieces of `width` along a counter are contiguous at all indices, and within one gate, though not
+    contiguous with each other: i % 64, in pieces of 8."""
     if lane.arg.size % width:
         return False
     piece, within = counter(f"{lane.arg.name}p", lane.arg.size // width), counter(f"{lane.arg.name}w", width)
@@ -383,13 +383,13 @@ def _in_pieces(places: list[UOp], lane: UOp, width: int) -> bool:
 
 
 def _odd_rows(body: list[Statement], lane: UOp) -> bool:
-    """Whether rows along a counter begin at odd places in all memories: no access to neighbours would be wide."""
+    """Whether rows along a counter begin at odd indices in all memories: then no wide access is aligned."""
     rows = [terms for s in walk(body) for at in _accesses(s) if lane in (terms := linear(at)[1])]
     return all(any(k % 2 for atom, k in terms.items() if atom is not lane) for terms in rows)
 
 
 def row_neighbours(body: list[Statement]) -> int:
-    """The most neighbours that all loops over a row can take at once; else 0."""
+    """The most of `neighbours` over all loops of a row; 0 where one of them has none."""
     found = [neighbours(s.body, s.range) for s in body if isinstance(s, For)]
     return max(found, default=0) if all(found) else 0
 
@@ -400,13 +400,13 @@ def _contiguous(at: UOp, lane: UOp) -> bool:
 
 
 def _lane_loops(loops: list[For], inner: list[Statement]) -> list[For]:
-    """The loops that vectors may run along: their counters decide no other loop's end, for all lanes end together."""
+    """The loops that vectors may run along: no other loop's bound depends on their counters, as lanes share bounds."""
     ends = [f.stop for f in (*loops, *walk(inner)) if isinstance(f, For) and f.stop is not None]
     return [f for f in loops if not any(f.range in ranges_of(end) for end in ends)]
 
 
 def _lane_loop(loops: list[For], inner: list[Statement]) -> int:
-    """Which of the outer loops is contiguous in what is stored: its position."""
+    """The position of the outer loop along which stores are contiguous."""
     for s in walk(inner):
         if isinstance(s, Store) and s.memory.op is not o.LOCAL:
             _, terms = linear(s.index)
@@ -417,13 +417,13 @@ def _lane_loop(loops: list[For], inner: list[Statement]) -> int:
 
 
 def _stores_in_order(body: list[Statement]) -> bool:
-    """A loop that stores inside (a scan, a scatter) must keep its order: lanes only around it."""
+    """Whether a loop stores inside (a scan, a scatter): it must keep its order, with lanes only around it."""
     return any(isinstance(s, Store) and (s.memory.op is not o.LOCAL or s.memory.arg.scope == "shared")
                for f in walk(body) if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
 
 
 def work(body: list[Statement]) -> int:
-    """Element steps in all, an expensive one counting more."""
+    """Element steps in total, weighted by their cost."""
     total = 0.0
     for s, times in weighed(body):
         cost = 1.0
@@ -434,8 +434,8 @@ def work(body: list[Statement]) -> int:
 
 
 def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:
-    """As many neighbours for each thread, and threads in a group, as divide a short loop: were some left over, threads
-    would have fewer neighbours, or none. As they were, where nothing divides it."""
+    """Elements per thread and threads per group that divide a short loop, so that there is no remainder with fewer
+    elements per thread; unchanged where none divide it."""
     if size >= LONG_ROW * tile * lanes:
         return tile, lanes
     found = [(t, v) for t in (tile, tile // 2, tile // 4) for v in (lanes, lanes // 2, lanes // 4)
@@ -444,15 +444,15 @@ def _whole_groups(size: int, tile: int, lanes: int) -> tuple[int, int]:
 
 
 def _more_groups(groups: int, most: int, tile: int, lanes: int) -> tuple[int, int]:
-    """Fewer neighbours for each thread, then fewer threads in a group, as long as there are at most so many groups:
-    were they fewer, most of a GPU would be idle."""
+    """Fewer elements per thread, then fewer threads per group, until there are about `most` groups: with fewer, most of
+    a GPU would be idle."""
     while 2 * groups <= most and tile * lanes > FEWEST_LANES:
         groups, tile, lanes = 2 * groups, max(1, tile // 2), lanes if tile > 1 else lanes // 2
     return tile, lanes
 
 
 def arithmetic(body: list[Statement]) -> int:
-    """Operations on each element, where nothing is looped over."""
+    """Arithmetic operations per element; 0 for a body with loops."""
     if any(isinstance(s, For) for s in body):
         return 0
     return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in cold_path.usual_nodes(e))
@@ -465,8 +465,8 @@ def vectors_in_flight(body: list[Statement]) -> int:
 
 
 def _itemsize(body: list[Statement]) -> int:
-    """The size that decides how many lanes fit a register: of what is stored or summed, and of the widest float on the
-    way. Wide integers in between (random bits, addresses) take two registers; fewer lanes would cost the rest more."""
+    """The element size that decides how many lanes fit a register: the largest of what is stored or summed and of float
+    intermediates. Wide integer intermediates (random bits, addresses) take two registers: cheaper than fewer lanes."""
     values = [s.value for s in walk(body) if isinstance(s, (Assign, Accumulate, Store))]
     floats = [n.dtype.itemsize for e in values for n in cold_path.usual_nodes(e)
               if n.dtype.is_float and n.op is not o.CONST]

@@ -1,14 +1,14 @@
-"""Reductions as fast as memory. In: the loops of a reduction. Out: the same, reading along several rows at once.
+"""Reductions as fast as memory. In: the loops of a reduction. Out: the same, reading several rows together.
 
-Reading from memory is limited by how many lines are under way at a time, and a processor fetches ahead only within a
-page. So a sum over rows (lanes along k) takes several rows together, each a stream of its own; and a sum over columns
-(lanes along n) goes along whole rows, a few at once, and keeps its sums in LOCAL memory meanwhile.
+Memory bandwidth is limited by how many cache lines are in flight, and hardware prefetches only within a page. So a sum
+over rows (lanes along k) jams several rows, each a separate stream; and a sum over columns (lanes along n) goes along
+whole rows, a few together, with its sums in LOCAL memory.
 
     for i: r = 0; for k: r += x[i, k]; S        ->  for i by 8: TILE 8: r = 0; for k: r += x[i, k]; S
     for j in 2: for i: .. r += x[i, k] * y[j, k]..  ->  for i by 8: TILE 8: TILE j: .. the same
     for n: r = 0; for k: r += x[k, n]; S        ->  for slices of n: m = 0; for k by 8: for n: m[n] += x[k, n] + ..; S
 
-And what is read along one axis and stored along another goes in square blocks, which renderers transpose in registers.
+And copies that read along one axis and store along another go in square blocks, which renderers transpose in registers.
 
     for i: for j: y[i, j] = x[j, i]             ->  for i by 16: for j by 16: TILE j: LANE i: y[i, j] = x[j, i]
 """
@@ -32,13 +32,13 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 @dataclass(frozen=True)
 class ReadRows(Choice, names=["rows"]):
-    """Rows of a reduction that are read at once."""
+    """How many rows of a reduction are read together (unroll and jam)."""
     count: int
 
 
 @dataclass(frozen=True)
 class Slices(Choice):
-    """A sum over columns that goes along the rows: the width of a slice, and rows added at once."""
+    """A sum over columns that goes along the rows: the width of a slice, and how many rows are added together."""
     loop: str = fixed()
     width: int = fixed()
     rows: int = fixed()
@@ -46,14 +46,14 @@ class Slices(Choice):
 
 @dataclass(frozen=True)
 class Transpose(Choice, names=["turn"]):
-    """Square blocks: vectors along the loop that is read in order, as many along the one that is stored in order."""
+    """Square blocks of a transposed copy: vectors along the loop of contiguous reads, as many along that of stores."""
     loop: str
     lanes: int
 
 
 @dataclass
 class Reduction:
-    """One sum (or maximum, ..): registers that begin, the loop that accumulates them, what is done with them."""
+    """One sum (or maximum, ..): the initialized registers, the loop that accumulates them, and the stores after it."""
     begins: list[Assign]
     loop: For
     rest: list[Statement]
@@ -75,8 +75,8 @@ class Reduction:
 
 
 def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> RowsAtOnce | None:
-    """The rows of a reduction that are read at once, and what of the others reads the same rows; None for rows that are
-    short, or not read from memory along k."""
+    """The loop over rows of a reduction that are read together, and a short loop that reuses them; None for rows that
+    are short, or not contiguous along k in memory."""
     reduction = Reduction.of(inner)
     if reduction is None or reduction.loop.range.arg.size < cpu.LEAST_ROW:
         return None
@@ -130,7 +130,7 @@ def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, targe
 
 def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: Decisions) \
         -> tuple[list[For], list[Statement]] | None:
-    """A copy across, as (loops, blocks); refuses (None) where something lies along the loop that is stored in order."""
+    """A transposed copy, as (loops, blocks); refuses (None) where a read is contiguous along the loop of stores."""
     if not all(isinstance(s, Store) and s.gate is None and s.combine is None for s in inner) or lanes < 4:
         return None
     stored = [f for f in loops if f.stop is None and all(stride_along(s.index, f.range) == 1 for s in inner
@@ -153,7 +153,7 @@ def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: 
 
     chosen = decisions.ask(Transpose(names[-1], lanes), refuses)
     across = read[names.index(chosen.loop)]
-    # the loop read in order is outside: each row of a block is then written on where it was left
+    # the loop of contiguous reads is outside: consecutive blocks then continue each stored row
     body = moves.wide(For(along.range, LOOP, inner), chosen.lanes, 1, copies=False)
     return [f for f in loops if f not in (along, across)], _within(across, body, chosen.lanes)
 
@@ -201,5 +201,5 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
 
 
 def _reads(reduction: Reduction) -> list[UOp]:
-    """Where the reduction reads memory."""
+    """The indices at which the reduction reads memory."""
     return [n.src[1] for s in reduction.loop.body for n in toposort(expressions(s)) if n.op is o.LOAD]

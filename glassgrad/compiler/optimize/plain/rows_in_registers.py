@@ -1,13 +1,13 @@
-"""Rows that stay with their group of threads. In: the loops over one row. Out: the same, the row read once, or None.
+"""Rows in registers of a thread group. In: the loops over one row. Out: the same, the row read once, or None.
 
 A softmax or a norm goes along its row two or three times. A group of threads goes along it in the same steps each time,
-so a thread meets its own elements again: it keeps them in registers.
+so each thread has the same elements every time: it keeps them in registers.
 
     r = 0; for k: r += f(x[k]); for i: y[i] = g(x[i], r)
     ->  TILE o, u: LANE l: held[o, u, l] = x[..]; r += fold(f(held)); TILE o, u: LANE l: y[..] = g(held, r)
 
-What a loop keeps for another one in memory of the group (`kept`) is held so too. A group has as many threads as leave
-each of them few elements. Which values are added to which follows from sizes alone.
+What one loop stores for another in shared memory (`kept`) is held in registers too. A group has enough threads that
+each has few elements. The order of sums follows from sizes alone.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 @dataclass(frozen=True)
 class RowSteps(Choice, names=["hold"]):
-    """A row that is read again by its group, and whether its threads hold it in registers: their number decides which
-    values are added to which."""
+    """A row that its group reads several times, and whether its threads hold it in registers: their number decides the
+    order of sums."""
     loop: str = fixed()
     tile: int = fixed()
     lanes: int = fixed()
@@ -38,8 +38,8 @@ class RowSteps(Choice, names=["hold"]):
 
 @dataclass
 class Row:
-    """The loops over one row, which have one counter; what more than one of them reads, and memory that only they use,
-    at that counter."""
+    """The loops over one row, with a common counter; the loads that several of them do (`reads`), and memory that only
+    they use, at that counter (`kept`)."""
     body: list[Statement]
     counter: UOp
     reads: list[UOp]
@@ -78,18 +78,18 @@ class Row:
 
     @property
     def is_light(self) -> bool:
-        """Whether little is computed of each number, and each takes a register in memory too."""
+        """Whether there are few operations per element, and all that is read has 4 bytes."""
         nodes = toposort([e for s in walk(self.body) for e in expressions(s)])
         return sum(n.op in o.ELEMENTWISE for n in nodes) <= gpu.LIGHT_ROW and not self.kept and \
             all(n.dtype.itemsize == 4 for n in self.reads)
 
     @property
     def bytes(self) -> int:
-        """What is read more than once."""
+        """Bytes that are read more than once."""
         return self.size * sum(n.dtype.itemsize for n in self.reads)
 
     def lanes(self, rows: int, target: Target) -> int | None:
-        """How many threads a group has; None: a row is too long for their registers."""
+        """How many threads a group has, for `rows` rows; None: a row is too long for their registers."""
         most = target.most_threads or target.lanes(4)
         words = sum(-(-n.dtype.itemsize // 4) for n in self.reads) or len(self.kept)
         lanes = gpu.LEAST_ROW_THREADS
@@ -107,9 +107,9 @@ def _can_be_wide(loop: For) -> bool:
 
 
 def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: Decisions) -> list[Statement] | None:
-    """The loops over one row of so many, all in the same steps: the row in registers; or, where it is too long for
-    that, few rows at once, so that they are in the cache when they are read again. Refuses (None) other rows. A thread
-    takes `beside` neighbours at once, where these begin at multiples of that."""
+    """The loops over one of `rows` rows, all in the same steps: with the row in registers; or, where it is too long,
+    with few rows in flight, so that they are still cached when they are read again. Refuses (None) other rows. A thread
+    takes `beside` consecutive elements, where these are aligned."""
     lanes = row.lanes(rows, target)
     held = lanes is not None
     if lanes is None and row.size >= gpu.LONG_ROW:
@@ -130,7 +130,7 @@ def row_in_steps(row: Row, rows: int, beside: int, target: Target, decisions: De
 def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
     """for k: r += x[k]; .. for i: y[i] = x[i]  ->  TILE k: h[k] = x[k]; r += h[k]; .. TILE k: y[k] = h[k]
 
-    All loops go in the same steps, written out or in loops of this kind; in the last step some lanes may be beyond the
+    All loops go in the same steps, in loops of this kind (TILE: unrolled); in the last step some lanes may be past the
     end.
     """
     reads = [*row.reads, *[load(m, row.counter) for m in row.kept]]
@@ -155,7 +155,7 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
 
 def _in_registers(loop: Statement, first: Sequence[Statement], held: dict[UOp, UOp], stored: dict[UOp, UOp]) \
         -> Statement:
-    """A step's loops over registers: with what fills some of them, and stores to memory that others stand for."""
+    """A step's loops over registers: first the loads into some of them; stores to `kept` memory become assignments."""
     if isinstance(loop, For) and len(loop.body) == 1 and isinstance(loop.body[0], For):
         return For(loop.range, loop.kind, [_in_registers(loop.body[0], first, held, stored)])
     replace = dict(held)
@@ -173,7 +173,7 @@ def _in_registers(loop: Statement, first: Sequence[Statement], held: dict[UOp, U
 
 
 def _even(row: Row, width: int) -> bool:
-    """Whether neighbours begin at multiples of a width, in all that a row reads and stores."""
+    """Whether all rows that are read and stored are aligned to a width."""
     loads = [n.src[1] for s in walk(row.body) for n in toposort(expressions(s)) if n.op is o.LOAD]
     for at in [*loads, *[s.index for s in walk(row.body) if isinstance(s, Store)]]:
         constant, terms = linear(at)

@@ -1,14 +1,14 @@
 """Short loops on a GPU. In: a loop nest whose loops are shorter than a group of threads. Out: loop nests, or None.
 
-A group is a vector of 256 threads, and a loop of 20 would leave most of them idle. So loops are made one before threads
-go along them, whatever that does to indices: neighbouring threads need neighbouring memory, not a constant stride.
+A group is a vector of 256 threads, and a loop of 20 would leave most of them idle. So loops are flattened into one that
+threads go along, whatever that does to indices: consecutive threads need contiguous memory, not a constant stride.
 
     for a: for b: y[a, b] = ..                        threads along all (a, b)
     for c: r = 0; for a: for b: r += x[a, c, b]; S    threads along c; or along all (a, b), and folded, where c are few
     for c: r = 0; ..; q = 0; ..; S(r, q)              where c are few: r of all c, then q and S of all c
 
-Long sums of few results are cut into parts. What is chosen takes fewest steps: those of the longest thread, each with
-the pieces of memory that a warp's threads touch at once. Does not know a GPU's make.
+Long sums of few results are split into parts. The choice is what takes the fewest steps: those of the longest thread,
+each weighted by the memory transactions of a warp. Does not know a GPU's make.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-WINDOW, WRITTEN_OUT = 7, 64      # steps along one loop of a window, and of all of its loops that are written out
+WINDOW, WRITTEN_OUT = 7, 64      # most steps of one loop of a window, and of all of its loops, that are unrolled
 LEAST_SHARED = 4         # loads from which a thread takes all results that need them
 STRIPS = range(8, 1, -1)         # rows of results that a thread takes, where their windows overlap
-FULL = 0.75              # of a group's threads that have work: then loops stay as they are
-FEW_STORES = 16          # that one thread does for its result
-FOLD_STEPS = 12          # that one fold takes
-PHASE_STEPS = 24         # that one more phase takes, to begin and to end
-GROUPS = 4               # times a few tasks: groups that run at once, and that a sum is cut into parts for
+FULL = 0.75              # share of a group's threads that have work, from which loops stay as they are
+FEW_STORES = 16          # the most stores of one thread for its result
+FOLD_STEPS = 12          # cost of a fold, in steps
+PHASE_STEPS = 24         # cost of one more phase, in steps
+GROUPS = 4               # times `few_tasks`: groups that run at the same time, and that parts of a sum should fill
 LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results;
 LEAST_FOLDED = 8         # and where they go along the sum;
-LONG_FOLDED = 32         # with so many, parts are twice as many: the last groups leave fewer processors idle
-LEAST_BESIDE = 4         # numbers that a thread of a long sum reads at once, else one at a time: two were slower
+LONG_FOLDED = 32         # with this many, there are twice as many parts: fewer processors idle at the end
+LEAST_BESIDE = 4         # elements that a thread of a long sum loads together, else one at a time: two were slower
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Strips(Choice):
 
 
 def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases of a nest with short loops; refuses (None) loops that are long enough, and what is of another form."""
+    """The phases of a nest with short loops; refuses (None) loops that are long enough, and nests of another form."""
     rows = short_rows(body, target, decisions)
     if rows is not None:
         return [rows]
@@ -74,11 +74,11 @@ def in_threads(body: list[Statement], target: Target, decisions: Decisions) -> l
 
 @dataclass
 class Sums:
-    """Registers that begin, and the loop that adds to them: what were loops nested perfectly is one."""
+    """Initialized registers, and the loop that adds to them: perfectly nested loops are flattened into one."""
     begins: list[Assign]
     loop: For
-    beside: int = 1                # neighbours that a thread reads at once
-    loops: For | None = None       # as they were, where they were several
+    beside: int = 1                # contiguous elements that a thread loads together
+    loops: For | None = None       # the original loops, where they were several
 
     @staticmethod
     def of(begins: list[Assign], loop: For) -> Sums:
@@ -93,22 +93,22 @@ class Sums:
 
     @property
     def is_wide(self) -> bool:
-        """Whether a thread reads neighbours at once, where threads go along the sum."""
+        """Whether a thread loads contiguous elements together, where threads go along the sum."""
         return self.depth % self.beside == 0 and self.beside >= LEAST_BESIDE
 
     @property
     def tile(self) -> int:
-        """How many numbers a thread adds up in one step."""
+        """How many elements a thread adds up in one step."""
         return self.beside if self.is_wide else min(4, vectors_in_flight(self.loop.body))
 
 
 @dataclass
 class GroupNest:
-    """For the outer loops, and for all results: sums, one after another, and what is stored of them."""
+    """For the outer loops, and for all results: sums, one after another, and the stores after them."""
     loops: list[UOp]
     sums: list[Sums]
     rest: list[Statement]
-    outer: list[For] = field(default_factory=list)        # which sums may end by
+    outer: list[For] = field(default_factory=list)        # on whose counters the bounds of sums may depend
 
     @staticmethod
     def of(body: list[Statement]) -> GroupNest | None:
@@ -162,15 +162,15 @@ def phases(found: GroupNest, target: Target, decisions: Decisions) -> list[list[
         return [way(found, target, decisions)]
     step = 1 if results_first else target.lanes(4)
     if step > 1 and found.sums[0].depth // (plan.parts * step) >= LONG_FOLDED:
-        step *= found.sums[0].tile      # whole steps: what is left over takes a loop and a fold
+        step *= found.sums[0].tile      # whole steps: a remainder takes a loop and a fold
     first, second = in_parts(found, plan.parts, step, decisions)
     return [way(first, target, decisions), *phases(second, target, decisions)]
 
 
-# -- what it takes -----------------------------------------------------------------------------------------------------
+# -- costs -------------------------------------------------------------------------------------------------------------
 @dataclass
 class Plan:
-    """How many steps a nest takes, its sums cut into so many parts."""
+    """How many steps a nest takes, and how many parts its sums are split into."""
     steps: float
     parts: int
 
@@ -194,7 +194,7 @@ class Plan:
 
     @staticmethod
     def best(groups: int, steps: Callable[[int], float], most: int, target: Target) -> Plan:
-        """In one part, or in as many as keep the processors busy."""
+        """The better of one part, and of as many as keep the processors busy."""
         def plan(parts: int) -> Plan:
             rounds = max(1.0, groups * parts / (GROUPS * target.few_tasks))
             return Plan(rounds * steps(parts) + (PHASE_STEPS if parts > 1 else 0), parts)
@@ -203,8 +203,8 @@ class Plan:
 
 
 def pieces_touched(body: list[Statement], lane: UOp) -> float:
-    """How often the threads of a warp, neighbours along a counter, touch a piece of memory, in all of the body; counted
-    in what they touch where all is in order."""
+    """The memory transactions of a warp, its threads along a counter, in all of the body; in units of a contiguous
+    access."""
     total = 0.0
     for s, times in weighed(body):
         reads = [(n.src[0], n.src[1]) for n in toposort(expressions(s)) if n.op is o.LOAD]
@@ -214,8 +214,8 @@ def pieces_touched(body: list[Statement], lane: UOp) -> float:
 
 
 def pieces(at: UOp, lane: UOp, itemsize: int) -> int:
-    """How many pieces of memory the threads of a warp touch at an index; a warp's threads many, where it is read from
-    memory itself."""
+    """How many pieces of memory the threads of a warp access at an index; one for each thread where the index itself is
+    loaded."""
     values: dict[UOp, list[int]] = {}
     for node in toposort([at]):
         if node is lane:
@@ -233,9 +233,9 @@ _INTEGERS: dict[o.Op, Callable[[int, int], int]] = {
     o.ADD: lambda x, y: x + y, o.MUL: lambda x, y: x * y, o.IDIV: lambda x, y: x // y, o.MOD: lambda x, y: x % y}
 
 
-# -- the ways ----------------------------------------------------------------------------------------------------------
+# -- the loops ---------------------------------------------------------------------------------------------------------
 def along_results(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
-    """for a: for b: S  ->  TASK: LANE i: S[a = i // n, b = i % n]      (a thread for each result, or for neighbours)"""
+    """for a: for b: S  ->  TASK: LANE i: S[a = i // n, b = i % n]      (a thread for one or several results)"""
     lanes = target.lanes(4)
     loops, inner = in_strips(found, target, decisions)
     axis = FlatAxis.of(loops)
@@ -252,11 +252,11 @@ def along_results(found: GroupNest, target: Target, decisions: Decisions) -> lis
 
 
 def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[list[UOp], list[Statement]]:
-    """for r: S  ->  for r by 4: TILE u: S[r + u]      where windows of neighbouring rows share what they read
+    """for r: S  ->  for r by 4: TILE u: S[r + u]      where windows of consecutive rows overlap
 
-    The loops of a window are written out, so that a thread reads once what windows of its rows share; along a row,
-    neighbouring threads have neighbouring results. refuses (leaves it as it is): no index goes along a loop of results
-    as it goes along a loop of a sum."""
+    The loops of a window are unrolled, so that a thread reads once what the windows of its rows share; along a row,
+    consecutive threads have consecutive results. refuses (leaves it as it is): no index has the same stride along a
+    loop of results as along a loop of a sum."""
     sums: list[Statement] = []
     for part in found.sums:
         sums += [*part.begins, part.loops or part.loop]
@@ -279,7 +279,7 @@ def in_strips(found: GroupNest, target: Target, decisions: Decisions) -> tuple[l
 
 
 def _shared_in_a_thread(found: GroupNest, target: Target) -> tuple[list[UOp], list[Statement]]:
-    """for r: S(x[r // 4], r % 4)  ->  for r by 4: TILE u: S(x[r], u)      what all of them read is read once"""
+    """for r: S(x[r // 4], r % 4)  ->  for r by 4: TILE u: S(x[r], u)      (shared loads are done once)"""
     loops, inner = list(found.loops), found.inner
     for r, n in reversed(shared_loops(found, target).items()):
         inner, at = moves.wide(For(r, LOOP, inner), n, 1), loops.index(r)
@@ -293,8 +293,8 @@ def _shared_in_a_thread(found: GroupNest, target: Target) -> tuple[list[UOp], li
 
 
 def shared_loops(found: GroupNest, target: Target) -> dict[UOp, int]:
-    """Loops of results whose neighbours, so many, read the same: a thread has these, where threads are left for all
-    processors, and reads it once. The last loop in pieces that are stored at once."""
+    """Loops of results, with how many consecutive iterations load the same: one thread does these, if enough threads
+    are left for all processors. Of the last loop, pieces that are stored together."""
     places = [n.src[1] for n in toposort([e for s in walk(found.rest) for e in expressions(s)]) if n.op is o.LOAD]
     by: dict[UOp, int] = {}
     if found.sums or len(places) < LEAST_SHARED:
@@ -310,7 +310,7 @@ def shared_loops(found: GroupNest, target: Target) -> dict[UOp, int]:
 
 
 def _is_shared(places: list[UOp], loop: UOp, count: int) -> bool:
-    """Whether so many neighbours along a loop read most of what they read together."""
+    """Whether `count` consecutive iterations of a loop share most of their loads."""
     if sum(loop in linear(place)[1] for place in places) * LEAST_SHARED > len(places):
         return False
     within = counter("within", count)
@@ -321,8 +321,8 @@ def _is_shared(places: list[UOp], loop: UOp, count: int) -> bool:
 
 
 def _has_windows(body: list[Statement], row: UOp) -> bool:
-    """Whether windows along a loop overlap: an index goes along it as it goes along a short loop of a sum, in the same
-    direction or, as in a gradient, in the other one."""
+    """Whether windows along a loop overlap: an index has the same stride along it as along a short loop of a sum, up to
+    its sign (which differs in a gradient)."""
     sums = {f.range for f in walk(body) if isinstance(f, For) and 1 < f.range.arg.size <= WINDOW}
     places = [linear(n.src[1])[1] for s in walk(body) for n in toposort(expressions(s)) if n.op is o.LOAD]
     return any(atom in sums and abs(stride) == terms.get(row) for terms in places for atom, stride in terms.items())
@@ -342,7 +342,7 @@ def _written_out(body: list[Statement]) -> list[Statement]:
 
 
 def _by_neighbours(s: Statement) -> list[Statement]:
-    """for k: r += x[i, k]  ->  for k by 8: TILE u: r += x[i, k + u]      (a thread reads 16 bytes of a sum at once)"""
+    """for k: r += x[i, k]  ->  for k by 8: TILE u: r += x[i, k + u]      (loads of 16 bytes)"""
     beside = neighbours(s.body, s.range) if isinstance(s, For) else 0
     return moves.wide(s, beside, 1) if isinstance(s, For) and beside and s.range.arg.size % beside == 0 else [s]
 
@@ -350,7 +350,7 @@ def _by_neighbours(s: Statement) -> list[Statement]:
 def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[Statement]:
     """for c: r = 0; for k: r += ..; S  ->  TASK c: r = fold of LANE k: ..; S      (a group for each result)
 
-    A thread has the sums of all results of a window, whose elements it reads once."""
+    A thread does the sums of all results of a window, and reads its elements once."""
     lanes, inner = target.lanes(4), list[Statement]()
     for part in found.sums:
         tile = part.tile
@@ -367,7 +367,7 @@ def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[St
 
 
 def _moves_along(loop: For, window: UOp) -> bool:
-    """Whether a short loop of results moves what a sum reads by steps of the sum, as taps of a window do."""
+    """Whether a short loop of results shifts what a sum reads by steps of the sum, as taps of a window do."""
     places = [linear(n.src[1])[1] for s in walk(loop.body) for n in toposort(expressions(s)) if n.op is o.LOAD]
     return 1 < window.arg.size <= WINDOW and any(
         step == terms.get(window) and loop.range in ranges_of(atom) for terms in places for atom, step in terms.items())
@@ -410,7 +410,7 @@ def apart(found: GroupNest) -> list[GroupNest]:
 
 
 def divided(body: list[Statement], lane: UOp) -> int:
-    """How many neighbours along a loop a thread takes at once, so many that they divide it; 1: there are none."""
+    """How many consecutive iterations of a loop a thread takes, a divisor of its size; 1 where `neighbours` is 0."""
     most = neighbours(body, lane)
     return next((n for n in (8, 4, 2) if n <= most and lane.arg.size % n == 0), 1)
 
@@ -418,7 +418,7 @@ def divided(body: list[Statement], lane: UOp) -> int:
 # -- finding them ------------------------------------------------------------------------------------------------------
 def _stores_last(body: list[Statement]) -> list[Statement]:
     """sum a; y = a; sum b; z = b  ->  sum a; sum b; y = a; z = b
-    refuses: registers that begin twice; what is read of memory that is stored to"""
+    refuses: registers that are assigned twice; reads of memory that is stored to"""
     stores = [s for s in body if isinstance(s, Store)]
     begun = [s.register for s in body if isinstance(s, Assign)]
     read = {n.src[0] for n in toposort(e for s in walk(body) for e in expressions(s)) if n.op is o.LOAD}
@@ -432,7 +432,7 @@ def _stores(body: list[Statement]) -> list[Store]:
 
 
 def _has_rows(every: list[Statement]) -> bool:
-    """Whether memory of a group is used: rows that a task keeps."""
+    """Whether private memory is used: rows that a task keeps."""
     used = {n for s in every for n in toposort(expressions(s)) if n.op is o.LOCAL} | \
         {s.memory for s in every if isinstance(s, Store) and s.memory.op is o.LOCAL}
     return any(m.arg.scope == "worker" for m in used)

@@ -1,15 +1,15 @@
-"""Many short rows by groups of threads. In: loops over rows, each gone along a few times. Out: tasks of rows, or None.
+"""Many short rows by groups of threads. In: loops over rows, each read a few times. Out: tasks of rows, or None.
 
-A group of threads for each row of 40 numbers would leave most of them idle; a thread for each would have neighbouring
-threads read memory that lies a row apart. So a group copies several rows, which lie one after another, into memory that
-it shares; some threads take each row from there, hold it in registers, and add their parts up; what they store along
-the row goes back the same way.
+A group of threads for each row of 40 elements would leave most of them idle; with a thread for each row, accesses of
+consecutive threads would be a row apart. So a group copies several consecutive rows to shared memory; a few threads
+read each row from there into registers, and combine their partial sums; what they store along the row goes back the
+same way.
 
     for row: r = 0; for k: r += f(x[row, k]); for k: y[row, k] = g(x[row, k], r)
-    ->  TASK rows by 32: threads along all their numbers: m = x; threads along (row, part): h[u] = m[row, k];
-        r = sum of the parts' f(h); m[row, k] = g(h, r); threads along all numbers: y = m          (k = 8 u + part)
+    ->  TASK rows by 32: threads along all their elements: m = x; threads along (row, part): h[u] = m[row, k];
+        r = sum of the parts' f(h); m[row, k] = g(h, r); threads along all elements: y = m         (k = 8 u + part)
 
-Which numbers are added to which follows from the length of a row alone.
+The order of sums follows from the length of a row alone.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
-MOST_HELD = 24           # numbers that a thread holds
-MOST_PARTS = 16          # threads of a row: each of them adds up the parts of all
-LONGEST = 256            # numbers of a row; longer ones keep a group busy
-BANK_BYTES = 4           # of the group's memory, which one thread reads while others read other banks
-COPIES = 4               # that a thread has on their way, where it copies single numbers
-LEAST_BYTES = 16         # of rows that are only read: shorter ones are in the cache when a thread comes to their end
+MOST_HELD = 24           # elements that a thread holds
+MOST_PARTS = 16          # threads of a row: each of them adds up the partial sums of all
+LONGEST = 256            # elements of a row; longer ones keep a group busy
+BANK_BYTES = 4           # width of a bank of shared memory
+COPIES = 4               # that a thread has in flight, where it copies single elements
+LEAST_BYTES = 16         # of rows that are only read: shorter ones stay cached while one thread reads them
 GROUP_SIZES = (256, 128, 64, 32)
 
 
 @dataclass(frozen=True)
 class RowParts(Choice, names=["parts"]):
-    """Threads for each short row, which decide what is added to which; and those of a group."""
+    """Threads of a group, and of each short row (`parts`), which decide the order of sums."""
     threads: int
     parts: int = fixed()
 
 
 def short_rows(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
-    """The tasks of many short rows that lie one after another; refuses (None) other loops."""
+    """The tasks of many short, consecutive rows; refuses (None) other loops."""
     rows = ShortRows.of(body)
     if rows is None:
         return None
@@ -61,13 +61,13 @@ def short_rows(body: list[Statement], target: Target, decisions: Decisions) -> l
 
 @dataclass
 class ShortRows:
-    """`count` rows of `size` numbers, and what is done with one of them, by its number `row`."""
+    """`count` rows of `size` elements, and the statements for the row of index `row`."""
     row: UOp
     size: int
     body: list[Statement]
-    read: list[UOp]          # memories whose rows are read, all of a row;
-    stored: list[UOp]        # that are stored;
-    kept: list[UOp]          # and rows that are not needed afterwards
+    read: list[UOp]          # memories whose rows are read whole;
+    stored: list[UOp]        # memories whose rows are stored;
+    kept: list[UOp]          # and private rows that are not needed afterwards
 
     @staticmethod
     def of(body: list[Statement]) -> ShortRows | None:
@@ -85,7 +85,7 @@ class ShortRows:
         return found if 1 < size <= LONGEST and found.is_in_rows() else None
 
     def is_in_rows(self) -> bool:
-        """Whether all that is read or stored along a row lies so; notes which memories these are."""
+        """Whether all that is read or stored along a row is contiguous; notes which memories these are."""
         for s in self.body:
             loop, inside = (s.range, s.body) if isinstance(s, For) else (None, list[Statement]([s]))
             if loop is not None and set(moves.accumulated(inside)) & _registers(inside):
@@ -111,29 +111,28 @@ class ShortRows:
 
     @property
     def parts(self) -> int:
-        """Threads that share a row: as many as leave each few numbers."""
+        """Threads that share a row: enough that each holds few elements."""
         held = self.size * max(1, len(self.read) + len(self.kept))
         return min(MOST_PARTS, 1 << max(0, math.ceil(math.log2(held / MOST_HELD))))
 
     @property
     def steps(self) -> WideStep:
-        """The numbers of a row that its threads take: number k by thread k % parts."""
+        """The elements of a row that its threads take: element k by thread k % parts."""
         end = index(self.size) if self.size % self.parts else None
         return WideStep("k", index(0), 1, -(-self.size // self.parts), self.parts, None, end=end)
 
     def pitch(self, memory: UOp) -> int:
-        """From a row to the next in memory of the group: threads that read at once then read different banks, and what
-        is copied at once lies so."""
+        """The distance of rows in shared memory: such that threads read different banks, and copies are aligned."""
         chunk = max(self.parts, self.copied(memory), BANK_BYTES // memory.dtype.itemsize)
         return chunk * (-(-self.size // chunk) | 1)
 
     def copied(self, memory: UOp) -> int:
-        """How many neighbours a thread copies at once."""
+        """How many contiguous elements a thread copies together."""
         return math.gcd(self.size, gpu.COPY_BYTES // memory.dtype.itemsize)
 
     def places(self, rows: int) -> dict[UOp, UOp]:
-        """Memory of the group for so many rows of each memory that is read or stored. What is stored lies where rows
-        of its type were read: these are in registers by then."""
+        """Shared memory for `rows` rows of each memory that is read or stored. Stored rows reuse that of read rows of
+        the same type: these are in registers by then."""
         out: dict[UOp, UOp] = {}
         for number, memory in enumerate([*self.read, *self.stored]):
             free = [m for read, m in out.items() if read in self.read and memory in self.stored and
@@ -142,12 +141,12 @@ class ShortRows:
         return out
 
     def bytes(self, rows: int) -> int:
-        """Of the group's memory, for so many rows."""
+        """Bytes of shared memory for `rows` rows."""
         sums = sum(s.register.dtype.itemsize for s in self.body if isinstance(s, Assign)) * self.parts * rows
         return sums + sum(m.arg.size * m.dtype.itemsize for m in set(self.places(rows).values()))
 
     def tasks(self, threads: int) -> list[Statement]:
-        """All rows, as many for each task as its threads take at once; the last task may have fewer."""
+        """All rows, `threads // parts` in each task; the last task may have fewer."""
         rows = threads // self.parts
         task, places = counter("rowt", -(-self.count // rows)), self.places(rows)
         first = multiply(one(task), rows)
@@ -160,7 +159,7 @@ class ShortRows:
         return [For(task, TASK, body)]
 
     def copies(self, memory: UOp, place: UOp, rows: int, first: UOp, threads: int) -> list[Statement]:
-        """Rows of a memory into the group's, or back: threads along all of their numbers."""
+        """Copy rows of a memory to shared memory, or back: threads along all of their elements."""
         each = counter("e", rows * self.size)
         row, far, width = divide(each, self.size), add(multiply(first, self.size), each), self.copied(memory)
         near = add(multiply(row, self.pitch(memory)), modulo(each, self.size))
@@ -171,12 +170,12 @@ class ShortRows:
                           beside=width > 1)
 
     def is_row(self, row: UOp) -> UOp | None:
-        """Whether there is such a row; None: there always is."""
+        """The condition that a row exists; None where it always does."""
         return moves.below(row, self.count)
 
 
 class GroupRows:
-    """What some threads do with each row, which is in memory of their group."""
+    """The statements for rows in shared memory, with `parts` threads for each."""
 
     def __init__(self, rows: ShortRows, places: dict[UOp, UOp], threads: int, first: UOp):
         self.rows, self.places, self.lane, self.step = rows, places, counter("l", threads), rows.steps
@@ -190,7 +189,7 @@ class GroupRows:
         return register(r.arg + kind, r.dtype, [self.lane])
 
     def statements(self) -> list[Statement]:
-        """The rows into registers, and then what is done with each of them."""
+        """The loads of rows into registers, and then the statements for each of them."""
         out: list[Statement] = []
         for memory in self.rows.read:
             k = counter("k", self.rows.size)
@@ -207,7 +206,7 @@ class GroupRows:
         return out
 
     def by_row(self, body: list[Statement], replace: dict[UOp, UOp]) -> list[Statement]:
-        """What statements do with a thread's row, if there is one: they read nothing past the last."""
+        """The statements for a thread's row; they read nothing past the last row."""
         body, gate = moves.rebuild(body, {**replace, self.rows.row: self.row}), self.rows.is_row(self.row)
         for s in body:
             if gate is not None and isinstance(s, (Assign, Accumulate, Store)):
@@ -215,7 +214,7 @@ class GroupRows:
         return body
 
     def near(self, memory: UOp, k: UOp) -> UOp:
-        """Where number k of a thread's row is."""
+        """The index in shared memory of element k of a thread's row."""
         return add(multiply(self.in_group, self.rows.pitch(memory)), k)
 
     def along(self, loop: For) -> list[Statement]:
@@ -225,7 +224,7 @@ class GroupRows:
         return nested([self.step.over], [For(self.lane, LANE, moves.rebuild(body, {self.step.lane: self.part}))], TILE)
 
     def loop(self, loop: For) -> list[Statement]:
-        """A loop along the row: threads add up their parts, then all parts; rows are read and kept in registers."""
+        """A loop along the row: threads compute partial sums and combine them; rows are read and kept in registers."""
         rows, k = self.rows, loop.range
         sums = moves.accumulated(loop.body)
         mine = {r: self.of_thread(r, "_part") for r in sums}
@@ -244,7 +243,7 @@ class GroupRows:
         return out
 
     def added(self, r: UOp, mine: UOp, combine: o.Op) -> list[Statement]:
-        """The parts of all threads of a row, together: each of them has the result."""
+        """Combine the partial sums of a row's threads: each of them has the result."""
         if self.rows.parts == 1:
             return [For(self.lane, LANE, [Accumulate(self.own[r], combine, mine)])]
         parts, p = local(f"parts_{r.arg}", r.dtype, self.lane.arg.size), counter("p", self.rows.parts)
@@ -254,7 +253,7 @@ class GroupRows:
 
 
 def _accesses(body: list[Statement]) -> Iterator[tuple[bool, UOp, UOp, UOp | None]]:
-    """What statements read and store: (whether it is stored, memory, index, gate)."""
+    """The accesses of statements: (whether it is a store, memory, index, gate)."""
     for s in body:
         if isinstance(s, Store):
             yield True, s.memory, s.index, s.gate

@@ -1,7 +1,7 @@
-"""Copies across, on groups of threads. In: loops that read along one axis and store along another. Out: square blocks.
+"""Transposed copies on thread groups. In: loops that read along one axis and store along another. Out: square blocks.
 
-Threads that are neighbours must read neighbours in memory, and store neighbours. So a group reads a block along the
-axis that is read in order, keeps it in memory that it shares, and stores it along the other one.
+Loads and stores of consecutive threads must be contiguous. So a group reads a block along the axis that is contiguous
+in the source, keeps it in shared memory, and stores it along the other one.
 
     for i: for j: y[i, j] = f(x[j, i], z[i, j])
     ->  TASK blocks: block[j, i] = x[j, i], threads along i; y[i, j] = f(block[j, i], z[i, j]), threads along j
@@ -24,11 +24,11 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 SIDE = 64                # of a block
-LEAST_SIDE = 16          # of what is copied: shorter axes leave most of a block empty
+LEAST_SIDE = 16          # of a copied axis: shorter ones leave most of a block empty
 
 
 def across_group(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement] | None:
-    """The blocks of a loop nest; refuses (None) what reads and stores along one axis, or does anything but store."""
+    """The blocks of a loop nest; refuses (None) nests that read and store along the same axis, or do not only store."""
     copy = CopyAcross.of(body)
     if copy is None or sum(SIDE * (SIDE + 1) * n.dtype.itemsize for n in copy.crossed) > target.group_bytes:
         return None
@@ -39,11 +39,11 @@ def across_group(body: list[Statement], target: Target, decisions: Decisions) ->
 
 @dataclass
 class CopyAcross:
-    """Stores along one loop of what is read along another."""
+    """Stores that are contiguous along one loop, of loads that are contiguous along another."""
     outer: list[UOp]
     read: UOp
     stored: UOp
-    crossed: list[UOp]       # the loads that are in order along `read`
+    crossed: list[UOp]       # the loads that are contiguous along `read`
     stores: list[Statement]
 
     @staticmethod
@@ -67,7 +67,7 @@ class CopyAcross:
         return None
 
     def blocks(self) -> list[Statement]:
-        """The loops over blocks, and what a group does with one."""
+        """The loops over blocks, and a group's statements for one."""
         block_read, block_stored = (counter(r.arg.name + "b", -(-r.arg.size // SIDE)) for r in (self.read, self.stored))
         widest = min(SIDE, gpu.COPY_BYTES // min(n.dtype.itemsize for n in self.crossed))
         line, place, axes = self.shared_out(widest)
@@ -94,7 +94,7 @@ class CopyAcross:
 
     @staticmethod
     def shared_out(widest: int) -> tuple[UOp, UOp, list[UOp]]:
-        """A line of a block and a place in it, by (round, neighbour, thread); a thread takes so many neighbours."""
+        """The line of a block and the position in it, by (round, element, thread): a thread has `widest` elements."""
         rounds, each = counter("r", SIDE * SIDE // (widest * gpu.THREADS)), counter("u", widest)
         lane = counter("l", gpu.THREADS)
         at = add(multiply(one(rounds), gpu.THREADS), lane)
@@ -102,7 +102,7 @@ class CopyAcross:
             [rounds, each, lane]
 
     def inside(self, at: dict[UOp, UOp], widest: int) -> UOp | None:
-        """Whether an element is there at all; the same for neighbours, where these end together."""
+        """The condition that an element exists; one for all elements of a thread where possible."""
         gate = None
         for r, place in at.items():
             if r.arg.size % SIDE:

@@ -1,17 +1,17 @@
 """Windows copied as lines along rows of an image. In: factors of a product. Out: `LineFactor`, `ShiftedFactor`.
 
 A first layer reads three channels: too few for a line of memory that a matrix unit reads. But where channels are
-innermost, all taps of a window along one row lie side by side, and those of the next position begin a stride further
-on. To a copy that is a matrix whose lines overlap: taps times channels long, a stride times channels apart. So the
-image is stored once, its channels innermost and padded with zeros until lines begin at multiples of 16 bytes; windows
-never are. A copy fills what is left of a line with zeros, and so it does with rows outside of the image.
+innermost, all taps of a window along one row are contiguous, and those of the next position begin one convolution
+stride later. To a copy that is a matrix with overlapping lines: taps times channels long, stride times channels apart.
+So only the image is stored, not its windows: channels innermost, padded with zeros so that lines are aligned to 16
+bytes. A copy fills the rest of a line, and rows outside the image, with zeros.
 
     forward               a step of K is one row of taps; positions are rows and columns
     by the weights        a step of K is columns; positions are rows of taps
 
-By the weights, a unit that takes lines along the sum alone (of float32, of bytes) wants columns innermost, as images
-have them; but a tap begins at any column. There the image is stored once for each tap along a row, moved by it; taps
-across rows are boxes of that, which begin at another row (`ShiftedFactor`). Of nine taps it is a third of all windows.
+By the weights, a unit that takes only lines along the sum (of float32, of bytes) needs columns innermost, as images
+have them; but taps begin at any column, not aligned. There the image is stored once for each tap along a row, shifted
+by it; taps along columns are boxes that begin at another row (`ShiftedFactor`): with 3 x 3 taps, 3 copies, not 9.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from glassgrad.compiler.optimize.product.conv_window_copies import BoxFactor, St
 from glassgrad.compiler.optimize.product.recognize import FlatAxis
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
-MOST_WASTE = 4             # times the products of a line of which few positions are used
+MOST_WASTE = 4             # a line may be at most this many times as long as the part of it that is used
 AT_ONCE = 4                # pixels that a thread stores, or pieces of
-BESIDE = 4                 # elements
+BESIDE = 4                 # contiguous elements
 
 
 def stored_by_threads(name: str, source: UOp, to: UOp, pieces: int, width: int,
                       read: Callable[[UOp, UOp], tuple[UOp, UOp | None]]) -> list[Statement]:
-    """The loops that store pieces of `width` neighbours: a thread has all of a piece, and some pieces at once. `read`
-    says where an element of a piece is read, and whether it is 0 instead."""
+    """The loops that store pieces of `width` contiguous elements: a thread stores whole pieces, several at a time.
+    `read` gives the index an element of a piece is read at, and the gate without which it is 0."""
     each, lane, more = counter("e", width), counter("l", gpu.PACK_LANES), counter("u", AT_ONCE)
     block = counter("p", -(-pieces // (AT_ONCE * gpu.PACK_LANES)))
     piece = add(multiply(add(multiply(one(block), AT_ONCE), more), gpu.PACK_LANES), lane)
@@ -53,8 +53,8 @@ def stored_by_threads(name: str, source: UOp, to: UOp, pieces: int, width: int,
 
 @dataclass
 class LineAxis(FlatAxis):
-    """Rows of taps as lines of memory: [other loops][tap, padded][channel, padded], with `pitch` positions from tap to
-    tap; those past the last tap, and past the last channel, are unused."""
+    """Rows of taps as lines of memory: [other loops][tap, padded][channel, padded], with `pitch` positions per tap;
+    those past the last tap, and past the last channel, are padding."""
 
     @property
     def row(self) -> int:
@@ -78,13 +78,13 @@ class LineFactor(BoxFactor):
 
     @property
     def rows(self) -> Axis:
-        """The stored rows, and the step between neighbouring positions; those past the image's last one are zeros."""
+        """The stored rows, and the step from one position to the next; rows past the image's last one are zeros."""
         step = self.image.steps[-2]
         return Axis(-(-self.image.axes[-2].size // step) * step, step)
 
     @property
     def row_size(self) -> int:
-        """Stored columns of a row: all that are read, until the next row begins at a multiple of 16 bytes."""
+        """Stored columns of a row: all that are read, padded so that the next row is aligned to 16 bytes."""
         least, last = self.image.reads[-1]
         whole = max(1, gpu.COPY_BYTES // (self.lines.pitch * self.image.memory.dtype.itemsize))
         return -(-(last - least + 1) // whole) * whole
@@ -100,7 +100,7 @@ class LineFactor(BoxFactor):
         return local(f"{self.image.name}_lines", self.image.memory.dtype, size, "shared")
 
     def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
-        """The lines of so many columns and rows, the first ones given by the values of all loops."""
+        """The box of `columns` x `rows` lines, from the position that `places`, the indices of all loops, give."""
         channels, pitch = self.lines.pitch, self.row_size * self.lines.pitch
         height, step = self.rows.size, self.rows.stride
         constant, terms = self.image.coordinates[-2]
@@ -123,7 +123,7 @@ class LineFactor(BoxFactor):
 
     @property
     def before(self) -> list[Statement]:
-        """The loops that store the image: a thread reads all channels of a pixel, and stores them at once."""
+        """The loops that store the image: a thread reads and stores all channels of a pixel."""
         image, channels = self.image, self.lines.pitch
         sizes = [*self.outer, self.rows.size, self.row_size]
         pixels = FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(sizes)])
@@ -141,8 +141,8 @@ class LineFactor(BoxFactor):
 
 def few_channels(value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp, line: int) \
         -> tuple[StoredImage, LineAxis] | None:
-    """An image and the lines that its taps make, of which one loop is the channel; refuses (None) what is no window,
-    taps that are apart or in the other direction, and what would leave most of a line unused."""
+    """An image and its taps and channels as lines; refuses (None) what is no window, taps that are dilated or reversed,
+    and what would leave most of a line unused."""
     image = StoredImage.of("right", value, loops, rows, columns)
     if image is None or image.group:
         return None
@@ -179,7 +179,7 @@ def line_rows(value: UOp, n: Sequence[UOp], k: FlatAxis, line: int) -> LineFacto
     return None if found is None else LineFactor(found[0], found[1], k, in_two_lines=True)
 
 
-# -- rows that are moved by a tap -------------------------------------------------------------------------------------
+# -- rows that are shifted by a tap -----------------------------------------------------------------------------------
 @dataclass
 class ShiftedFactor:
     """A factor of a product as boxes of an image that is stored once for each tap along a row."""
@@ -191,7 +191,7 @@ class ShiftedFactor:
 
     @property
     def sizes(self) -> list[int]:
-        """The axes as they are stored: taps along a row, images, channels, rows, columns."""
+        """The sizes of the stored axes: taps along a row, images, channels, rows, columns."""
         outer = [last - least + 1 for least, last in self.image.ends[:-2]]
         least, last = self.image.ends[-2]
         return [self.axis.parts[-2].arg.size, *outer, self.image.channels.size, last - least + 1, self.k.pitch]
@@ -201,7 +201,7 @@ class ShiftedFactor:
         return local(f"{self.image.name}_shifted", self.image.memory.dtype, math.prod(self.sizes), "shared")
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
-        """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
+        """The boxes of `size` positions from `position` on, for one step of K, which is one line long."""
         at_once, sizes = math.gcd(size, self.image.channels.size), self.sizes
         strides = [math.prod(sizes[a + 1:]) for a in range(len(sizes))]
         taps, *outer, channels, rows, columns = [Axis(*axis) for axis in zip(sizes, strides)]
@@ -218,7 +218,7 @@ class ShiftedFactor:
 
     @property
     def before(self) -> list[Statement]:
-        """The loops that store the image for each tap: a thread stores neighbours at once."""
+        """The loops that store the image for each tap: a thread stores several contiguous elements."""
         image, all_ = self.image, FlatAxis.of([counter(f"a{a}", size) for a, size in enumerate(self.sizes)])
         constant, terms = image.coordinates[-1]
 
@@ -236,7 +236,7 @@ class ShiftedFactor:
 
 
 def shifted_rows(value: UOp, n: Sequence[UOp], k: FlatAxis) -> ShiftedFactor | None:
-    """A factor whose rows and columns are those of K, padded, without a step; refuses (None) anything else."""
+    """A factor whose rows and columns are those of K, padded, with stride 1; refuses (None) anything else."""
     image = StoredImage.of("right", value, n, k.parts[-2], k.parts[-1]) if len(k.parts) >= 2 and k.pitch else None
     if image is None or image.group or max(image.steps) > 1 or len(image.axes) != 3 or k.pitch % BESIDE or \
             image.axes[-1].stride > 1:

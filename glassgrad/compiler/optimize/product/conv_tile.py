@@ -1,14 +1,14 @@
 """A contraction over an image, which is read in place. In: a product. Out: phases, or None.
 
-A convolution multiplies every channel of a pixel with a vector of weights. Laid out so, the image needs no copy: its
-numbers are read one by one, from whatever address a tap, a stride or a dilation gives them, and the lanes run along the
-channels of the result, where no image is too small or has rows of an odd length. Nor does it need zeros around it: taps
-outside a padded image are left out (moves/padding_bounds.py), by loop bounds, or by tiles of their own along its edges.
+A convolution multiplies every channel of a pixel with a vector of weights. Done that way, the image needs no copy: its
+elements are read as scalars, from whatever address a tap, a stride or a dilation gives them, and the lanes run along
+the channels of the result, for images of any size and row length. Nor does it need zeros around it: taps outside a
+padded image are skipped (moves/padding_bounds.py), by loop bounds, or by separate tiles along its edges.
 
     phase 1   pack the other factor (weights) into panels   [panel of N][K][vectors of the tile]
-    phase 2   TASK tiles of M, panels of N: for blocks of K: rows x vectors of sums; each step reads `rows` numbers at
-              constant distances and a few vectors, and multiplies each with each
-              then the sums, which lie across the result, are transposed in LOCAL memory and stored along it
+    phase 2   TASK tiles of M, panels of N: for blocks of K: rows x vectors of sums; each step reads `rows` elements at
+              constant distances and a few vectors, and multiplies each with each (an outer product)
+              then the sums are transposed in LOCAL memory and stored along the result's contiguous axis
 
 The gradient by the weight is the same with other names: its rows are taps and channels, its sum goes over pixels.
 """
@@ -33,12 +33,12 @@ from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks
 from glassgrad.compiler.optimize.targets.target import Target
 
-Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop of M whose tile it is cut for, and how
+Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop of M whose tile bounds it, and its runs
 
 
 def direct(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases; refuses what is no window, or has too few channels for the lanes, or too few products for the
-    transposition."""
+    """The phases; refuses (None) what is no window, or has too few channels for the lanes, or too few products to repay
+    the transposition."""
     plans = [plan for p in (given, given.swapped()) if (plan := ImagePlan.of(p, target)) is not None]
     if not plans:
         return None
@@ -47,7 +47,7 @@ def direct(given: Product, target: Target, decisions: Decisions) -> list[list[St
 
 
 class ImageTile(PanelBlocks):
-    """A product cut as planned: register tiles of rows x vectors, blocks of tiles, blocks and parts of K."""
+    """A product tiled as planned: register tiles of rows x vectors, blocks of tiles, blocks and parts of K."""
 
     def __init__(self, plan: ImagePlan):
         super().__init__(plan.tiles, plan.panels, *plan.block)
@@ -75,7 +75,7 @@ class ImageTile(PanelBlocks):
         return [self.right.pack(self.lanes), moves.share_out([*self.p.batch, self.task_m, self.task_n], body)]
 
     def at_once(self) -> list[Statement]:
-        """A tile is summed, transposed and stored before the next one."""
+        """Each tile is summed, transposed and stored before the next one."""
         def tile(runs: Runs) -> list[Statement]:
             return [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *self.steps(self.p.k, runs),
                                  Store(self.sums, self.spot(index(0)), self.total)]), *self.finish(index(0))]
@@ -91,7 +91,7 @@ class ImageTile(PanelBlocks):
                 *self.all_tiles(lambda _: self.finish(self.held))]
 
     def in_parts(self) -> list[Statement]:
-        """The same for a part of K, whose sums stay in memory."""
+        """As `in_blocks`, with each part of K a task whose partial sums stay in memory."""
         part = counter("kt", self.plan.parts)
         spot = add(multiply(part, self.size), self.spot(self.held))
         (first, *rest), body = self.blocks_of_k(self.partial, spot)
@@ -105,7 +105,7 @@ class ImageTile(PanelBlocks):
         return moves.share_out([part], [*self.all_tiles(lambda _: self.tiled([zero])), *body])
 
     def joined(self) -> list[Statement]:
-        """The sums of all parts of K, in their order, and what is stored of them."""
+        """The partial sums of all parts of K, added up in order, and the stores of the results."""
         part = counter("kt", self.plan.parts)
         addend = load(self.partial, add(multiply(part, self.size), self.spot(self.held)))
         tile = [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)),
@@ -114,7 +114,7 @@ class ImageTile(PanelBlocks):
         return moves.spread(self.all_tiles(lambda _: tile), moves.PHASE_TASKS)
 
     def blocks_of_k(self, memory: UOp, spot: UOp) -> tuple[list[UOp], list[Statement]]:
-        """The loops over blocks of K, outermost first, and what is done in one: all tiles of the task are added to."""
+        """The loops over blocks of K, outermost first, and the body of one block: it adds to all tiles of the task."""
         *outer, cut = self.plan.k_loops
         rest = self.p.k[len(self.plan.k_loops):]
         size, chunk = cut.arg.size, self.plan.k_chunk
@@ -138,8 +138,8 @@ class ImageTile(PanelBlocks):
         return [*outer, block], self.all_tiles(tile)
 
     def steps(self, loops: list[UOp], runs: Runs, wanted: UOp | None = None) -> list[Statement]:
-        """The products of these loops of K, for the whole tile, or as much of it as is wanted."""
-        if loops:                        # not written out: neighbouring taps share numbers, which would fill registers
+        """The products of these loops of K, for the whole tile, or for the rows where `wanted` holds."""
+        if loops:                        # not unrolled: elements shared by consecutive taps would fill the registers
             first, *rest = loops
             return [s for low, high, part in self.regions(first, runs)
                     for s in bounded(first, low, high, self.steps(rest, runs, both(wanted, part)))]
@@ -149,7 +149,7 @@ class ImageTile(PanelBlocks):
         return [step] if wanted is None else [If(wanted, [step])]
 
     def regions(self, k: UOp, runs: Runs) -> list[Region]:
-        """A loop of K as regions, for the rows of the tile that use them."""
+        """A loop of K split into regions by the rows of the tile that use them."""
         if k in runs:
             row, used = runs[k]
             return self.edges.regions(k, index(0), row.inside, used)
@@ -157,7 +157,7 @@ class ImageTile(PanelBlocks):
         return self.edges.regions(k, next((r.place(index(0)) for r in self.rows if r.loop is bound_by), index(0)))
 
     def spot(self, held: UOp) -> UOp:
-        """Where LOCAL memory keeps a sum: [held tile][row][column]."""
+        """The index of a sum in LOCAL memory: [held tile][row][column]."""
         at = held
         for r in self.rows:
             at = add(multiply(at, r.tile), one(r.inside))
@@ -167,7 +167,7 @@ class ImageTile(PanelBlocks):
         return nested([*self.inside, self.over], nested([self.lane], body, LANE), TILE)
 
     def all_tiles(self, tile: Callable[[Runs], list[Statement]]) -> list[Statement]:
-        """For the task's tiles of M, for its panels of N; those at an edge of the image are told apart."""
+        """The loops over a task's tiles of M and panels of N; tiles at an edge of the image have separate code."""
         body: list[Statement] = []
         for pieces in product(*[pieces for _, pieces in self.plan.edged]):
             at = [(r, piece) for (r, _), piece in zip(self.plan.edged, pieces)]
@@ -183,7 +183,7 @@ class ImageTile(PanelBlocks):
         return moves.rebuild(self.over_m(self.over_n(body)), tiles.apart(self.panel_m))
 
     def finish(self, held: UOp) -> list[Statement]:
-        """What is stored of a finished tile: column by column, lanes along its rows."""
+        """The stores of a finished tile: column by column, lanes along its rows."""
         p = self.p
         column = counter("c", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)

@@ -1,8 +1,8 @@
-"""How a contraction over an image is cut. In: a product. Out: an `ImagePlan`, or None.
+"""How a contraction over an image is tiled. In: a product. Out: an `ImagePlan`, or None.
 
-Which factor is read in place, the register tile that takes the fewest steps, blocks of tiles for a task, blocks and
-parts of K. A tile takes neighbours along one or two loops of M; along the edges of a padded image it takes fewer of
-them to a step. conv_tile.py makes the loops.
+Which factor is read in place, the register tile with the fewest cycles, blocks of tiles for a task, blocks and parts of
+K. A tile extends along one or two loops of M; at the edges of a padded image, steps use only some of its rows.
+conv_tile.py makes the loops.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 @dataclass(frozen=True)
 class Cut:
-    """A way to cut M into register tiles, and what these have to do however many vectors they are wide."""
-    tiles: list[int]              # neighbours along each loop of M
+    """A way to split M into register tiles, and their work, whatever their number of vectors."""
+    tiles: list[int]              # a tile's extent along each loop of M
     rows: int                     # of a tile
-    count: int                    # tiles in all
-    steps: dict[int, float]       # how often a step of K is taken with so many of a tile's rows
-    written: int                  # how often such a step is written out, for all the edges a tile may lie at
-    pieces: int                   # in which a tile's rows lie in the result
+    count: int                    # tiles in total
+    steps: dict[int, float]       # rows used in a step of K -> how many such steps there are
+    written: int                  # copies of a step in the code, for all the edges a tile may be at
+    pieces: int                   # contiguous pieces of the result that a tile's rows are in
 
     def cycles(self, depth: int, panels: int, vectors: int, lanes: int) -> float:
-        """About how many cycles the product takes: of a step of K, two multiply-adds or loads in a cycle; each tile's
-        rows are then moved to their place in the result; and the other factor is packed."""
+        """The estimated cycles of the product: in a step of K, two multiply-adds or loads per cycle; then each tile is
+        transposed into the result; and the other factor is packed."""
         halves = sum([times * (max(n * vectors, n + vectors, 8) + 1) for n, times in self.steps.items()])
         turn = self.count * (self.rows + cpu.APART * self.pieces) * cpu.TURN * vectors * lanes
         return panels * (halves / 2 + turn + cpu.PACK * depth * vectors * lanes)
 
 
 def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
-    """All ways to cut M into tiles of at most so many rows."""
+    """All ways to split M into tiles of at most `most` rows."""
     depth = p.depth
     store = p.epilogue[-1]
     assert isinstance(store, Store)
@@ -56,8 +56,8 @@ def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
 
 
 def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) -> int:
-    """In how many pieces a tile's rows lie in the result, whose loops step so far; 1 where columns lie closer together
-    than rows do."""
+    """How many contiguous pieces of the result a tile's rows are in, given the strides of its loops (`apart`); 1 where
+    columns have the smaller stride."""
     nearest = min(filter(None, apart.values()), default=0)
     if nearest not in [apart.get(r) for r in loops]:
         return 1
@@ -70,7 +70,7 @@ def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) 
 
 
 def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int, float], int]:
-    """How often a tile takes a step of K with so many of its rows, of `whole` steps; and how often one is written."""
+    """The number of steps of K for each number of rows they use, of `whole` steps; and the copies of a step in code."""
     steps, written = {math.prod(tiles.values()): float(whole)}, 1
     for k, m in edges.bound.items():
         if m is None or tiles[m] == 1:
@@ -92,7 +92,7 @@ def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int,
 
 
 def tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
-    """Ways to take neighbours along at most `cut` of the loops into one tile of at most so many rows."""
+    """The extents of all tiles of at most `most` rows that extend along at most `cut` of the loops."""
     if not sizes:
         yield []
         return
@@ -104,7 +104,7 @@ def tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
 # -- the plan --------------------------------------------------------------------------------------------------------
 @dataclass
 class CutLoop:
-    """How a loop of M is cut: `tile` neighbours belong to one register tile."""
+    """How a loop of M is split: every `tile` iterations belong to one register tile."""
     loop: UOp
     tile: int
 
@@ -114,13 +114,13 @@ class CutLoop:
         self.over, self.inside = counter(name + "o", self.count), counter(name + "i", self.tile)
 
     def place(self, inside: UOp) -> UOp:
-        """The position in the loop; the last tile starts early, so that nothing past the end is read."""
+        """The index in the loop; the last tile starts early, so that nothing past the end is read."""
         nominal = multiply(one(self.over), self.tile)
         ragged = self.loop.arg.size % self.tile
         return add(nominal.minimum(self.loop.arg.size - self.tile) if ragged else nominal, inside)
 
     def gate(self, inside: UOp) -> UOp | None:
-        """What the tile before has stored already is not stored again."""
+        """The condition that the previous tile has not stored this row already; None where no tiles overlap."""
         if self.loop.arg.size % self.tile == 0:
             return None
         return less(multiply(self.over, self.tile), add(self.place(inside), index(1)))
@@ -186,7 +186,7 @@ class ImagePlan:
         return replace(self, rows=[CutLoop(r, t) for r, t in zip(self.p.m, tiles)], vectors=vectors, block=(0, 0))
 
     def others(self) -> list[Tiling]:
-        """Tiles that should cost little more."""
+        """The tiles with the next lowest costs."""
         return [self.with_tile(vectors, tiles).choice() for _, vectors, tiles in self.near]
 
     def choice(self) -> Tiling:
@@ -195,11 +195,11 @@ class ImagePlan:
                       k_parts=self.parts)
 
     def chosen(self, c: Tiling) -> ImagePlan:
-        """The same, cut as chosen."""
+        """The same, tiled as chosen."""
         return replace(self.with_tile(c.vectors, [int(t) for t in c.along.split("_")]), block=(c.block_m, c.block_n))
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be cut so."""
+        """Why this product cannot be tiled like this; None where it can."""
         parts, sizes = c.along.split("_"), [r.loop.arg.size for r in self.rows]
         if len(parts) != len(sizes) or not all(t.isdigit() and 1 <= int(t) <= n for t, n in zip(parts, sizes)):
             return f"the rows are tiles of {' x '.join(map(str, sizes))}"
@@ -225,7 +225,7 @@ class ImagePlan:
         self.depth = p.depth
         cut = {m: k for k, m in self.edges.bound.items()}
         self.edged = [(r, self.edges.pieces(cut[r.loop], r.tile)) for r in self.rows if r.loop in cut and r.tile > 1]
-        self.strips = [r for r, pieces in self.edged if len(pieces) > 1]      # along these, tiles are told apart
+        self.strips = [r for r, pieces in self.edged if len(pieces) > 1]      # along these, edge tiles have own code
         self.flat = [r for r in self.rows if r not in self.strips]
         self.tiles = math.prod(r.count for r in self.flat)
         self.strip = math.prod(r.count for r in self.strips)
@@ -240,8 +240,8 @@ class ImagePlan:
         return max(1, min(limits.most_tasks, self.p.work // limits.task_work) // count(self.p.batch))
 
     def parts_of_k(self) -> int:
-        """Into how many pieces K is cut, each for a task of its own: where the result is small, the factors are then
-        read but once. Decided by the product's sizes alone, not by the tile, for it decides the order of the sums."""
+        """How many parts K is split into, a task for each: where the result is small, the factors are then read only
+        once. Depends on the product's sizes alone, not on the tile, as it decides the order of the sums."""
         p = self.p
         if not self.k_chunk or p.batch:
             return 1
@@ -262,7 +262,7 @@ class ImagePlan:
                       -(-self.tiles // block_m) * weights + -(-self.panels // block_n) * image)
 
     def k_blocks(self) -> tuple[list[UOp], int]:
-        """The loops of K outside a block, the last of them cut into chunks of the second result; 0: one block."""
+        """The loops of K outside a block, and the chunk that the last of them is split into; 0: one block."""
         limits = cpu.LIMITS["direct"]
         if self.depth <= limits.long_k:
             return [], 0

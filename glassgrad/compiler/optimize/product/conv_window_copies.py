@@ -1,20 +1,20 @@
 """Windows of an image, copied as boxes of the image. In: factors of a product. Out: `BoxFactor`s, or None.
 
 A convolution reads image[c, h + kh - 1, w + kw - 1], and its gradient by the image reads the result's gradient with
-the signs of taps reversed. For one tap (kh, kw) that is a box of the image, moved: some channels of some columns of
-some rows. A copy begins at any row and column, but not at any element: along the innermost axis at multiples of 16
-bytes alone. So the image is stored first with its channels innermost; windows never are, nor are the zeros around it,
-which copies bring. With a stride s, rows h of each remainder h % s are stored one after another, and columns likewise,
-zeros too: what one tap reads lies side by side again.
+the signs of taps reversed. For one tap (kh, kw) that is a shifted box of the image: some channels of some columns of
+some rows. A copy may begin at any row and column, but along the innermost axis only at multiples of 16 bytes. So the
+image is first stored with its channels innermost; its windows never are, nor is its padding, which copies fill in. With
+a stride s, rows h of each remainder h % s are stored one after another, and columns likewise, including the zeros: then
+what one tap reads is contiguous again.
 
 Where rows or images would leave much of a tile empty, zeros are stored after each row and image, and the positions of
-all images are one axis: what a tap reads is moved by a number of positions, and a tile is one box.
+all images are one axis: each tap reads at an offset of some positions, and a tile is one box.
 
     forward, and by the image     a step of K is one tap and some channels; positions are rows and columns
     by the weights                a step of K is rows and columns; positions are channels, of one tap
 
 Proven from the index and its gates: each axis of the image has a coordinate that is linear in the loops, and the gates
-say that it is inside, no more.
+say exactly that it is inside the image.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from glassgrad.compiler.optimize.plain.transposed_copies import CopyAcross
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
 from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 
-MOST_PADDED = 1.6          # positions of a row for each column of it, that are worth it
-ONE_AXIS = 0.85            # times the positions: then all images on one axis, zeros included, are worth it
-MOST_EMPTY = 2             # times the channels that lines of them have
-LEAST_COLUMNS = 8          # of a row in a box: lines of memory are permuted in eights
-SQUARE = 64                # channels, and columns, that a group exchanges at once where it stores an image; of short
-MOST_CHANNELS = 256        # rows more channels
+MOST_PADDED = 1.6          # the most that padding may enlarge rows by
+ONE_AXIS = 0.85            # put all images on one axis if it has, with zeros, fewer than this share of the positions
+MOST_EMPTY = 2             # the most that padding to whole lines may enlarge channels by
+LEAST_COLUMNS = 8          # of a row in a box: lines of memory are swizzled in eights
+SQUARE = 64                # channels and columns of a block that a group transposes where it stores an image;
+MOST_CHANNELS = 256        # of short rows more channels
 
 
 def place_in_lines(line: int, along_k: bool, position: UOp, k: UOp) -> UOp:
-    """Where boxes put a position and a k of a tile, both counted from their beginning: in lines along k or across."""
+    """The offset that boxes put a position and a k of a tile at, both relative to the tile: in lines along k or
+    across."""
     if along_k:
         return add(multiply(position, line), k)
     column = add(multiply(k, line), modulo(position, line))
@@ -56,11 +57,11 @@ class BoxFactor:
     image: StoredImage
     axis: FlatAxis                         # of its own: rows and columns, padded; or taps, then channels
     k: FlatAxis                            # taps, then channels; or rows and columns, padded
-    in_two_lines: bool = False             # whether a line that is copied may lie in two lines of the cache
+    in_two_lines: bool = False             # whether a copied line may straddle two cache lines
 
     @property
     def along_k(self) -> bool:
-        """Whether channels, which are lines of memory, go along K."""
+        """Whether lines of memory, which are channels, go along K."""
         return self.image.channel is self.k.parts[-1]
 
     @property
@@ -68,7 +69,7 @@ class BoxFactor:
         return self.image.stored()
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
-        """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
+        """The boxes of `size` positions from `position` on, for one step of K, which is one line long."""
         pixels, pitch = (size, self.axis.pitch) if self.along_k else (line, self.k.pitch)
         columns, rows = (pitch, pixels // pitch) if pixels % pitch == 0 else (math.gcd(pixels, pitch), 1)
         if self.image.one_axis:
@@ -81,28 +82,28 @@ class BoxFactor:
         return found
 
     def box(self, places: dict[UOp, UOp], line: int, columns: int, rows: int, to: UOp) -> Box:
-        """A box of lines of so many columns and rows, the first ones given by the values of all loops."""
+        """The box of `columns` x `rows` lines, from the position that `places`, the indices of all loops, give."""
         return self.image.box(places, line, columns, rows, to)
 
 
 @dataclass
 class StoredImage:
-    """An image that a factor reads, stored with its channels innermost: every coordinate from the least to the greatest
-    that is read; along axes with a step zeros where it is outside of the image."""
+    """An image that a factor reads, stored with its channels innermost: all coordinates from the least to the greatest
+    that is read; along axes with a step, with zeros outside the image."""
     name: str
-    memory: UOp                            # of the image as it was,
+    memory: UOp                            # of the original image,
     axes: list[Axis]                       # its axes but the channels', outermost first,
     coordinates: list[Coordinate]          # and the coordinates along them
     channel: UOp
     channels: Axis
-    steps: list[int]                       # along each axis, between neighbouring positions of what is read
-    group: Terms                           # where the channels begin, where there are groups of them
-    one_axis: tuple[int, ...] = ()         # the sizes of axes, with zeros, of which positions are counted through
+    steps: list[int]                       # along each axis, from one position of what is read to the next
+    group: Terms                           # the first channel, where there are groups of them
+    one_axis: tuple[int, ...] = ()         # the padded sizes of axes that are flattened to one
 
     @staticmethod
     def of(name: str, value: UOp, loops: Sequence[UOp], rows: UOp, columns: UOp) -> StoredImage | None:
-        """A factor that is an element of an image, or 0 outside of it, with one of these loops its channel, and two
-        that go along its innermost axes, and along no others; None for anything else."""
+        """The image of a factor that is an element of it, or 0 outside: one of these loops is its channel, and `rows`
+        and `columns` go along its two innermost axes and no others; None for anything else."""
         gates: list[UOp] = []
         if value.op is o.WHERE and value.src[2].op is o.CONST and value.src[2].arg == 0:
             gates, value = all_of(value.src[0]), value.src[1]
@@ -130,7 +131,7 @@ class StoredImage:
 
     @property
     def in_place(self) -> bool:
-        """Whether its channels are innermost as it lies."""
+        """Whether its channels are innermost already, so that it need not be stored."""
         return self.channels.stride == 1 and max(self.steps) == 1 and not self.one_axis
 
     @property
@@ -152,7 +153,7 @@ class StoredImage:
 
     @property
     def remainders(self) -> list[int]:
-        """How many remainders of coordinates by the step are read along each axis: they are stored apart."""
+        """How many remainders of coordinates by the step are read along each axis: each is stored separately."""
         found = []
         for (constant, terms), (least, _), step in zip(self.coordinates, self.ends, self.steps):
             if step == 1:
@@ -164,7 +165,7 @@ class StoredImage:
 
     @property
     def sizes(self) -> list[int]:
-        """The axes as they are stored, but the channels': remainders, and for each of them the positions along axes."""
+        """The sizes of the stored axes but the channels': remainders, then the positions of each along all axes."""
         return [math.prod(self.remainders), *[(last - least) // step + 1
                                               for (least, last), step in zip(self.ends, self.steps)]]
 
@@ -176,8 +177,8 @@ class StoredImage:
         return local(f"{self.name}_image", self.memory.dtype, math.prod(self.sizes) * self.channels.size, "shared")
 
     def taps(self, loops: Sequence[UOp], line: int) -> FlatAxis | None:
-        """The axis of these loops, the channels last and in whole lines of so many elements; refuses (None) lines that
-        would be mostly empty, or whose rest would be channels of the next group."""
+        """The axis of these loops, the channels last and padded to whole lines of `line` elements; refuses (None) lines
+        that would be mostly empty, or whose padding would be channels of the next group."""
         channels, taps = self.channel.arg.size, [r for r in loops if r is not self.channel]
         lines = -(-channels // line) * line
         if lines > MOST_EMPTY * channels or lines > channels and self.group or \
@@ -187,12 +188,12 @@ class StoredImage:
         return FlatAxis([*taps, self.channel], size, lines if lines > channels else 0)
 
     def ends_with(self, rows: UOp, columns: UOp) -> bool:
-        """Whether it has these rows and columns and no others: zeros follow."""
+        """Whether it has exactly these rows and columns: copies then fill in zeros past them."""
         whole = not self.in_place or [axis.size for axis in self.axes[-2:]] == [rows.arg.size, columns.arg.size]
         return whole and self.coordinates[-2:] == [(0, {rows: 1}), (0, {columns: 1})]
 
     def box(self, places: dict[UOp, UOp], channels: int, columns: int, rows: int, to: UOp) -> Box:
-        """A box of so many channels, columns and rows, the first ones given by the values of all loops."""
+        """The box of `channels` x `columns` x `rows`, from the position that `places`, indices of all loops, give."""
         channel = substitute_index(build(0, {self.channel: 1, **self.group}), places, {})
         if self.one_axis:
             position = index(0)
@@ -221,7 +222,7 @@ class StoredImage:
         return self.in_squares() if across is None else across.blocks()
 
     def transposed(self) -> list[Statement]:
-        """for all axes: for channels: store one element      (rows that are stored whole are one loop)"""
+        """for all axes: for channels: store one element      (rows and columns are one loop where contiguous)"""
         *outer, rows, columns = [Axis(size, axis.stride) for size, axis in zip(self.sizes[1:], self.axes)]
         whole = columns.size == self.axes[-1].size and rows.stride == columns.size * columns.stride
         pixels = [Axis(rows.size * columns.size, columns.stride)] if whole else [rows, columns]
@@ -231,8 +232,8 @@ class StoredImage:
         return nested([*loops], [Store(self.to, flat_index(loops), load(self.memory, at))], TASK)
 
     def in_squares(self) -> list[Statement]:
-        """A group exchanges a square of channels and columns, so that both the image and what is stored are used line
-        by line."""
+        """The loops in which groups transpose blocks of channels and columns in shared memory, so that both loads and
+        stores go along lines."""
         *around, columns = [1, math.prod(self.one_axis)] if self.one_axis else self.sizes
         outer, channels = [counter(f"a{a}", size) for a, size in enumerate(around)], self.channels.size
         wide = min(SQUARE, 1 << (columns - 1).bit_length())
@@ -276,8 +277,8 @@ class StoredImage:
 
 
 def window_factors(name: str, value: UOp, n: Sequence[UOp], k: Sequence[UOp], line: int) -> list[BoxFactor]:
-    """A factor as windows of an image, whose rows and columns are positions, with lines of so many elements: of each
-    image apart, and of all on one axis. None where it is anything else, or would be mostly padding."""
+    """A factor as windows of an image, whose rows and columns are positions, with lines of `line` elements: with each
+    image separate, and with all on one axis. Empty where it is anything else, or would be mostly padding."""
     image = StoredImage.of(name, value, k, n[-2], n[-1]) if len(n) >= 2 else None
     order = None if image is None else image.taps(k, line)
     if image is None or order is None:
@@ -316,9 +317,9 @@ def row_factors(left: UOp, right: UOp, m: Sequence[UOp], n: Sequence[UOp], k: Se
 
 def _one_axis(images: list[StoredImage], loops: Sequence[UOp], whole: int = 1) \
         -> tuple[FlatAxis | None, list[StoredImage]]:
-    """Images, rows and columns as one axis: after each row come the zeros that windows read past its end, or before the
-    next one, and so they do after the last row of an image. What a tap reads is moved by some positions then, and
-    any positions are one box. Rows begin at multiples of `whole`. Refuses (None) steps, more axes, much padding."""
+    """Images, rows and columns as one axis: each row is followed by the zeros that windows read past its end or before
+    the next one, and so is the last row of each image. Then each tap reads at a constant offset, and any range of
+    positions is one box. Rows begin at multiples of `whole`. Refuses (None) steps, more axes, much padding."""
     parts = [*loops[-len(images[0].axes):]]
     for image in images:
         simple = [terms.get(r) == 1 for (_, terms), r in zip(image.coordinates, parts)]
@@ -338,7 +339,7 @@ def _one_axis(images: list[StoredImage], loops: Sequence[UOp], whole: int = 1) \
 
 
 def _row_pitch(columns: int) -> int:
-    """Positions of a row in a tile: a power of two, so that rows make up a tile; of long rows pieces do."""
+    """Positions of a row in a tile: a power of two, so that a tile is whole rows; of long rows, a multiple of 16."""
     if columns > SQUARE:
         return -(-columns // 16) * 16
     return int(max(LEAST_COLUMNS, 1 << (columns - 1).bit_length()))
@@ -348,7 +349,7 @@ Coordinate = tuple[int, Terms]
 
 
 def _coordinates(at: UOp, strides: Sequence[int]) -> list[Coordinate] | None:
-    """An index as one linear expression for each axis of a matrix; None where a loop goes along none of them."""
+    """An index as one linear expression for each axis; None where a loop goes along none of them."""
     constant, terms = linear(at)
     out: list[Coordinate] = []
     left = {r: step for r, step in terms.items() if r.op is o.RANGE}
@@ -362,7 +363,7 @@ def _coordinates(at: UOp, strides: Sequence[int]) -> list[Coordinate] | None:
 
 
 def _goes_along(coordinate: Coordinate, r: UOp, size: int) -> bool:
-    """Whether a loop goes along an axis of this size: all of it, or a part that another loop chooses."""
+    """Whether a loop goes along an axis of this size: all of it, or a part of it that another loop selects."""
     constant, terms = coordinate
     others = [(other, step) for other, step in terms.items() if other is not r]
     wholes = all(step == r.arg.size and step * other.arg.size == size for other, step in others)

@@ -1,16 +1,16 @@
 """Windows: an image and one row of weights. In: a product without loops of N. Out: one phase, or None.
 
-A depthwise convolution, a blur, the gradient of a first layer by its only channel: every number of the image is
-multiplied by few weights, so there are no channels for the lanes (conv_tile.py) and nothing repays packing. The lanes
-run along the image, and what a register can share is the image's rows: a vector that is loaded once is a tap for
-several rows of the result.
+A depthwise convolution, a blur, the gradient of a first layer by its only channel: every element of the image is
+multiplied by few weights, so there are no channels for the lanes (conv_tile.py) and packing does not pay. The lanes run
+along the image, and registers share the image's rows: a vector that is loaded once is a tap for several rows of the
+result.
 
     for i: for j: r = 0; for c: for taps y: for taps x: r += image[c, i + y, j + x] * w[c, y, x]; S
     ->  TASK: for i by 4: for j by 32:  TILE i in 4: TILE 2: LANE j in 16:  r = 0
               for c: every tap x: every tap y: r[i, j] += image[c, i + y, j + x] * w[c, y, x]        S[r]
 
-Taps are written out, so the load of row i + y is one for all (i, y) of the same sum. Rows of a padded image that lie
-outside it are left out (moves/padding_bounds.py); its columns are left out by masks.
+Taps are unrolled, so the load of row i + y is shared by all (i, y) of the same sum. Rows outside a padded image are
+skipped (moves/padding_bounds.py); columns are masked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 def windows(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phase; refuses what is no window over rows that lie along the lanes."""
+    """The phase; refuses (None) what is no window over rows that are contiguous along the lanes."""
     plan = WindowPlan.of(p, target)
     if plan is None:
         return None
@@ -43,14 +43,14 @@ def windows(p: Product, target: Target, decisions: Decisions) -> list[list[State
 
 @dataclass
 class WindowPlan:
-    """A window, and the register tiles of rows x vectors it can be cut into."""
+    """A window, and the register tiles of rows x vectors possible for it."""
     p: Product                   # its left factor is the image
     edges: Edges
     down: UOp                    # the loop over rows of the result
     along: UOp                   # and over their elements
     taps: UOp                    # the loop of K that goes down the image
     across: list[UOp]            # the loops of K that go along it
-    outer: list[UOp]             # everything around
+    outer: list[UOp]             # the loops around
     sums: list[UOp]              # the rest of K, outermost first
     lanes: int
     registers: int
@@ -87,14 +87,14 @@ class WindowPlan:
         return min(2, -(-self.along.arg.size // self.lanes))
 
     def rows_for(self, vectors: int) -> int:
-        """The rows that cost the fewest loads, of those whose sums, numbers and weights the registers hold; 0: none."""
+        """The rows with the fewest loads, of those whose sums, elements and weights fit the registers; 0: none fit."""
         taps, size = self.taps.arg.size, self.down.arg.size
         fits = [r for r in range(1, min(size, self.registers) + 1) if self.written(r, vectors) <= cpu.MOST_WRITTEN
                 and (2 * r + taps - 1) * vectors + taps + 1 <= self.registers]
         return min(fits, key=lambda r: (-(-size // r) * (r * taps + r + taps - 1), -r), default=0)
 
     def written(self, rows: int, vectors: int) -> int:
-        """Multiply-adds that are written out for tiles of so many rows."""
+        """Unrolled multiply-adds for tiles of this size."""
         return len(self.pieces(rows)) * rows * vectors * self.taps.arg.size * count(self.across)
 
     def own(self) -> Tiling:
@@ -102,7 +102,7 @@ class WindowPlan:
         return Tiling("window", self.rows_for(vectors), vectors, self.lanes, left="in_place", right="in_place")
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why the window cannot be cut so."""
+        """Why the window cannot be tiled like this; None where it can."""
         if c.rows > self.down.arg.size or c.vectors > -(-self.along.arg.size // self.lanes):
             return "the tile is larger than the image"
         if c.rows * c.vectors >= self.registers:
@@ -110,7 +110,7 @@ class WindowPlan:
         return "too much would be written out" if self.written(c.rows, c.vectors) > 2 * cpu.MOST_WRITTEN else None
 
     def pieces(self, rows: int) -> list[Piece]:
-        """Tiles of rows, those alike together."""
+        """The tiles of rows, identical ones grouped."""
         if self.taps in self.edges.bound:
             return self.edges.pieces(self.taps, rows)
         size = self.down.arg.size
@@ -146,7 +146,7 @@ class WindowPlan:
         return nested([self.row, self.over], nested([self.lane], body, LANE), TILE)
 
     def taps_of(self, place: dict[UOp, UOp], inside: UOp | None, runs: tuple[Run, ...]) -> list[Statement]:
-        """Every tap, written out: those along the rows outside, so that the ones down the image share their loads."""
+        """Every tap, unrolled: those along the rows outside, so that the ones down the image share their loads."""
         p = self.p
         mask = inside
         for half in self.edges.halves:

@@ -2,13 +2,13 @@
 
 Where results are few and sums long, and both factors are contiguous along the innermost summed loop, the lanes run
 along it and are folded at the end: gradients of a convolution by its weight, where it is depthwise or has few
-channels. The results are taps, and those of one image are summed at once: the image and the gradient that comes back
-are read a single time for each pair of channels.
+channels. The results are taps, and those of one image are summed together: the image and the incoming gradient are
+read once for each pair of channels.
 
     for y: for x: r = 0; for n: for i: for j: r += image[n, i + y, j + x] * g[n, i, j]; S
     ->  TASK: TILE y: TILE x: LANE l:  r = 0; for n: p = 0; for i: for j by 16: p[y, x, l] += ..; r += p;  S[fold r]
 
-Rows outside a padded image are left out (moves/padding_bounds.py), its columns by masks, only in vectors at an edge.
+Rows outside a padded image are skipped (moves/padding_bounds.py); columns are masked, only in vectors at an edge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 def taps(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phase; refuses what does not lie along the innermost sum in both factors."""
+    """The phase; refuses (None) where a factor is not contiguous along the innermost summed loop."""
     if p.stops or any(f.op is not o.LOAD or f.dtype is not p.total.dtype for f in (p.left, p.right)):
         return None
     edges = Edges.of_factor(p.left, p.m, p.k)
@@ -48,7 +48,7 @@ def taps(p: Product, target: Target, decisions: Decisions) -> list[list[Statemen
 
 
 def taps_of_channels(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The same for every channel of an image and a few of a gradient; refuses what is no window."""
+    """The same for every channel of an image and a few of a gradient; refuses (None) what is no window."""
     for p in (product, product.swapped()):
         if p.left.op is o.LOAD and 2 * footprint(p.left, p.m + p.k) <= count(p.m + p.k):
             found = taps(few_at_once(p, target), target, decisions)
@@ -58,8 +58,8 @@ def taps_of_channels(product: Product, target: Target, decisions: Decisions) -> 
 
 
 def few_at_once(p: Product, target: Target) -> Product:
-    """The product without loops of N: as many of the last one's iterations as registers hold sums for are summed with
-    the taps, the others are tasks."""
+    """The product without loops of N: as many iterations of the last one as there are registers for are summed along
+    with the taps, the others are tasks."""
     most, last = most_taps(target), p.n[-1]
     inside = innermost(p.m, most)
     rows = next(r for r in range(most // count(inside), 0, -1) if last.arg.size % r == 0)
@@ -70,16 +70,16 @@ def few_at_once(p: Product, target: Target) -> Product:
 
 
 def most_taps(target: Target) -> int:
-    """How many sums are under way at once: each takes two registers."""
+    """How many sums fit the registers: each takes two."""
     return (target.vector_registers - 4) // 2
 
 
 @dataclass
 class TapsPlan:
-    """A window whose results are taps, and those of them that are summed at once."""
+    """A window whose results are taps, and the taps that are summed together."""
     p: Product                   # its left factor is the image, whose loops of M are taps
     edges: Edges
-    inside: list[UOp]            # taps that are summed at once
+    inside: list[UOp]            # taps that are summed together
     lanes: int
 
     def __post_init__(self) -> None:
@@ -105,11 +105,11 @@ class TapsPlan:
         return flat_tasks(outer, [*tile, *self.tiled(ends, self.inside)], p.work, cpu.LIMITS["taps"])
 
     def joined(self, body: list[Statement]) -> list[Statement]:
-        """Sums of their own, added to the total."""
+        """The body into separate partial sums, which are then added to the total."""
         return [Assign(self.part, identity(o.ADD, self.part.dtype)), *body, Accumulate(self.total, o.ADD, self.part)]
 
     def loop(self, rows: UOp, wanted: UOp | None, by_row: bool) -> list[Statement]:
-        """The rows, each as vectors; those that not all taps want are told apart."""
+        """The loop over rows, each as vectors; rows that only some taps use are separate loops."""
         out: list[Statement] = []
         for low, high, part in self.regions(rows):
             row = self.wanted(both(wanted, part), self.vectors())
@@ -117,7 +117,7 @@ class TapsPlan:
         return out
 
     def regions(self, k: UOp) -> list[Region]:
-        """A loop of K as regions, for the taps that use them."""
+        """A loop of K split into regions by the taps that use them."""
         m = self.edges.bound.get(k)
         if m is None or m not in self.inside:
             return self.edges.regions(k, index(0) if m is None else m)
@@ -128,7 +128,7 @@ class TapsPlan:
         return body if condition is None else [If(condition, body)]
 
     def vectors(self) -> list[Statement]:
-        """A row: vectors at an edge of the image or of the row one by one, those between them in a loop."""
+        """A row: vectors at an edge of the image or of the row unrolled, those between them in a loop."""
         size = self.along.arg.size
         vectors = -(-size // self.lanes)
         whole = [number for number in range(vectors) if (number + 1) * self.lanes <= size and self.unmasked(number)]

@@ -3,15 +3,14 @@
     TASK blocks of M and N (and parts of K, where blocks are few):
         read the first tile of each factor into registers     any view, mask, cast or prologue is absorbed here
         for steps of K:
-            put both tiles into LOCAL memory                  [k][position]
-            read the next tiles, which arrive while
+            store both tiles to LOCAL memory                  [k][position]
+            start to load the next tiles, and meanwhile
             for k of the step: every thread multiplies its rows by its columns, in registers
         the epilogue
 
 A group's threads form a rectangle (16 x 16; 4 x 56 for few rows), and each has `rows` x `vectors` results of the
-block: in pieces of four that lie side by side with its neighbours', so that threads read different banks. Edges are
-copied as zeros and not stored. With two stages, the next tiles go to other memory than those that are multiplied, and
-threads wait for each other once in a step, not twice.
+block: in pieces of four, interleaved with those of other threads, so that threads read different banks. Edges are
+copied as zeros and not stored. With two stages (double buffering), a step needs one barrier, not two.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 def group_tiles(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
-    """The phases as tiles of groups, and the loops that add up parts of K; refuses (None) what is not of floats, and
-    what is so thin that plain loops, which read both factors for each product, are as fast."""
+    """The phases as tiles of thread groups, and the loops that add up parts of K; refuses (None) what is not of floats,
+    and what is so thin that plain loops, which read both factors for each product, are as fast."""
     if product.k_stop is not None or not product.n:
         return None
     product = product.with_lanes_right()
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
     in_order, outside_n = flat_axis(product.n, product.epilogue, "n")
     k = FlatAxis.of(product.k)
-    # columns of one image, where they are stored in order; or of all, where one would leave much of a tile empty
+    # tiles over columns of one image, stored in order; or over those of all images, if one leaves much of a tile empty
     columns_of = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
     if outside_n:
         columns_of.append((FlatAxis.of(product.n), [*product.batch, *outside_m], gpu.OUT_OF_ORDER))
@@ -77,13 +76,13 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         left = packed("weights", product.left, m, k, outer, gpu.STEP, must_follow_k=False)
         before, product = [left.before], replace(product, left=_read_back(left))
     phases, rest = GroupTile(product, m, n, k, outer, decisions.ask(own, _refuses)).tiled()
-    return product.ended([*before, *phases]), rest
+    return product.with_run_time_bounds([*before, *phases]), rest
 
 
 def _steps_of_one_loop(p: Product, m: FlatAxis, n: FlatAxis) -> list[UOp] | None:
-    """The loops of K in an order in which all of a step belongs to one iteration of the others: channels last, after
-    the taps of a window. What divides and compares is the same for a step then. Refuses (None): no loop is made of
-    whole steps; or the left factor is too large to be stored in that order first."""
+    """The loops of K reordered so that a step only spans the last one: channels last, after the taps of a window. Then
+    index divisions and bounds checks are the same for all of a step. Refuses (None): no loop is a multiple of a step;
+    or the left factor is too large to be stored in that order first."""
     reads = {node.src[0]: node.src[1] for node in toposort([p.right]) if node.op is o.LOAD}
     if len(p.k) < 2 or any(stride_along(at, n.parts[-1]) not in gpu.NEAR_STRIDES for at in reads.values()):
         return None
@@ -93,7 +92,7 @@ def _steps_of_one_loop(p: Product, m: FlatAxis, n: FlatAxis) -> list[UOp] | None
 
 
 def _read_back(factor: Factor) -> UOp:
-    """A factor that was stored first, as it is read."""
+    """The load of a factor that was stored first."""
     line, inner = (factor.axis, factor.k) if factor.along_k else (factor.k, factor.axis)
     at = add(multiply(flat_index(line.parts), factor.pitch), flat_index(inner.parts))
     for r, stride in factor.outer:
@@ -110,7 +109,7 @@ def _refuses(c: Tiling) -> str | None:
 
 
 class GroupTile:
-    """A product cut as chosen: a block of M and N for each group, rows x vectors of it in each thread's registers."""
+    """A product tiled as chosen: a block of M and N for each group, rows x vectors of it in each thread's registers."""
 
     def __init__(self, product: Product, m: FlatAxis, n: FlatAxis, k: FlatAxis, outer: list[UOp], c: Tiling):
         self.product, self.m, self.n, self.k, self.outer, self.c = product, m, n, k, outer, c
@@ -118,7 +117,7 @@ class GroupTile:
         self.row, self.column = counter("mi", c.rows), counter("ni", c.vectors)
         self.height, self.width = c.block_m * c.rows, c.block_n * c.vectors
         self.task_m, self.task_n = counter("mb", -(-m.size // self.height)), counter("nb", -(-n.size // self.width))
-        self.round = c.stages * c.k_block                                      # of K, in one round of the loop
+        self.round = c.stages * c.k_block                                      # steps of K in one round of the loop
         self.rounds = -(-k.size // self.round)
         self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-self.rounds // c.k_parts))
         thread_m, thread_n = self.thread()
@@ -131,19 +130,19 @@ class GroupTile:
         self.total = register_over(product.total.arg, product.total.dtype, (self.row, self.column, self.lane))
 
     def thread(self) -> tuple[UOp, UOp]:
-        """A thread's place among those of the group, along M and along N."""
+        """A thread's coordinates in the group's rectangle, along M and along N."""
         if self.c.vectors < gpu.PIECE:
             return divide(self.lane, self.c.block_n), modulo(self.lane, self.c.block_n)
         wide = gpu.warp_width(self.c.block_m, self.c.block_n)
         high = gpu.WARP // wide
         warp, inside, across = divide(self.lane, gpu.WARP), modulo(self.lane, gpu.WARP), self.c.block_n // wide
-        row = add(modulo(inside, 2), multiply(divide(inside, 2 * wide), 2))       # two rows at a time: 8 threads, which
-        column = modulo(divide(inside, 2), wide)                                  # read at once, touch 2 x 4 pieces
+        row = add(modulo(inside, 2), multiply(divide(inside, 2 * wide), 2))       # in pairs of rows: 8 threads, whose
+        column = modulo(divide(inside, 2), wide)                                  # loads are joined, touch 2 x 4 pieces
         return (add(multiply(divide(warp, across), high), row), add(multiply(modulo(warp, across), wide), column))
 
     @staticmethod
     def position(own: UOp, of: int, thread: UOp, threads: int) -> UOp:
-        """Where a thread's own-th position lies in the block."""
+        """The position in the block of number `own` of a thread's `of` positions."""
         piece = min(of, gpu.PIECE)
         return add(multiply(divide(own, piece), threads * piece), add(multiply(thread, piece), modulo(own, piece)))
 
@@ -165,14 +164,14 @@ class GroupTile:
         return [nested([*self.outer, self.part, *blocks], [*start, *loop, *kept], TASK)], parts.joined()
 
     def shared(self, name: str, value: UOp, axis: FlatAxis, task: UOp, size: int) -> CopiedLines:
-        """One factor's part of a step, in memory that the group shares: [k][position]."""
+        """One factor's tile of a step, in shared memory: [k][position]."""
         each = size * self.c.k_block // self.c.lanes                             # elements of a thread,
-        piece = min(each, gpu.PIECE) if is_matrix(value, axis, self.k) else 1    # of which so many are neighbours
+        piece = min(each, gpu.PIECE) if is_matrix(value, axis, self.k) else 1    # and how many are contiguous
         return CopiedLines(name, value, axis, self.k, (size, self.c.k_block), self.c.lanes, ("", "1")[:self.c.stages],
                            multiply(one(task), size), along_k=False, piece=piece, pad=gpu.PAD)
 
     def steps(self, left: CopiedLines, right: CopiedLines) -> tuple[list[Statement], list[Statement]]:
-        """What comes before the loop over K, and one round of it."""
+        """The statements before the loop over K, and one round of it."""
         k, step = counter("k", self.c.k_block), self.c.k_block
 
         def read(at: UOp) -> list[Statement]:
@@ -191,13 +190,13 @@ class GroupTile:
             *read(add(self.begin_k, index(2 * step))), multiplied(1), *kept(0)]
 
     def for_all(self, body: list[Statement]) -> list[Statement]:
-        """For every position of the block: its rows and columns in each thread, in all threads."""
+        """The body for every position of the block: in all threads, for each thread's rows and columns."""
         return nested([self.row, self.column], nested([self.lane], body, LANE), TILE)
 
 
 def is_matrix(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
-    """Whether neighbours of a factor are neighbours in memory. Those of a window are not always: each would need an
-    index of its own, where a thread that has one column of it needs one."""
+    """Whether a factor's index is linear in its position and k. That of a window is not: a thread that copies several
+    elements would compute an index for each."""
     if value.op is not o.LOAD or len(value.src) != 2:
         return False
     position, step = counter("position", axis.size), counter("step", k.size)
@@ -206,6 +205,6 @@ def is_matrix(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
 
 
 def copy_cost(value: UOp, axis: FlatAxis, k: FlatAxis) -> int:
-    """Cycles in which a thread copies one element of a factor."""
+    """Cycles a thread takes to copy one element of a factor."""
     straight = is_matrix(value, axis, k) and not lies_along_k(value, axis, k)
     return gpu.COPIED if straight else gpu.COPIED_ACROSS

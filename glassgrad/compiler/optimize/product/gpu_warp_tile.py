@@ -3,13 +3,13 @@
     TASK blocks of M and N:
         read the first tile of each factor into registers     any view, mask, cast or prologue is absorbed here
         for steps of K:
-            read the next tiles, which arrive while every warp multiplies its rows by all columns of the block
-            put them into the other stage of memory that the group shares
-        put the sums into that memory, line by line; the epilogue reads them there
+            start to load the next tiles; meanwhile every warp multiplies its rows by all columns of the block
+            store them to the other stage of shared memory
+        store the sums to shared memory, line by line; the epilogue reads them there
 
-For chips whose units do not read shared memory by themselves, and where copies go through threads. A tile lies in
-lines, along k or across it, as the factor lies in memory; the left one always along k. Lines are padded, so that
-neighbouring ones begin in different banks. Does not know which unit it is.
+For chips whose units do not read shared memory by themselves, and where copies go through threads. A tile is stored in
+lines, along k or across it, as the factor is in memory; the left one always along k. Lines are padded, so that
+consecutive ones begin in different banks. Does not know which unit it is.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ STAGES = ("0", "1")      # of memory, by name
 
 def on_warps(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
-    """The phases, and no loops that are left to do; refuses (None) types without such a unit, and what is too small to
-    repay it."""
+    """The phases, and an empty list (no sums of parts of K); refuses (None) types without such a unit, and products too
+    small to gain from one."""
     if product.k_stop is not None or not product.n:
         return None
     p = product.with_lanes_right()
@@ -56,7 +56,7 @@ def on_warps(product: Product, target: Target, decisions: Decisions) \
     own = Tiling("warps", rows // unit.rows, columns // unit.columns, unit=unit.name, left="shared", right="shared",
                  k_block=gpu.WARP_STEP, stages=2)
     c = decisions.ask(own, _refuses)
-    return product.ended(WarpTile(p, unit, (left, right), m, n, FlatAxis.of(p.k), outer, c).phases()), []
+    return product.with_run_time_bounds(WarpTile(p, unit, (left, right), m, n, FlatAxis.of(p.k), outer, c).phases()), []
 
 
 def _refuses(c: Tiling) -> str | None:
@@ -64,7 +64,7 @@ def _refuses(c: Tiling) -> str | None:
 
 
 class WarpTile:
-    """A product cut as chosen: a block for each group, `rows` warps below each other, each with all its columns."""
+    """A product tiled as chosen: a block for each group, with `rows` warps along M, each with all its columns."""
 
     def __init__(self, product: Product, unit: MatrixUnit, factors: tuple[UOp, UOp], m: FlatAxis, n: FlatAxis,
                  k: FlatAxis, outer: list[UOp], c: Tiling):
@@ -106,9 +106,9 @@ class WarpTile:
 
 
 class CopiedLines:
-    """One factor's part of a step, in memory that the group shares: lines along k or across it, as is asked for, or as
-    it lies (None). `size` are its positions and its k, in whole pieces, which a thread copies at once; of several
-    stages, one is read while another is filled."""
+    """One factor's tile of a step, in shared memory. Its lines go along k if `along_k`, across it if False, and as the
+    factor is in memory if None. `size` are its positions and its k, in whole pieces, each copied by one thread; of
+    several stages, one is read while another is filled."""
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, k: FlatAxis, size: tuple[int, int], threads: int,
                  stages: Sequence[str] = ("",), first: UOp | None = None, along_k: bool | None = None,
@@ -138,16 +138,16 @@ class CopiedLines:
         return add(multiply(line, self.pitch), inner)
 
     def element(self, each: UOp) -> tuple[UOp, UOp]:
-        """The position and the k of a thread's element."""
+        """The position and the k of number `each` of a thread's elements."""
         inner = add(self.begin, each)
         return (self.line, inner) if self.reads_along_k else (inner, self.line)
 
     def number(self, begin_k: UOp, replace: dict[UOp, UOp]) -> UOp:
-        """What a thread copies: zeros past the edges."""
+        """The value a thread copies: zero past the edges."""
         position, k = self.element(one(self.each))
         at, at_k = add(self.first, position), add(begin_k, k)
         whole = (self.k if self.reads_along_k else self.axis).size % self.each.arg.size == 0
-        edge, edge_k = self.element(index(0)) if whole else (position, k)         # the same for a piece where it can be
+        edge, edge_k = self.element(index(0)) if whole else (position, k)         # one test per piece where possible
         gate = both(moves.below(add(self.first, edge), self.axis.size), moves.below(add(begin_k, edge_k), self.k.size))
         value = substitute_index(self.value, {**replace, **self.axis.apart(at), **self.k.apart(at_k)}, {})
         return moves.zero_outside(value, both(self.inside, gate))

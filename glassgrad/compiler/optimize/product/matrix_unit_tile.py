@@ -1,9 +1,9 @@
 """A contraction on a matrix unit. In: a product, a `Target` with units. Out: phases, or None.
 
-For factors of a type that a unit multiplies (bfloat16 into float32, bytes into int32), whatever float32 or int32 the
-loops widen them to first. As register_tile/, with a small matrix in the place of a vector:
+For factors of a type that a unit multiplies (bfloat16 into float32, bytes into int32), also where the loops first widen
+them to float32 or int32. As register_tile/, with a small matrix instead of a vector:
 
-    phase 1   lay the left factor out as the unit reads it    [panel of M][step of K][row][k]      unless it lies so
+    phase 1   pack the left factor as the unit reads it       [panel of M][step of K][row][k]      unless read in place
     phase 2   and the right one                               [panel of N][step of K][word of k][column]
     phase 3   TASK blocks of M and N: for blocks of K: for panels of N: for panels of M: a few small matrices of sums,
               UNIT steps over both panels, then to LOCAL memory; the epilogue reads them there, in vectors
@@ -34,7 +34,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 def on_matrix_unit(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases; refuses what has no unit for its types, or is too small to repay it."""
+    """The phases; refuses (None) types without a unit, and products too small to gain from one."""
     plan = UnitPlan.of(product.with_lanes_right(), target) if product.n and not product.stops else None
     if plan is None:
         return None
@@ -43,7 +43,7 @@ def on_matrix_unit(product: Product, target: Target, decisions: Decisions) -> li
 
 @dataclass
 class UnitPlan(FlatProduct):
-    """A product in a unit's types on flat axes, and how it would be cut."""
+    """A product in a unit's types on flat axes, and how it would be tiled."""
     unit: MatrixUnit
     before: list[list[Statement]]       # phases that store a padded image with its zeros
 
@@ -71,11 +71,11 @@ class UnitPlan(FlatProduct):
 
     @property
     def steps(self) -> int:
-        """Of K: instructions that one sum takes."""
+        """Steps of K: the instructions of one sum."""
         return -(-self.depth // self.unit.depth)
 
     def own(self) -> Tiling:
-        """The recipe's own choice: the shape that takes the fewest products, and reads of both factors."""
+        """The recipe's own choice: the shape with the fewest instructions and reads of both factors."""
         def cost(c: Tiling) -> int:
             return math.prod(self.panels(c)) * (2 * max(c.rows * c.vectors, self.unit.in_flight) + c.rows + c.vectors)
         return min(self.others(), key=cost)
@@ -86,7 +86,7 @@ class UnitPlan(FlatProduct):
         return [self.with_tiles(m, n) for m in most for n in most if m * n + m + n <= self.unit.registers]
 
     def with_tiles(self, tiles_m: int, tiles_n: int) -> Tiling:
-        """The recipe's blocks for a panel of so many matrices down and across."""
+        """The recipe's blocks for tiles of tiles_m x tiles_n matrices."""
         limits = units.LIMITS
         c = Tiling("unit", tiles_m, tiles_n, unit=self.unit.name, pitch=self.n.pitch,
                    k_block=limits.k_block if self.steps > limits.long_k else 0)
@@ -108,7 +108,7 @@ class UnitPlan(FlatProduct):
         return -(-self.m.size // (c.rows * self.unit.rows)), -(-self.n.size // (c.vectors * self.unit.columns))
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be cut so."""
+        """Why this product cannot be tiled like this; None where it can."""
         if c.rows * c.vectors + c.rows + c.vectors > self.unit.registers:
             return f"sums and operands take more than {self.unit.registers} registers"
         panels_m, panels_n = self.panels(c)
@@ -126,15 +126,15 @@ class UnitPlan(FlatProduct):
         return self.can_stay_in_place(c.rows * self.unit.rows) if c.left == "in_place" else None
 
     def can_stay_in_place(self, rows: int) -> str | None:
-        """Why the left factor must be packed; None where the unit can read it where it lies: rows along k in whole
-        steps, and whole panels of rows (the last one may start early)."""
+        """Why the left factor must be packed; None where the unit can read it in place: rows contiguous along k in
+        whole steps, and whole panels of rows (the last one may overlap the one before)."""
         if self.depth % self.unit.depth:
             return "the left factor is not a matrix of whole steps"
         return self.why_left_not_along_k(rows)
 
 
 class UnitTile(PanelBlocks):
-    """A product cut as chosen: small matrices of sums, panels of them, blocks of panels."""
+    """A product tiled as chosen: small matrices of sums, panels of them, blocks of panels."""
 
     def __init__(self, plan: UnitPlan, c: Tiling):
         super().__init__(*plan.panels(c), c.block_m, c.block_n)
@@ -175,12 +175,12 @@ class UnitTile(PanelBlocks):
                 *self.over_m(self.epilogue())]
 
     def place(self, row: UOp, column: UOp) -> UOp:
-        """Where LOCAL memory keeps a sum: rows of a panel of M, each with all the task's columns."""
+        """The index of a sum in LOCAL memory: rows of a panel of M, each with all the task's columns."""
         above = multiply(one(self.in_m), self.rows) if self.k_block else index(0)
         return add(multiply(add(above, row), self.width), column)
 
     def place_in_unit(self) -> UOp:
-        """Where it keeps an element of the matrices that the unit holds."""
+        """The index in LOCAL memory of an element of the unit's matrices of sums."""
         unit, inside = self.unit, self.inside
         column = add(multiply(one(self.in_n), self.columns), multiply(one(self.tile_n), unit.columns))
         return self.place(add(multiply(one(self.tile_m), unit.rows), inside.row), add(column, inside.column))
@@ -197,7 +197,7 @@ class UnitTile(PanelBlocks):
         return nested([self.tile_m, self.tile_n], nested([self.inside.row, self.inside.column], body, UNIT), TILE)
 
     def factors(self, step: UOp) -> tuple[UOp, UOp]:
-        """What the unit multiplies in one step: both as elements of their own type."""
+        """The operands of one step of the unit, in the factors' own types."""
         inside, unit = self.inside, self.unit
         b = self.right.element(self.panel_n, step, one(self.tile_n), inside.column, inside)
         if not self.left_in_place:
@@ -208,12 +208,12 @@ class UnitTile(PanelBlocks):
         return substitute_index(self.product.left, {**self.m.apart(at_m), self.product.k[0]: k}, {}), b
 
     def first_row(self) -> UOp:
-        """Of a panel of M. Read in place, the last panel starts early, so that no row lies past the end."""
+        """The first row of a panel of M. Read in place, the last panel starts early, so that no row is past the end."""
         first = multiply(self.panel_m, self.rows)
         return first.minimum(self.m.size - self.rows) if self.left_in_place and self.m.size % self.rows else first
 
     def epilogue(self) -> list[Statement]:
-        """What is stored of a finished panel of M, in vectors along N; nothing past the edges, nothing twice."""
+        """The stores of a finished panel of M, in vectors along N; nothing past the edges, nothing twice."""
         row = counter("mi", self.rows)
         at_m = add(self.first_row(), row)
         gate = None

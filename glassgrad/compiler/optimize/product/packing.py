@@ -1,9 +1,9 @@
-"""The factors of a contraction, packed. In: a factor and its axes. Out: the loops that lay it into panels.
+"""Pack the factors of a contraction. In: a factor and its axes. Out: the loops that copy it into panels.
 
 For vectors, a panel holds one tile's width of positions for all of K: [panel][k][position]. For a matrix unit, rows of
-`left` lie along k, and `right` in words of neighbours along k (targets/matrix_units.py). The pack loop absorbs any
-view, padding mask, cast or fused prologue; past the end of K, and past a ragged edge, lie zeros. Does not know the tile
-that reads a panel.
+`left` are contiguous along k, and `right` has words of consecutive k (targets/matrix_units.py). The pack loop absorbs
+any view, padding mask, cast or fused prologue; past the end of K, and past a ragged edge, it stores zeros. Does not
+know the tile that reads a panel.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
-READ_AT_ONCE = 1024        # bytes of a row that are worth reading at once
-PACKED_AT_ONCE = 8         # steps of k that are packed at once: whole lines of a panel
+READ_AT_ONCE = 1024        # bytes of a row that are worth reading together
+PACKED_AT_ONCE = 8         # steps of k that are packed together: whole cache lines of a panel
 
 
 class PackedFactor:
     """One factor, packed as [outer loops it depends on][panel][k][position in the panel].
 
-    Where a `task` is given, each of its tasks packs the `panels` it uses, and no others, into memory of its own.
+    Where a `task` counter is given, each task packs only the `panels` it uses, into private memory.
     """
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], width: int, vectors: int,
@@ -43,13 +43,13 @@ class PackedFactor:
                             "shared" if task is None else "worker")
 
     def place(self, panel: UOp, step: UOp, position: UOp) -> UOp:
-        """Where a position of a panel lies, at a step of K."""
+        """The index in memory of a position of a panel, at a step of K."""
         at = add(multiply(flat_index(self.outer), self.panels), panel)
         at = add(multiply(at, self.depth), step)
         return add(multiply(at, self.width), position)
 
     def pack(self, lanes: int, most: int = moves.PHASE_TASKS) -> list[Statement]:
-        """The loops that fill the panels: lanes along the axis that is contiguous in memory."""
+        """The loops that fill the panels, with lanes along the axis that is contiguous in memory."""
         panel, spot = counter("p", self.panels), counter("q", self.width)
         first = index(0) if self.task is None else multiply(one(self.task), self.panels)
         at = add(multiply(add(first, one(panel)), self.width), one(spot))
@@ -78,7 +78,7 @@ class PackedFactor:
         for r in reversed(loops):
             body = [moves.tasks(For(r, LOOP, body), more if r is loops[0] else 1)]
         if not loops and len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
-            body = [moves.tasks(body[0], more)]          # few panels, transposed: their pieces of k are tasks
+            body = [moves.tasks(body[0], more)]          # few panels, transposed: chunks of k are tasks
         if end is not None:
             return [moves.tasks(For(panel, LOOP, moves.share_out(self.outer, body, most), end), most)]
         if work >= cpu.PACK_WORK:
@@ -86,8 +86,8 @@ class PackedFactor:
         return nested([*self.outer, panel], body)
 
     def side_by_side(self, panel: UOp, body: list[Statement]) -> tuple[UOp, list[UOp], list[Statement]]:
-        """Narrow panels in groups: for pieces of k: for the panels of a group: for a piece of k. So lines are both read
-        and written whole. Out: the loop over the groups, the loops inside it, and what they do."""
+        """Narrow panels in groups: for chunks of k: for the panels of a group: for k of a chunk. So whole cache lines
+        are both read and written. Returns the loop over the groups, the loops inside it, and their body."""
         k, row = self.k[-1], self.panels * self.width * self.value.dtype.itemsize
         together = -(-self.panels // -(-row // READ_AT_ONCE))
         if together == 1:
@@ -102,9 +102,9 @@ class PackedFactor:
         return group, [piece, *self.k[:-1]] if piece.arg.size > 1 else self.k[:-1], body
 
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
-        """Packing what lies along k: for pieces of k: read a vector of every row; they are stored across.
+        """Pack a factor that is contiguous along k: for chunks of k: read a vector of every row, store it transposed.
 
-        A renderer transposes such a block in registers. Narrow panels, and what is left of k, are written element by
+        A renderer transposes such a block in registers. Narrow panels, and the remainder of k, are stored element by
         element from a few cache lines at a time: a scatter instruction costs more than the scalar stores.
         """
         k = self.k[-1]
@@ -124,12 +124,12 @@ class PackedFactor:
 
 
 # -- for a matrix unit -----------------------------------------------------------------------------------------------
-FEW_TASKS = 8              # steps of K that are tasks enough, so that each can pack whole rows
+FEW_TASKS = 8              # steps of K that are enough tasks, so that each can pack whole rows
 
 
 @dataclass(frozen=True)
 class UnitRanges:
-    """The counters inside one instruction."""
+    """The counters inside one instruction of a matrix unit."""
     row: UOp
     column: UOp
     word: UOp                 # of k
@@ -142,7 +142,7 @@ class UnitRanges:
 
 
 def narrowed(value: UOp, dtype: DType) -> UOp | None:
-    """The same number as an element of a narrower type, where it is one that was widened; else None."""
+    """The value before it was widened from the narrower `dtype`; None where it was not."""
     if value.dtype is dtype:
         return value
     if value.op is o.CAST and value.src[0].dtype is dtype:
@@ -155,7 +155,7 @@ def narrowed(value: UOp, dtype: DType) -> UOp | None:
 
 def unit_for(p: Product, target: Target, suits: Callable[[MatrixUnit], bool] = lambda unit: True) \
         -> tuple[MatrixUnit, UOp, UOp] | None:
-    """The first unit that multiplies a product's types, and both factors as elements of these; None: there is none."""
+    """The first unit that multiplies a product's types, and both factors in those types; None where there is none."""
     for unit in target.units:
         left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
         if p.total.dtype is unit.total and left is not None and right is not None and suits(unit):
@@ -164,8 +164,8 @@ def unit_for(p: Product, target: Target, suits: Callable[[MatrixUnit], bool] = l
 
 
 class UnitPanels:
-    """One factor, as [outer loops it depends on][panel][step of K] and then, for `left`, [row][k], for `right`,
-    [word of k][column]. Where the left one does not lie along k either, its rows are made of words too."""
+    """One factor, packed as [outer loops it depends on][panel][step of K] and then, for `left`, [row][k], for `right`,
+    [word of k][column]. A left factor that is not contiguous along k is packed in words, too: [row][word of k]."""
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], unit: MatrixUnit,
                  tiles: int, panels: int, in_words: bool):
@@ -182,14 +182,14 @@ class UnitPanels:
             local(name, value.dtype, size * unit.pieces, "shared")
 
     def _lies_along(self, along: UOp) -> bool:
-        """Whether neighbours along this counter are neighbours in memory, and those along the axis are not."""
+        """Whether the factor is contiguous along this counter, and not along its own axis."""
         spot = self.axis.parts[-1]
         reads = [n.src[1] for n in toposort([self.value]) if n.op is o.LOAD]
         return bool(reads) and all(stride_along(at, along) == 1 and stride_along(at, spot) != 1 for at in reads)
 
     # -- where elements are ----------------------------------------------------------------------------------
     def place(self, panel: UOp, step: UOp, position: UOp, k: UOp) -> UOp:
-        """The address of a position of a panel; k is a word of the step, or an element where there are no words."""
+        """The index in memory of a position of a panel; k counts words of the step, or elements if not in words."""
         at = add(multiply(add(multiply(flat_index(self.outer), self.panels), panel), self.steps), step)
         if self.right:
             return add(multiply(add(multiply(at, self.unit.words), k), self.width), position)
@@ -197,7 +197,7 @@ class UnitPanels:
         return add(multiply(add(multiply(at, self.width), position), along), k)
 
     def element(self, panel: UOp, step: UOp, tile: UOp, position: UOp, inside: UnitRanges) -> UOp:
-        """An element that the unit reads, in the factor's type: a piece of a word, or an element itself."""
+        """An element that the unit reads, in the factor's type: extracted from its word, or loaded as it is."""
         position = add(multiply(tile, self.across), position)
         if not self.words:
             k = add(multiply(inside.word, self.unit.pieces), inside.piece)
@@ -227,8 +227,7 @@ class UnitPanels:
         return loops_around(self.outer, body, kind)
 
     def by_rows(self, panel: UOp, whole: int, kind: str, lanes: int) -> list[Statement]:
-        """For steps of K: for words: for panels: memory is read in whole rows, as it lies, and every panel gets its
-        part of them."""
+        """for steps of K: for words: for panels: pack      (memory is read in whole rows, a part for each panel)"""
         def rows(step: UOp, ragged: bool) -> list[Statement]:
             [words] = self.one_step(panel, step, lanes, ragged)
             assert isinstance(words, For)
@@ -257,7 +256,7 @@ class UnitPanels:
         store = [Store(self.memory, self.place(panel, step, spot, word), value)]
         if self.right and not self.along_k:
             return [For(word, LOOP, moves.wide(For(spot, LOOP, store), -(-self.width // lanes), lanes))]
-        # what lies one way and is wanted the other way: square blocks are transposed in registers
+        # contiguous along the other axis than wanted: square blocks are transposed in registers
         across, over = (word, spot) if self.right else (spot, word)
         return self.transposed(store, across, over, lanes)
 
@@ -274,7 +273,7 @@ class UnitPanels:
 
     def at(self, panel: UOp, spot: UOp, k: UOp, ragged: bool, clamp: bool) -> UOp:
         """The factor at a position of a panel and an element of K: zero past the end of K. Past the edge of its own
-        axis it may be anything: the last position again (clamp), or what costs a vector of positions least, zero."""
+        axis any value will do: the last position again (`clamp`), or zero, cheaper for vectors of positions."""
         position = add(multiply(panel, self.width), spot)
         gate = moves.below(k, self.k.size) if ragged else None
         if clamp and self.axis.size % self.width:

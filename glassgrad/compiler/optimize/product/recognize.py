@@ -1,9 +1,9 @@
-"""Contractions (sums of products), recognized. In: a plain loop tree. Out: `Product` and its axes.
+"""Recognize contractions (sums of products). In: a plain loop tree. Out: `Product` and its axes.
 
 Of the loops around the sum, those that only the left factor reads are M, those that only the right one reads are N, and
 the others are the batch; the summed loops are K. Several loops are one flat axis where the output is linear in them.
-Chooses no tiling: it finds which positions an axis has, and how far apart they lie in a factor. The target and its
-limits are read only to say how many tasks are wanted and whether a factor in place stays in a cache.
+Chooses no tiling: it finds the size of each axis and its strides in the factors. The target and its limits are read
+only to say how many tasks are wanted and whether a factor read in place stays in a cache.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThreshol
 
 @dataclass
 class Product:
-    """out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n]). Without loops of N it is a window: an image,
-    and a few weights that go over it."""
+    """out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n]). Without loops of N it is a depthwise window:
+    `left` is an image, `right` its few weights."""
     left: UOp
     right: UOp
     m: list[UOp]
@@ -35,28 +35,28 @@ class Product:
     k: list[UOp]
     total: UOp                    # the register that is summed into
     epilogue: list[Statement]
-    stops: dict[UOp, UOp] = field(default_factory=dict)   # of loops that end at a value: of the batch, or of K; of M
-                                                          # and N where `recognize_ended` found it
+    stops: dict[UOp, UOp] = field(default_factory=dict)   # run-time bounds of loops of the batch or of K; of M and N
+                                                          # only from `recognize_with_run_time_bounds`
 
     @property
     def k_stop(self) -> UOp | None:
-        """Where the sum ends, if only the running kernel can tell: then K is one loop."""
+        """The run-time bound of the sum, if it has one: then K is a single loop."""
         return self.stops.get(self.k[0])
 
-    def ended(self, phases: list[list[Statement]]) -> list[list[Statement]]:
-        """The phases of a tiling, whose loops end where those of the product do."""
+    def with_run_time_bounds(self, phases: list[list[Statement]]) -> list[list[Statement]]:
+        """The phases of a tiling, with the product's run-time bounds set on their loops."""
         for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in self.stops]:
             loop.stop = self.stops[loop.range]
         return phases
 
     @property
     def depth(self) -> int:
-        """How many products one sum has."""
+        """How many products one sum adds up: the size of K."""
         return count(self.k)
 
     @property
     def work(self) -> int:
-        """Multiply-adds of the whole."""
+        """Multiply-adds in total."""
         return count((*self.k, *self.m, *self.n, *self.batch))
 
     def swapped(self) -> Product:
@@ -71,21 +71,21 @@ class Product:
         return self.swapped() if any(terms.get(r) == 1 for r in self.m) else self
 
     def with_neighbours_right(self) -> Product:
-        """The same, or with the factors exchanged where neighbours in the output lie along a loop of the left one: also
-        where only every second one is stored, as for the positions of one remainder."""
+        """The same, or with the factors exchanged where the output's smallest stride is along a loop of the left one:
+        as `with_lanes_right`, but that stride need not be 1 (positions of one remainder are strided)."""
         store = self.epilogue[-1]
         assert isinstance(store, Store)
         strides = {r: abs(stride) for r, stride in linear(store.index)[1].items() if r in (*self.m, *self.n)}
         return self.swapped() if min(strides, key=lambda r: strides[r], default=None) in self.m else self
 
     def rounded(self, dtype: DType) -> Product:
-        """The same, of sums that are of a small type already, to which its epilogue rounds them first."""
+        """The same with sums of the narrower `dtype`, to which the epilogue casts them before anything else."""
         total = register(self.total.arg, dtype)
         return replace(self, total=total, epilogue=moves.rebuild(self.epilogue, {self.total.cast(dtype): total}))
 
     def stores(self, result: UOp, places: dict[UOp, UOp], gate: UOp | None) -> list[Statement]:
-        """The epilogue with the sum `result`, at these values of its loops; nothing is stored where the gate is false,
-        and nothing read but the result itself, which may lie in memory too."""
+        """The epilogue for the sum `result` at the loop indices `places`. Where the gate is false nothing is stored,
+        and nothing is read but the result itself, which may lie in memory."""
         out: list[Statement] = []
         for s in moves.rebuild(self.epilogue, {self.total: result, **places}):
             assert isinstance(s, Store)
@@ -101,12 +101,12 @@ def _gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
 
 
 def count(loops: Iterable[UOp]) -> int:
-    """How many iterations these loops have together."""
+    """The product of the loops' sizes."""
     return math.prod([r.arg.size for r in loops])
 
 
 def innermost(loops: list[UOp], most: int) -> list[UOp]:
-    """As many of the innermost loops as have at most so many iterations together."""
+    """As many of the innermost loops as have at most `most` iterations together."""
     found: list[UOp] = []
     for r in reversed(loops):
         if count(found) * r.arg.size > most:
@@ -116,7 +116,7 @@ def innermost(loops: list[UOp], most: int) -> list[UOp]:
 
 
 def recognize(body: list[Statement]) -> Product | None:
-    """The body as a contraction, or None. A loop over groups and their members counts as two."""
+    """The body as a contraction, or None. A loop over all members of all groups may be split into two loops."""
     found = _recognize(body)
     if found is not None and found.m and found.n:
         return found
@@ -129,8 +129,8 @@ def recognize(body: list[Statement]) -> Product | None:
     return found if found.m else found.swapped()
 
 
-def recognize_ended(body: list[Statement]) -> Product | None:
-    """The same where loops end at values: those of M and N are loops of M and N still, and `stops` says where."""
+def recognize_with_run_time_bounds(body: list[Statement]) -> Product | None:
+    """As `recognize`, but loops with run-time bounds may belong to M and N; `stops` has the bounds."""
     loops, inner = task_loops(body)
     ends = {f.range: f.stop for f in loops if f.stop is not None}
     product = recognize(moves.around([For(f.range, f.kind, []) for f in loops], inner))
@@ -140,7 +140,7 @@ def recognize_ended(body: list[Statement]) -> Product | None:
 
 
 def _groups_apart(body: list[Statement]) -> list[Statement] | None:
-    """for i in n: ..i // c..  ->  for g in n/c: for i in c: ..g..      refuses: nothing is divided"""
+    """for i in n: ..i // c..  ->  for g in n/c: for i in c: ..g..      refuses: no loop index is divided"""
     loops, inner = task_loops(body)
     if any(f.stop is not None for f in loops):
         return None
@@ -163,7 +163,7 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
 def _recognize(body: list[Statement]) -> Product | None:
     around, body = task_loops(body)
     loops = [f.range for f in around]
-    stops = {f.range: f.stop for f in around if f.stop is not None}      # tiles are cut to sizes that are known
+    stops = {f.range: f.stop for f in around if f.stop is not None}      # not in M or N: tiles need constant sizes
     if len(body) < 3 or not isinstance(body[0], Assign) or not isinstance(body[1], For):
         return None
     if not all(isinstance(s, Store) for s in body[2:]):
@@ -198,45 +198,45 @@ def _recognize(body: list[Statement]) -> Product | None:
 
 @dataclass
 class FlatAxis:
-    """Several loops as one: `size` positions, taken apart again by division where that is needed.
+    """Several loops flattened into one of `size` positions; division and modulo recover the loop indices (`apart`).
 
-    With a pitch, the last loop (columns of an image) is laid out in rows of so many positions: those past its last
-    column are unused, and `gate` says where. With a height, the loop before it is in so many rows, likewise.
+    With a pitch, each row of the last loop (columns of an image) takes `pitch` positions: those past its last column
+    are padding, which `gate` masks off. With a height, the loop before it is padded to that many rows, likewise.
     """
     parts: list[UOp]
     size: int
     pitch: int = 0
     height: int = 0
-    stop: UOp | None = None       # where it ends, if only the running kernel can tell:
-    most: int = 0                 # at most here, and about at `size`
+    stop: UOp | None = None       # its run-time bound, if it has one:
+    most: int = 0                 # at most this; `size` is a typical value then
 
     @staticmethod
     def of(loops: list[UOp]) -> FlatAxis:
         return FlatAxis(loops, count(loops))
 
-    def ending(self, stops: dict[UOp, UOp]) -> FlatAxis:
-        """The same axis where its outermost loop ends at a value."""
+    def with_run_time_bound(self, stops: dict[UOp, UOp]) -> FlatAxis:
+        """The same axis with the run-time bound of its outermost loop, if that has one."""
         first = self.parts[0]
         return self if first not in stops else \
             replace(self, stop=multiply(stops[first], self.size // first.arg.size))
 
     def pieces(self, size: int) -> UOp | None:
-        """How many pieces of a size it has, if only the running kernel can tell."""
+        """How many pieces of `size` it has at run time; None where it has no run-time bound."""
         return None if self.stop is None else divide(add(self.stop, index(size - 1)), size)
 
     @property
-    def even(self) -> bool:
-        """Whether pieces of it are as long as each other, up to one position: where there are few, of a number that
-        only the running kernel can tell."""
+    def balanced(self) -> bool:
+        """Whether it is split into pieces whose lengths differ by at most one: where it is short, with a run-time
+        bound."""
         return self.stop is not None and self.most <= cpu.EVEN_ROWS
 
     @property
     def row(self) -> int:
-        """Positions that follow one another in memory: of the last loop where there is a pitch, else all."""
+        """The length of a run of positions without padding: the last loop's where there is a pitch, else all."""
         return int(self.parts[-1].arg.size) if self.pitch else self.size
 
     def gate(self, at: UOp) -> UOp | None:
-        """Where a position is used; None: everywhere."""
+        """The condition that a position is not padding; None where there is no padding."""
         places, gate = self.apart(at), None
         for r, size in reversed(self.sizes.items()):
             gate = both(gate, moves.below(places[r], r.arg.size)) if size > r.arg.size else gate
@@ -244,28 +244,28 @@ class FlatAxis:
 
     @property
     def sizes(self) -> dict[UOp, int]:
-        """The loops, with the positions that each is laid out in."""
+        """The loops with their padded sizes."""
         sizes = [int(r.arg.size) for r in self.parts]
         sizes[-1:] = [self.pitch or n for n in sizes[-1:]]
         sizes[-2:-1] = [self.height or n for n in sizes[-2:-1]]
         return dict(zip(self.parts, sizes))
 
     def position(self) -> UOp:
-        """The position that the loops have reached."""
+        """The flat position of the current loop indices."""
         at = index(0)
         for r, size in self.sizes.items():
             at = add(multiply(at, size), r)
         return at
 
     def apart(self, at: UOp) -> dict[UOp, UOp]:
-        """What each of the loops has reached at a position."""
+        """The index of each loop at a flat position."""
         out, step = {}, 1
         for r, size in reversed(self.sizes.items()):
             whole = divide(at, step)
             out[r] = whole if r is self.parts[0] else modulo(whole, size)
             step *= size
             if self.pitch and r is self.parts[-1] or self.height and r is self.parts[-2]:
-                at, step = divide(at, step), 1                   # those around it are one axis again
+                at, step = divide(at, step), 1                   # the loops around it are unpadded
         return out
 
 
@@ -276,30 +276,30 @@ class FlatProduct:
     target: Target
     m: FlatAxis
     n: FlatAxis
-    outer: list[UOp]              # loops around everything: batch, and parts of M and N that do not flatten
+    outer: list[UOp]              # loops around everything: batch, and loops of M and N that do not flatten
 
     @cached_property
     def depth(self) -> int:
-        """How many products one sum has."""
+        """How many products one sum adds up: the size of K."""
         return self.product.depth
 
     @cached_property
     def work(self) -> int:
-        """Multiply-adds of the whole."""
+        """Multiply-adds in total."""
         return self.product.work // count(self.m.parts) * self.m.size
 
     @cached_property
     def around(self) -> int:
-        """How often the loops around it repeat the product."""
+        """How many times the outer loops repeat the product."""
         return count(self.outer)
 
     def tasks_wanted(self, limits: TilingThresholds) -> int:
-        """Into how many tasks each repetition is best cut."""
+        """How many tasks each repetition should be split into."""
         most = min(limits.most_tasks, self.target.most_tasks)
         return max(1, min(most, self.work // limits.task_work) // max(1, self.around))
 
     def why_left_not_along_k(self, rows: int) -> str | None:
-        """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""
+        """Why the left factor must be packed; None where its rows are contiguous along k and can be read in place."""
         left = self.product.left
         if left.op is not o.LOAD or len(left.src) != 2:
             return "the left factor is computed, not read"
@@ -311,7 +311,8 @@ class FlatProduct:
 
     @cached_property
     def left_along_m(self) -> bool:
-        """Whether the left factor lies along M, with so few lines and pages along k that those of a tile stay near."""
+        """Whether the left factor is contiguous along M, and the cache lines and pages that a tile reads along k stay
+        in the first-level cache and the TLB."""
         left = self.product.left
         if left.op is not o.LOAD or len(left.src) != 2 or len(self.product.k) != 1 or len(self.m.parts) != 1:
             return False
@@ -323,7 +324,7 @@ class FlatProduct:
             abs(pitch) * self.depth <= cpu.NEAR_BYTES and fit_sets(self.depth, pitch, 8)
 
     def why_right_not_along_n(self) -> str | None:
-        """Why the right factor must be packed; None where its rows lie along N and can be read in place."""
+        """Why the right factor must be packed; None where it is contiguous along N and can be read in place."""
         right = self.product.right
         if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:
             return "the right factor is computed, not read"
@@ -334,20 +335,20 @@ class FlatProduct:
         return None
 
     def lines_apart(self, rows: int, ways: int) -> bool:
-        """Whether so many rows of the left factor fit a first-level cache together."""
+        """Whether a line of each of `rows` rows of the left factor fits a first-level cache without set conflicts."""
         left = self.product.left
         step = stride_along(left.src[1], self.m.parts[0]) or 0
         return fit_sets(rows, step * left.dtype.itemsize, ways)
 
 
 def fit_sets(lines: int, step: int, ways: int) -> bool:
-    """Whether so many lines, `step` bytes apart, fit a first-level cache together, each of whose sets has so many ways
-    to spare: lines that lie 4096 bytes apart share a set."""
+    """Whether cache lines `step` bytes apart fit a first-level cache together without conflicts, if each set has `ways`
+    ways to spare: lines 4096 bytes apart share a set."""
     return lines * math.gcd(step, 4096) <= ways * 4096
 
 
 def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[FlatAxis, list[UOp]]:
-    """The innermost loops that flatten to one axis linear in the output, and the loops left outside."""
+    """The innermost loops as one flat axis in which the output index is linear, and the loops left outside."""
     best = FlatAxis.of(loops[-1:])
     for start in range(len(loops) - 2, -1, -1):
         axis = FlatAxis.of(loops[start:])
@@ -363,8 +364,8 @@ def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[F
 
 
 def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
-    """The last two loops of N laid out with the pitch of the image they go over: then each tap of a window is one
-    contiguous read, at a constant distance. For images that are read many times; refuses (None) anything else."""
+    """The last two loops of N as one axis with the pitch of the image they go over: then each tap of a window is one
+    contiguous read at a constant offset. For images that are read many times; refuses (None) anything else."""
     if len(p.n) < 2 or p.right.op is not o.LOAD or len(p.right.src) != 2:
         return None
     rows, columns = p.n[-2:]
@@ -375,15 +376,15 @@ def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
     pitch = steps[0]
     if pitch is None or not columns.arg.size <= pitch <= 2 * columns.arg.size:
         return None
-    image = [*p.k, rows, columns]                    # of one: groups of channels lie between those of a batch
+    image = [*p.k, rows, columns]                    # one image: in a batch, other channel groups lie in between
     if 2 * footprint(p.right, image) > count(image):
         return None
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
 
 
 def few_rows(p: Product) -> bool:
-    """Whether a factor has so few rows that packing the other one would take longer: both lie along k, and plain loops
-    read them so."""
+    """Whether a factor has so few rows that packing the other one would cost more than it saves: both are contiguous
+    along k, and plain loops read them in place."""
     if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < cpu.LEAST_ROW or not all(
             f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f in (p.left, p.right)):
         return False
@@ -391,7 +392,7 @@ def few_rows(p: Product) -> bool:
 
 
 def swells(factor: UOp, loops: list[UOp]) -> bool:
-    """Whether a packed factor would be huge, and much larger than the memory it is made of: a window, a repetition."""
+    """Whether a packed factor would be huge and much larger than the memory it reads: a window, or an expanded view."""
     packed = count(dict.fromkeys([*loops, *ranges_of(factor)]))
     read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}
     return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(m.arg.shape) for m in read))
@@ -406,20 +407,20 @@ def stride_along(at: UOp, along: UOp) -> int | None:
 
 
 def to_neighbour(at: UOp, along: UOp) -> int | None:
-    """The stride of an address from a counter's first value to its second; None where it is not a constant."""
+    """The distance of an address between a counter's values 0 and 1; None where it is not a constant."""
     first, second = (linear(substitute_index(at, {along: index(n)}, {})) for n in (0, 1))
     return second[0] - first[0] if first[1] == second[1] else None
 
 
 def lies_along_k(value: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
-    """Whether what lies side by side in memory follows K, and not the factor's own axis."""
+    """Whether a factor is contiguous along K, and not along its own axis."""
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     return any(stride_along(at, k.parts[-1]) == 1 for at in reads) and \
         not any(stride_along(at, axis.parts[-1]) == 1 for at in reads)
 
 
 def evenly_along(at: UOp, along: UOp) -> bool:
-    """Whether an address has one stride along a counter: a constant, or a number that the running kernel is given."""
+    """Whether an address has one stride along a counter: a constant, or a value known at run time."""
     for atom in linear(at)[1]:
         if atom is along or along not in ranges_of(atom):
             continue
@@ -430,12 +431,12 @@ def evenly_along(at: UOp, along: UOp) -> bool:
 
 
 def footprint(factor: UOp, loops: list[UOp]) -> int:
-    """How many elements of memory a factor touches at most while these loops run."""
+    """An upper bound on the elements of memory that a factor reads while these loops run."""
     return 1 + sum([abs(stride_along(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])
 
 
 def flat_tasks(loops: list[UOp], body: list[Statement], work: int, limits: TilingThresholds) -> list[Statement]:
-    """for a: for b: S  ->  TASK ..: for a, b of one task: S      (as many tasks as so much work is worth)"""
+    """for a: for b: S  ->  TASK ..: for a, b of one task: S      (as many tasks as `work` is worth)"""
     axis = FlatAxis.of(loops)
     flat = counter("b", axis.size)
     body = moves.rebuild(body, axis.apart(flat))

@@ -1,4 +1,4 @@
-"""Parts of K, summed apart. In: flat axes of a product. Out: memory for the sums of each part, and what adds them up.
+"""Split K into parts. In: flat axes of a product. Out: memory for the partial sums, and the loops that add them up.
 
     TASK parts: sum of a part; parts[part, outer, m, n] = sum      then      for all results: add up the parts; epilogue
 
@@ -18,7 +18,8 @@ from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, cou
 
 
 class Parts:
-    """The sums of all parts, in memory that all tasks see. Of one part, where its sums go there in a better order."""
+    """The partial sums of all parts of K, in memory that all tasks see. There may be one part only, where the sums are
+    stored in a better order than the result's, and copied."""
 
     def __init__(self, dtype: DType, parts: int, outer: list[UOp], m: FlatAxis, n: FlatAxis, product: Product):
         self.outer, self.m, self.n, self.part = outer, m, n, counter("kp", parts)
@@ -26,14 +27,14 @@ class Parts:
         store = product.epilogue[-1]
         assert isinstance(store, Store)
         self.place = store.index
-        begin, _ = linear(self.place)                    # of several products of a kernel, each has its own
+        begin, _ = linear(self.place)                    # in the name: each product of a kernel has its own memory
         self.memory = local(f"parts{begin or ''}", dtype, parts * count(outer) * m.size * n.size, "shared")
 
     def at(self, part: UOp, m: UOp, n: UOp) -> UOp:
         return add(multiply(add(multiply(flat_index(self.outer, part), self.m.size), m), self.n.size), n)
 
     def store(self, part: UOp, m: UOp, n: UOp, total: UOp, gate: UOp | None) -> Store:
-        """Keep the sum of a part."""
+        """Store the partial sum of a part."""
         return Store(self.memory, self.at(part, m, n), total, None, gate)
 
     def joined(self) -> list[Statement]:

@@ -1,4 +1,4 @@
-"""`Tiling`: how a contraction is cut, as one decision for every family and target; and how blocks become tasks.
+"""`Tiling`: how a contraction is tiled, as one decision for every family and target; and how blocks become tasks.
 
 In: panels, and what a block of them reads. Out: blocks, the counters inside one, and the loops around its body. A task
 takes a block: some panels of M and some of N. Does not know what a tile computes.
@@ -21,7 +21,7 @@ from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
 
 @dataclass(frozen=True)
 class Tiling(Choice, names=FAMILIES):
-    """How a contraction is cut. Its text begins with the family, and leaves out what is as usual or does not apply.
+    """How a contraction is tiled. Its text begins with the family, and leaves out fields with their default value.
 
     >>> print(Tiling("contract", rows=6, vectors=2, lanes=8, block_m=64, block_n=1, left="in_place", right="near"))
     contract(rows=6, vectors=2, lanes=8, block_m=64, block_n=1, left=in_place, right=near)
@@ -30,20 +30,20 @@ class Tiling(Choice, names=FAMILIES):
     rows: int                 # of a tile: results along M; matrices of a unit; results of each thread of a group
     vectors: int              # of a tile along N; matrices of a unit; results of each thread; taps of a window
     lanes: int = 0            # of a vector, or threads of a group
-    along: str = ""           # neighbours along each loop of M that make the rows, as in 1_2_7
+    along: str = ""           # the rows' extent along each loop of M, as in 1_2_7
     unit: str = ""            # the instruction of a matrix unit
     block_m: int = 0          # panels of M in one task, or threads of a group along M
     block_n: int = 0          # panels of N, likewise
     left: str = one_of("packed", "in_place", "shared")
     right: str = one_of("packed", "in_place", "near", "shared")
-    ahead: bool = True        # what is read next is fetched early
+    ahead: bool = True        # whether what is read next is prefetched
     k_blocks: int = 1         # consecutive blocks of K done by one tile before the next tile
     k_block: int = 0          # products added in a register before they are added to memory, or copied at once; 0: all
-    k_parts: int = 1          # parts of K, each summed by a task of its own
+    k_parts: int = 1          # parts of K, each summed by a separate task (split K)
     pitch: int = 0            # between rows of an image; 0: none
-    stages: int = 0           # steps of K whose copies are in memory or on their way
-    cluster: int = 1          # groups that run at once, one below the other, and bring the right factor once
-    stay: bool = False        # persistent groups: each takes tile after tile, and copies for the next one meanwhile
+    stages: int = 0           # steps of K whose copies are in memory or in flight
+    cluster: int = 1          # groups of a cluster, with consecutive tiles of M, that share copies of the right factor
+    stay: bool = False        # persistent groups: each does tile after tile, with copies for the next one in flight
 
     def is_fixed(self, field_: Field[Any]) -> bool:
         return field_.name not in FAMILIES[self.family]
@@ -52,8 +52,8 @@ class Tiling(Choice, names=FAMILIES):
 # -- work split ------------------------------------------------------------------------------------------------------
 def blocks(panels_m: int, panels_n: int, wanted: int, reads: Callable[[int, int], float],
            fits: Callable[[int], int] | None = None) -> tuple[int, int]:
-    """Panels of M and N in one task: as many tasks as are wanted, or as near to that as can be; of the ways to do so,
-    the one that `reads` least. `fits` says how many panels of N fit beside so many of M; 0: that is too many of M.
+    """Panels of M and N in one task: as many tasks as are wanted, or as close to that as possible; of the ways to do
+    so, the one that `reads` least. `fits` gives the most panels of N in a block with m panels of M; 0: m is too many.
 
     >>> blocks(16, 16, 4, reads=lambda m, n: 1 / m + 1 / n)                                   # as square as can be
     (8, 8)
@@ -79,13 +79,13 @@ def blocks(panels_m: int, panels_n: int, wanted: int, reads: Callable[[int, int]
 
 
 def square(rows: int, columns: int) -> Callable[[int, int], float]:
-    """What a block reads for each of its products: less, the nearer to a square it is."""
+    """What a block reads per product: the less, the closer to square it is."""
     return lambda block_m, block_n: 1 / (block_m * rows) + 1 / (block_n * columns)
 
 
 class PanelBlocks:
-    """The counters of panels in blocks: `task_m`, `task_n` number the blocks, `in_m`, `in_n` the panels of one. Panels
-    of M end at `end_m`, if only the running kernel can tell where."""
+    """The counters of panels in blocks: `task_m`, `task_n` number the blocks, `in_m`, `in_n` the panels of one. `end_m`
+    is the number of panels of M, if it is known only at run time."""
 
     def __init__(self, panels_m: int, panels_n: int, block_m: int, block_n: int, end_m: UOp | None = None):
         self.panels_m, self.panels_n, self.end_m = panels_m, panels_n, end_m
@@ -107,7 +107,7 @@ class PanelBlocks:
 
     def as_tasks(self, outer: list[UOp], body: list[Statement], worth: bool,
                  most: int = moves.PHASE_TASKS) -> list[Statement]:
-        """for outer loops: TASK blocks: body      (the outer loops are tasks too where all the work is `worth` it)"""
+        """for outer loops: TASK blocks: body      (the outer loops are tasks too if `worth`: there is enough work)"""
         if self.end_m is not None:
             stop = divide(add(self.end_m, index(self.block_m - 1)), self.block_m)
             body = moves.nested([] if worth else outer, body)

@@ -1,7 +1,7 @@
 """Matrix units as data. In: a processor's features. Out: the products of small matrices it has as one instruction.
 
-A unit is described, not programmed: the tiling (product/matrix_unit_tile.py) reads shapes, dtypes and layouts, a
-renderer the instruction's name. Another processor's unit is another row. What pays on a unit stands here too.
+A unit is described as data: the tiling (product/matrix_unit_tile.py) reads shapes, dtypes and layouts, a renderer the
+instruction's name. Another processor's unit is another row. Cost limits of units are here too.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.optimize.targets.tiling_thresholds import TilingThresholds
 
-WORD = dtypes.uint32         # in what `right` is laid out: neighbours along k share one
+WORD = dtypes.uint32         # that consecutive k of `right` are packed into
 
-# K is counted in steps of the unit here. A panel of 16 steps stays in the first-level cache while others are used.
+# K is counted in steps of the unit here. A panel of 16 steps stays in the first-level cache along with others.
 LIMITS = TilingThresholds(least_work=16 << 10, task_work=4 << 20, most_tasks=16, long_k=20, k_block=16)
-WASTE = 8                    # times the work that may go into edges: a unit is that much faster than vectors, and more
-FEW_PANELS = 8               # of N: up to so many, reading the left factor in place is faster than packing it
+WASTE = 8                    # the most that padding may multiply the work by: a unit is faster than vectors by more
+FEW_PANELS = 8               # of N, up to which reading the left factor in place is faster than packing it
 ROW_GAP = 16                 # elements between rows of sums: rows of a power of two would share sets of the cache
 
 
@@ -33,16 +33,16 @@ class Fragments:
 
 @dataclass(frozen=True)
 class Swizzled:
-    """Lines of memory that a group shares: the 16-byte piece `chunk` of line `line` lies at piece chunk ^ line % 8, so
-    that eight lines at one position fall into different banks. Indices in a loop tree count as if nothing were
-    permuted: the copy and the unit both know the permutation by a number."""
+    """Swizzled lines of shared memory: the 16-byte piece `chunk` of line `line` is stored at piece chunk ^ line % 8, so
+    that the same piece of eight lines is in different banks. Indices in a loop tree ignore the swizzle: the copy and
+    the unit are both told of it by a code."""
     line_bytes: int = 128
     unit_code: int = 1        # in the unit's descriptor of a matrix
     copy_code: int = 3        # in the copy's description of a box
-    repeats: int = 8          # lines after which the permutation begins again
+    repeats: int = 8          # lines after which the swizzle repeats
 
     def address(self, line: int, byte: int) -> int:
-        """Where a byte of a line lies.
+        """The address of a byte of a line.
 
         >>> [Swizzled().address(line, 0) for line in (0, 1, 2)]
         [0, 144, 288]
@@ -55,12 +55,12 @@ Lines = Callable[[Any], "tuple[Any, Any]"]
 
 @dataclass(frozen=True)
 class WordLoads:
-    """How the threads of a unit fetch factors from memory that the group shares into their registers: four pieces of
-    8 lines of 16 bytes at once. Thread `lane` names the line that begins at (position, k); after it, each thread has
-    the words of a step of its left factor, or of two steps of its right one, side by side."""
-    left: Lines               # lane -> (row, k), where lines lie along k
+    """How the threads of a unit load factors from shared memory into registers: four blocks of 8 lines of 16 bytes per
+    instruction. Thread `lane` gives the address of the line that begins at (position, k); the instruction leaves each
+    thread the words of one step of its left factor, or of two consecutive steps of its right one."""
+    left: Lines               # lane -> (row, k), where lines go along k
     right: Lines              # lane -> (column, k), likewise
-    right_across: Lines       # and where they lie across k
+    right_across: Lines       # and where they go across k
     along: str                # the instruction: {words}, {address}
     across: str
 
@@ -70,18 +70,18 @@ class StepText:
     """The instructions of a unit of a group's threads, as text."""
     step: str                 # of {sums}, {left} and {right}; {left_across}, {right_across}: 1 where lines lie across k
     held: str = ""            # the same, where {left} is in registers of the threads, two elements to a word
-    before: str = ""          # what orders earlier writes of registers before the steps
-    commit: str = ""          # closes the steps since the last one
-    wait: str = ""            # until at most {pending} of those are unfinished; empty: the program waits for each step
+    before: str = ""          # orders earlier writes of registers before the steps
+    commit: str = ""          # closes the group of steps since the last commit
+    wait: str = ""            # until at most {pending} groups are unfinished; empty: steps are synchronous
 
 
 @dataclass(frozen=True)
 class MatrixUnit:
     """total[rows, columns] += left[rows, depth] * right[depth, columns], as one instruction.
 
-    Where nothing else is said, all three live in registers that hold a small matrix each, and come from memory row by
-    row, any distance apart: a row of `left` lies along k, and a row of `right` holds, for each column, one word
-    of `pieces` neighbours along k, the first in the lowest bits.
+    By default, all three are in registers that hold a small matrix each, and are loaded from memory row by row, with
+    any stride: a row of `left` is contiguous along k, and a row of `right` has, for each column, one word of `pieces`
+    consecutive elements along k, the first in the lowest bits.
 
     >>> unit = AMX[0]
     >>> unit.name, unit.rows, unit.columns, unit.depth, unit.pieces
@@ -96,15 +96,15 @@ class MatrixUnit:
     columns: int = 16
     words: int = 16           # of k, in one instruction
     registers: int = 8        # that hold a matrix each
-    in_flight: int = 4        # products that must not wait for each other, or it waits for them
+    in_flight: int = 4        # independent products that hide its latency
     threads: int = 1          # that issue a step together
-    sums: Fragments | None = None      # where the total lives, if not in registers of the unit's own
-    lines: Swizzled | None = None      # how both factors lie in memory that a group shares, if they are read there
-    across: bool = True                # whether these lines may lie across k, too
-    left_words: Fragments | None = None    # elements of its left factor, where threads read those from lines across k:
+    sums: Fragments | None = None      # where the total is, if not in dedicated registers of the unit
+    lines: Swizzled | None = None      # the layout of both factors in shared memory, if the unit reads them there
+    across: bool = True                # whether these lines may go across k, too
+    left_words: Fragments | None = None    # elements of its left factor, where threads load those from lines across k:
                                            # the rows and k of each thread's
-    loads: WordLoads | None = None     # how they come into registers of the threads, if they are read there
-    text: StepText | None = None       # how a step is written, where its own renderer does not say so
+    loads: WordLoads | None = None     # how factors are loaded into the threads' registers, if they are read there
+    text: StepText | None = None       # how a step is written, if not by the renderer itself
 
     @property
     def pieces(self) -> int:
@@ -121,8 +121,8 @@ def _amx(name: str, feature: str, left: DType, right: DType, total: DType) -> Ma
     return MatrixUnit(name, frozenset(("amx-tile", feature)), left, right, total)
 
 
-# tdpbf16ps multiplies exactly and adds in float32, rounding to nearest: even and odd k apart, then both to the total.
-# Numbers below 2**-126 count as 0 on their way in and out. The others are exact, modulo 2**32.
+# tdpbf16ps multiplies exactly and adds in float32, rounding to nearest: even and odd k separately, then both to the
+# total. Subnormal inputs and outputs (below 2**-126) count as 0. The other instructions are exact, modulo 2**32.
 AMX = (
     _amx("tdpbf16ps", "amx-bf16", dtypes.bfloat16, dtypes.bfloat16, dtypes.float32),
     _amx("tdpbssd", "amx-int8", dtypes.int8, dtypes.int8, dtypes.int32),
@@ -134,7 +134,7 @@ AMX = (
 
 # -- a unit of groups of threads -------------------------------------------------------------------------------------
 class Multiplied(NamedTuple):
-    """Types that an instruction multiplies, as it spells them."""
+    """Types that an instruction multiplies, and how its text names them."""
     left: DType
     right: DType
     total: DType
@@ -144,7 +144,7 @@ class Multiplied(NamedTuple):
 
 
 _BOTH_WAYS = ", 1, 1, {left_across}, {right_across}"
-# float32 is rounded to 10 bits of its mantissa on its way in: a program says that this will do (the setting TF32)
+# float32 inputs are rounded to 10 bits of mantissa: only if the program allows it (the setting TF32)
 MULTIPLIED = (
     Multiplied(dtypes.bfloat16, dtypes.bfloat16, dtypes.float32, "f32.bf16.bf16", _BOTH_WAYS),
     Multiplied(dtypes.float16, dtypes.float16, dtypes.float32, "f32.f16.f16", _BOTH_WAYS),
@@ -153,14 +153,14 @@ MULTIPLIED = (
     Multiplied(dtypes.uint8, dtypes.uint8, dtypes.int32, "s32.u8.u8", ""))
 
 
-# Of words, a thread has two rows of a warp's 16, and two of 8 steps of k.
+# A thread has words of two of a warp's 16 rows, and of two of 8 steps of k.
 FOUR_WORDS = Fragments(4, lambda lane, register: lane // 32 * 16 + lane % 32 // 4 + register % 2 * 8,
                        lambda lane, register: lane % 4 + register // 2 * 4)
 
 
 def _wgmma(columns: int, types: Multiplied) -> MatrixUnit:
-    """Four warps multiply 64 rows by up to 256 columns, both factors in memory that the group shares: lines of 128
-    bytes along k, or for 16 bits across it. A sum lies in one register; a warp has 16 rows, four threads a row."""
+    """Four warps multiply 64 rows by up to 256 columns, with both factors in shared memory: lines of 128 bytes along k,
+    or for 16 bits across it. Each sum is in one register; a warp has 16 rows, with four threads per row."""
     sums = Fragments(columns // 2,
                      lambda lane, register: lane // 32 * 16 + lane % 32 // 4 + register // 2 % 2 * 8,
                      lambda lane, register: register // 4 * 8 + lane % 4 * 2 + register % 2)
@@ -180,8 +180,8 @@ def _wgmma(columns: int, types: Multiplied) -> MatrixUnit:
                       text=text)
 
 
-# A thread has a row of sums in each half of a matrix, and two neighbours of it; four threads have a row. Side by side,
-# the sums of a step are laid out as the left factor of the next one: no word moves between two products.
+# A thread has a row of sums in each half of a matrix, two consecutive ones of each; four threads have a row. The sums
+# of a step have the layout of the left factor of the next one: chained products move no words between threads.
 QUARTER_ROWS = Fragments(4, lambda lane, register: lane // 4 + register // 2 * 8,
                          lambda lane, register: lane % 4 * 2 + register % 2)
 LDMATRIX = WordLoads(
@@ -193,7 +193,7 @@ LDMATRIX = WordLoads(
 
 
 def _mma_sync(dtype: DType, letters: str) -> MatrixUnit:
-    """A warp multiplies 16 rows by 8 columns, both factors in registers of its threads, two elements to a word."""
+    """A warp multiplies 16 rows by 8 columns, both factors in registers of its threads, two elements per word."""
     text = StepText(f"mma.sync.aligned.m16n8k16.row.col.f32.{letters}.{letters}.f32 "
                     "{{{sums}}}, {{{left}}}, {{{right}}}, {{{sums}}};")
     return MatrixUnit(f"mma_m16n8k16_{letters}", frozenset(("sm_80",)), dtype, dtype, dtypes.float32, 16, 8, words=8,

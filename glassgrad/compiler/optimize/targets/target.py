@@ -1,4 +1,4 @@
-"""The processor a kernel is written for. In: what the runtime found out. Out: `Target`. Asks the machine nothing."""
+"""The processor that a kernel is compiled for. In: what the runtime found out. Out: `Target`. Asks no hardware."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from glassgrad.compiler.lower.attention.attention_blocks import BOX_BLOCKS, GROU
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 
-MOST_COLUMNS = 128     # of a result that stays in the registers of a group's threads between blocks of scores
+MOST_COLUMNS = 128     # of a result that stays in registers of a thread group between blocks of scores
 
 
 @dataclass(frozen=True)
 class Target:
-    """What renderers and recipes need to know of a processor; `features` are spelled as LLVM spells them.
+    """What renderers and recipes need to know of a processor; `features` have LLVM's names.
 
     >>> Target("x86_64", 32, 16, frozenset({"avx2", "fma"})).has_fma
     True
@@ -26,24 +26,24 @@ class Target:
     features: frozenset[str] = frozenset()
     l1_bytes: int = 32 << 10                  # data cache of one core
     l2_bytes: int = 1 << 20
-    row_bytes: int = 256 << 10                # the longest row of values that a task may keep to itself
-    groups: bool = False                      # a vector is a group of threads, which share memory:
-    group_bytes: int = 40 << 10               # so much; what does not fit goes to the device's memory
+    row_bytes: int = 256 << 10                # the longest row of values that a task may keep in private memory
+    groups: bool = False                      # a vector is a group of threads with shared memory
+    group_bytes: int = 40 << 10               # of this size; what does not fit goes to the device's memory
     most_threads: int = 0                     # of a group, where it may have more than a vector has lanes
-    most_rounds: int = 1 << 62                # of all loops of a thread together, which its driver ends after so many
+    most_rounds: int = 1 << 62                # iterations of all loops of a thread, after which its driver ends it
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
     tiled_products: bool = True               # contractions get tiles and packed panels, else plain loops
     task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest
     workers: int = 16                         # threads that share the tasks
-    few_tasks: int = 8                        # fewer leave workers idle: a sum is cut into parts then,
+    few_tasks: int = 8                        # fewer leave workers idle: a sum is split into parts then,
     cut_steps: int = 128 << 10                # if it is this long,
-    least_chunk: int = 16                     # and a part has so many steps
-    fusion: FusionLimits = OF_A_CPU           # which values are computed again, and which are stored
+    least_chunk: int = 16                     # and a part has at least this many steps
+    fusion: FusionLimits = OF_A_CPU           # which values are recomputed, and which are stored
 
     @staticmethod
     def of(host: Any) -> Target:
-        """The target in a fuller description of a machine, such as the runtime's."""
+        """The target of a more detailed description of a machine, such as the runtime's."""
         return host if isinstance(host, Target) else Target(
             host.arch, host.vector_bytes, host.vector_registers, host.features, host.l1_bytes, host.l2_bytes,
             units=units_of(host.features))
@@ -68,8 +68,8 @@ class Target:
         return GROUP_BLOCKS._replace(processors=self.few_tasks // 2) if loads else SCORE_BLOCKS
 
     def why_scores_are_stored(self, dtype: DType, width: int = 1) -> str | None:
-        """Why softmax(scores) times values is better done by several kernels, where the factors have this type, and a
-        key or value so many numbers. None: by one, in one pass over blocks."""
+        """Why softmax(scores) times values is better done by several kernels, for factors of this type, with keys and
+        values of `width` elements; None where one kernel does it, in one pass over blocks."""
         if self.groups:
             takes = any(unit.loads is not None and unit.left is dtype for unit in self.units)
             if not takes:
@@ -107,16 +107,16 @@ class Target:
         return "avx512bw" in self.features and "avx512vl" in self.features
 
 
-# A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy. While a
-# number is stored and read again, at 4 TB/s, its threads do some 60 instructions.
+# A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy. While
+# an element is stored and read again, at 4 TB/s, its threads do some 60 instructions.
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
              few_tasks=264, least_chunk=128, groups=True,
              fusion=FusionLimits(costly=64, costly_with_rows=64, stores_factors=True, small=256, few_rows=264,
                                  long_rows=16 << 10, held_row=8 << 10, pads_as_read=True, side_by_side=64,
                                  products_per_byte=6, softmax_rows=1, masked_keys=0))
 
-# Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.
+# Apple: some of a group's 32 KB of shared memory are for folds; a kernel has at most 31 arguments.
 APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, fusion=GPU.fusion._replace(buffers=31))
 
-# Vectors of 128 bits, and one thread: sums are not cut for others. What pays is taken from CPUs (targets/cpu_costs.py).
+# Vectors of 128 bits, and one thread: sums are not split for others. Costs are those of CPUs (targets/cpu_costs.py).
 WASM = Target("wasm32", 16, 16, few_tasks=1, most_tasks=1)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TilingThresholds:
-    """When a family of tilings pays on a target, and how its work is cut into tasks and blocks of K."""
+    """When a family of tilings pays on a target, and how its work is split into tasks and blocks of K."""
     least_k: int = 1         # products per result
     least_work: int = 0      # multiply-adds below which plain loops do as well
     task_work: int = 1       # multiply-adds that are worth a task
     most_tasks: int = 1
-    long_k: int = 0          # products that one register adds up; longer sums are cut into blocks
-    k_block: int = 0         # of so many
+    long_k: int = 0          # products that one register adds up; longer sums are split into blocks
+    k_block: int = 0         # of this many
 
     def __post_init__(self) -> None:
         assert self.k_block <= self.long_k, "a block of K is a part of a sum that was too long"

@@ -1,7 +1,7 @@
-"""Factors that copies bring to the memory of a group. In: a factor, its axes. Out: boxes of memory, and loops before.
+"""Factors for bulk copies to shared memory. In: a factor, its axes. Out: the boxes to copy, and loops that run before.
 
-A factor that lies as a matrix with one contiguous axis, in lines that begin at multiples of 16 bytes, is copied as it
-lies. Any other (computed, masked) is stored first, in lines that are padded. Does not know units or tiles.
+A factor that is a matrix in memory with one contiguous axis, in lines aligned to 16 bytes, is copied from there. Any
+other (computed, masked) is first stored in padded lines. Does not know units or tiles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 
 
 class Digit(NamedTuple):
-    """A part of a flat counter with a stride of its own: counter // begin % size."""
+    """A digit of a flat counter that has its own stride: counter // begin % size."""
     begin: int
     size: int
     stride: int
@@ -34,32 +34,32 @@ class Digit(NamedTuple):
 
 @dataclass
 class Factor:
-    """A factor as a matrix in memory with one contiguous axis: K, or its own axis (M or N). Both may be taken apart
-    there, as heads are: then they are further axes of its boxes."""
+    """A factor as a matrix in memory with one contiguous axis: K, or its own axis (M or N). Both axes may be split into
+    several strides there, as heads are: then these are further axes of its boxes."""
     memory: UOp
     offset: int
     axis: FlatAxis
     k: FlatAxis
     along_k: bool
-    own: list[Digit]                      # positions of its own axis, those of the least stride first;
+    own: list[Digit]                      # the digits of its own axis, smallest stride first;
     sum: list[Digit]                      # and those of K
     outer: list[tuple[UOp, int]]          # other loops that it depends on, with its stride along each: those around
                                           # everything, and of a padded K all but the last
-    before: list[Statement]               # the loops that store it there, where it did not lie so
+    before: list[Statement]               # the loops that store it there first, if it needs them
 
     @property
     def pitch(self) -> int:
-        """Elements from line to line."""
+        """Elements from one line to the next."""
         return (self.own if self.along_k else self.sum)[0].stride
 
     @property
     def in_two_lines(self) -> bool:
-        """Whether lines that are copied may lie in two lines of the cache each."""
+        """Whether a copied line may straddle two cache lines."""
         strides = [self.pitch, *[d.stride for d in (*self.own[1:], *self.sum[1:])]]
         return any(s * self.memory.dtype.itemsize % gpu.CACHE_LINE for s in strides)
 
     def lines(self, line: int, size: int) -> int:
-        """Lines of one box of a tile with `size` positions: none for those past the only ones there are."""
+        """Lines of one box of a tile with `size` positions: no more than the axis has, rounded up."""
         if not self.along_k:
             return line
         if len(self.own) > 1:
@@ -67,7 +67,7 @@ class Factor:
         return min(size, -(-self.axis.size // gpu.PERMUTED) * gpu.PERMUTED)
 
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
-        """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
+        """The boxes of `size` positions from `position` on, for one step of K, which is one line long."""
         padded = self.k.apart(k) if self.k.pitch else {}
         k = padded.get(self.k.parts[-1], k)
         outer = [(Axis(r.arg.size, stride), padded.get(r, r)) for r, stride in self.outer]
@@ -86,8 +86,8 @@ class Factor:
 
 
 def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int) -> Factor | None:
-    """A factor that copies can bring as it lies: a matrix with one contiguous axis whose other strides, and whose
-    beginning, are multiples of 16 bytes; its axes in one piece, or in pieces of whole lines."""
+    """A factor that can be copied from where it is: a matrix with one contiguous axis whose other strides and offset
+    are multiples of 16 bytes; its axes have one stride each, or are split at whole lines. None for any other."""
     if value.op is not o.LOAD or len(value.src) != 2 or value.src[0].op is not o.PARAM or isinstance(k, LineAxis):
         return None
     position, step = counter("position", axis.size), counter("step", k.row)
@@ -107,8 +107,8 @@ def in_place(value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line
 
 
 def digits(terms: Terms, whole: UOp, line: int) -> list[Digit]:
-    """How an index goes along a counter: as it is, or by its quotient and its remainder where those of them that follow
-    each other have pieces of whole lines; none where it is anything else."""
+    """The digits of a counter in an index: the counter itself, or its quotients and remainders, if together they cover
+    it and are split at whole lines; empty for anything else."""
     found = []
     for atom, stride in terms.items():
         inner, begin, size = atom, 1, whole.arg.size
@@ -125,7 +125,7 @@ def digits(terms: Terms, whole: UOp, line: int) -> list[Digit]:
 
 
 def _along(parts: list[Digit], at: UOp, axis: FlatAxis) -> list[tuple[Axis, UOp]]:
-    """The axes of a box along a counter, and where it begins on each; the last one may lie past the end."""
+    """The axes of a box along a counter, and where the box begins on each; on the last it may begin past the end."""
     places = [divide(at, d.begin) for d in parts]
     inside = [modulo(place, d.size) for place, d in zip(places[:-1], parts)]
     stops = [*[None] * len(inside), axis.pieces(parts[-1].begin)]
@@ -134,15 +134,15 @@ def _along(parts: list[Digit], at: UOp, axis: FlatAxis) -> list[tuple[Axis, UOp]
 
 def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[UOp], line: int, must_follow_k: bool) \
         -> Factor:
-    """A factor that is stored first, lines padded: along what is contiguous in memory, or along k where that is asked
-    for: then it goes across, in blocks."""
+    """A factor that is first stored in padded lines: along its contiguous axis, or along k if `must_follow_k`, for
+    which it may have to be transposed, in blocks."""
     dtype = value.dtype
     reads = [n.src[1] for n in toposort([value]) if n.op is o.LOAD and n.src[0].op is not o.LOCAL]
     whole = [at for at in reads if not ranges_of(at).isdisjoint(k.parts) and not ranges_of(at).isdisjoint(axis.parts)]
-    reads = whole or reads                                        # not what is read for each line, or along one
+    reads = whole or reads                                        # not loads that are broadcast along an axis
     along_k = any(to_neighbour(at, k.parts[-1]) == 1 for at in reads) and \
         not any(to_neighbour(at, axis.parts[-1]) == 1 for at in reads)
-    across = must_follow_k and not along_k                        # it is transposed on its way
+    across = must_follow_k and not along_k                        # transposed by the copy
     along_k = along_k or must_follow_k
     lines, inner = (axis, k) if along_k else (k, axis)
     used = [r for r in outer if r in ranges_of(value)]
@@ -150,7 +150,7 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     memory = local(name, dtype, count(used) * lines.size * pitch, "shared")
 
     def copy(at_line: UOp, at: UOp, gate: UOp | None) -> tuple[UOp, UOp]:
-        """Where an element is stored, and the element; zero where the gate is false, and past the end of a padded K."""
+        """The index an element is stored at, and the element: zero where the gate is false and in the padding of K."""
         to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
         inside = both(gate, k.gate(at if along_k else at_line))
         return to, moves.zero_outside(substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {}), inside)
@@ -163,7 +163,7 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     stored = Factor(memory, 0, axis, stored_k, along_k, own, sums, list(zip(used, strides)), [])
     if blocks is not None:
         return replace(stored, before=blocks.blocks())
-    plain = value.op is o.LOAD and len(value.src) == 2            # what is computed is loaded one by one
+    plain = value.op is o.LOAD and len(value.src) == 2            # else loads are scalar
     most = 1 if across else gpu.COPY_BYTES // dtype.itemsize if plain else 2
     piece = next(n for n in (8, 4, 2, 1) if n <= most and inner.parts[-1].arg.size % n == 0)
     rows = gpu.SECTOR // dtype.itemsize if across else gpu.PACK_ROWS // max(1, piece // 2)
@@ -173,7 +173,7 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
 
 def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: int, piece: int,
              copy: Callable[[UOp, UOp, UOp | None], tuple[UOp, UOp]]) -> list[Statement]:
-    """The loops that store lines: a thread stores a piece of each of several, a group several short ones at once."""
+    """The loops that store lines: a thread stores a piece of each of several lines, a group several short lines."""
     lines, inner = size
     per_line = min(gpu.PACK_LANES, -(-inner // piece))            # threads
     while rows_at_once > 1 and count(used) * lines * inner < gpu.PACK_GROUPS * gpu.PACK_LANES * piece * rows_at_once:
@@ -188,7 +188,7 @@ def _in_rows(memory: UOp, used: list[UOp], size: tuple[int, int], rows_at_once: 
     gate = both(gate, moves.below(in_group, at_once))
     to, value = copy(at_line, add(begin, one(each)), gate)
     held = register_over(f"{memory.arg.name}_next", memory.dtype, (rows, each, lane))
-    body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]      # all are read before that
+    body: list[Statement] = [Assign(held, value), Store(memory, to, held, None, gate)]      # all loads before stores
     return nested([*used, some, block], nested([rows, each], [For(lane, LANE, body)], TILE), TASK)
 
 

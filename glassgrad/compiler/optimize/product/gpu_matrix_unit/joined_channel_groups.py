@@ -1,8 +1,8 @@
-"""Groups of few channels as one product. In: a product. Out: one with fewer groups, most of whose products are unused.
+"""Join groups of few channels. In: a product. Out: one with fewer, block-diagonal groups.
 
-A convolution of 32 groups of 4 channels would use 4 of a unit's 64 rows. Sixteen groups side by side are 64 rows and 64
-channels, of which a sixteenth of the products count. Where channels are summed, the left factor, the weights, is zero
-between different groups. In the gradient by the weights they are not: what is between different groups is not stored.
+A convolution of 32 groups of 4 channels would use 4 of a unit's 64 rows. Sixteen groups joined are 64 rows and 64
+channels, and a sixteenth of the products, those on the diagonal, count. Where channels are summed, the left factor (the
+weights) is zero off the diagonal. In the gradient by the weights they are not summed: only the diagonal is stored.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def joined_groups(p: Product, most: int) -> Product | None:
     for g in 32: for m in 4: for n in 4: out[g, m, n] = left[4 g + m, k] * right[4 g + n, k]
     ->  for g in 2: for m in 64: for n in 64: out[16 g + m//4, m%4, n%4] = .. if m//4 == n//4
 
-    refuses (None): no loop of K or N follows a loop of groups in the right factor; a left factor of which zeros are
-    stored, and that is not small beside the right one; groups that leave no room for another one in so many channels
+    refuses (None): no loop of K or N is nested in a loop of groups in the right factor's memory; a left factor that is
+    stored with zeros and not small compared to the right one; groups of which no two fit `most` channels
     """
     for g in p.batch:
         for r in (*p.k, *p.n):
@@ -49,18 +49,18 @@ def _reads(factor: UOp) -> list[UOp]:
 
 
 def _follows(factor: UOp, groups: UOp, members: UOp) -> bool:
-    """Whether a factor lies group after group along the loop over members of a group."""
+    """Whether a factor's groups are adjacent in memory: a group's stride is its number of members times theirs."""
     steps = [(stride_along(n.src[1], groups) or 0, stride_along(n.src[1], members) or 0) for n in _reads(factor)]
     return bool(steps) and all(of_group == step * members.arg.size != 0 for of_group, step in steps)
 
 
 def _joined(p: Product, g: UOp, r: UOp, together: int) -> Product:
-    """The product with so many groups at once."""
+    """The product with every `together` groups joined."""
     block = counter(g.arg.name + "b", g.arg.size // together)
     first = multiply(one(block), together)
 
     def in_one(members: UOp) -> tuple[UOp, UOp, UOp]:
-        """A loop over the members of all groups; the group that it has reached, and the member."""
+        """A loop over the members of all joined groups, and the group and the member at its index."""
         wide = counter(members.arg.name + "w", together * members.arg.size)
         return wide, divide(wide, members.arg.size), modulo(wide, members.arg.size)
     wide, of_right, inside = in_one(r)

@@ -1,7 +1,7 @@
-"""The way of a tile's sums to memory. In: the register matrix of a group, the product's epilogue. Out: loops.
+"""Store a tile's sums. In: the register matrix of a group, the product's epilogue. Out: loops.
 
-Sums go to the memory of the group line by line, and the epilogue reads them there: so neighbouring threads store
-neighbouring pieces of a line, whatever the unit's layout is. Does not know which unit it is.
+Sums go to shared memory line by line, and the epilogue reads them there: so consecutive threads store consecutive
+pieces of a line, whatever the unit's layout is. Does not know which unit it is.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tuple[FlatAxis, UOp], threads: int,
                    over: str, parts: tuple[Parts, UOp] | None = None, into: tuple[UOp, UOp] | None = None) \
         -> list[Statement]:
-    """The sums to memory of the group, and what is stored of them: neighbouring threads store neighbouring pieces of a
-    line. `m` and `n` are the axes, and where the tile begins along them. Sums that are rounded to a small type before
-    anything else are so on their way to that memory: one `over` another, or `into` one that begins there. With `parts`
-    they are stored as the sums of that part of K."""
+    """The loops that move the sums to shared memory and then apply the epilogue: consecutive threads store consecutive
+    pieces of a line. `m` and `n` are the axes and where the tile begins on them. Sums that the epilogue first casts to
+    a small type are cast before they go to shared memory. That memory overlays the one named `over`, or is `into`:
+    memory and an offset. With `parts` the sums are stored as the partial sums of that part of K."""
     row, column = total.src
     if parts is None and neighbours_stored(product, n[0]) == 1 < neighbours_stored(product, m[0]):
         m, n, row, column = n, m, column, row                     # lines go along M, as those of the result do
@@ -37,12 +37,12 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
     tile, start = into or (local("tile", small or total.dtype, height * pitch, over=over), index(0))
     value = total if small is None else total.cast(small)
     keep = nested([*total.src], [Store(tile, add(add(multiply(row, pitch), column), start), value)], UNIT)
-    piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # neighbours that one thread stores
+    piece = next(v for v in (8, 4, 2, 1) if columns % v == 0)               # contiguous elements that a thread stores
     along = width // piece
     each, further = counter("e", piece), counter("f", 8 // piece)
     times, lane = counter("i", height * width // (8 * threads)), counter("l", threads)
     at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), threads), lane)
-    if across:                       # what follows upon a line's neighbours is the next line
+    if across:                       # in the result, a run of a line is followed by that of the next line
         run = columns // piece if width % columns == 0 else 1
         lines = divide(at, run)
         line, part = modulo(lines, height), add(multiply(divide(lines, height), run), modulo(at, run))
@@ -64,20 +64,20 @@ def tile_to_memory(product: Product, total: UOp, m: tuple[FlatAxis, UOp], n: tup
 
 
 def _inside(axis: FlatAxis, at: UOp, tile: int) -> UOp | None:
-    """Whether a position is not past the end of an axis; None where no tile goes there."""
+    """The condition that a position is inside an axis; None where no tile goes past its end."""
     if axis.stop is not None:
         return less(at, axis.stop)
     return moves.below(at, axis.size) if axis.size % tile else None
 
 
 def epilogue_operations(product: Product) -> int:
-    """Operations on floats that an epilogue does for each sum."""
+    """Floating-point operations of the epilogue per sum."""
     nodes = toposort([e for s in walk(product.epilogue) for e in expressions(s)])
     return sum(n.op in o.ELEMENTWISE and n.op is not o.CAST and n.dtype.kind == "f" for n in nodes)
 
 
 def neighbours_stored(product: Product, axis: FlatAxis) -> int:
-    """How many positions of an axis lie side by side in what is stored: of all loops, or of the last ones."""
+    """How many consecutive positions of an axis are contiguous in the result: of all its loops, or of the last ones."""
     stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
     run = 1
     for r in reversed(axis.parts[-1:] if axis.pitch else axis.parts):
@@ -88,13 +88,13 @@ def neighbours_stored(product: Product, axis: FlatAxis) -> int:
 
 
 def _continues(product: Product, axis: FlatAxis, run: int) -> bool:
-    """Whether positions of an axis lie `run` apart in what is stored: runs of the other one fill the gaps."""
+    """Whether an axis has stride `run` in the result: runs of the other axis fill the gaps."""
     stores = [s for s in walk(product.epilogue) if isinstance(s, Store)]
     return 1 < run < 8 and all(stride_along(s.index, axis.parts[-1]) == run for s in stores)
 
 
 def rounded_to(product: Product) -> DType | None:
-    """The type of 16 bits that an epilogue rounds the sum to before it does anything else; None: it does not."""
+    """The 16-bit type that an epilogue casts the sum to before anything else; None where it does not."""
     found: set[DType | None] = set()
     for node in toposort([e for s in walk(product.epilogue) for e in expressions(s)]):
         if product.total in node.src:

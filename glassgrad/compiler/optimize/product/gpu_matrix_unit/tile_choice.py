@@ -1,8 +1,8 @@
 """Choose the tile of a product on a matrix unit. In: a product, a `Target` with units. Out: a `Tiling`.
 
-`GroupUnitPlan.of` finds the axes and where both factors are copied from: as they lie, from an image, or from where they
-are stored first. `own` takes the tile with which the whole product takes least time; `others` are what a search may
-try; `refuses` says what does not fit. The loops are in tile_loops.py.
+`GroupUnitPlan.of` finds the axes and where both factors are copied from: their own memory, an image, or memory they are
+first stored to. `own` is the tile with the least estimated time for the product; `others` are what a search may try;
+`refuses` says what does not fit. The loops are in tile_loops.py.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from glassgrad.compiler.optimize.targets import gpu_costs as gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
 
-ONE_AXIS = 1.05            # times as long: what it takes to store an image with zeros after each row
+ONE_AXIS = 1.05            # factor on the time if an image is stored with zeros after each row
 ImageFactor = Union[BoxFactor, ShiftedFactor]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 @dataclass
 class GroupUnitPlan:
-    """A product in a unit's types on flat axes, and how it would be cut."""
+    """A product in a unit's types on flat axes, and how it would be tiled."""
     product: Product
     target: Target
     units: list[MatrixUnit]               # for these types, of different shapes
@@ -54,12 +54,12 @@ class GroupUnitPlan:
         n, outside_n = flat_axis(p.n, p.epilogue, "n")
         units = [u for u in target.units
                  if (u.left, u.right, u.total, u.lines) == (unit.left, unit.right, unit.total, unit.lines)]
-        m, n, k = (axis.ending(p.stops) for axis in (m, n, FlatAxis.of(p.k)))
+        m, n, k = (axis.with_run_time_bound(p.stops) for axis in (m, n, FlatAxis.of(p.k)))
         plan = GroupUnitPlan(p, target, units, m, n, k, [*p.batch, *outside_m, *outside_n], left, right)
         if p.depth < gpu.UNIT_LIMITS.least_k or p.work < gpu.UNIT_LIMITS.least_work:
             return None
         if p.stops:
-            return plan if plan.ends_at_values() else None
+            return plan if plan.takes_run_time_bounds() else None
         joined = joined_groups(p, unit.rows)
         of_all = None if joined is None else GroupUnitPlan.of(joined, target)
         if of_all is not None and of_all.images[1]:
@@ -74,31 +74,31 @@ class GroupUnitPlan:
         return None if stored else plan
 
     @property
-    def ends(self) -> list[FlatAxis]:
-        """The axes that end at values."""
+    def bounded(self) -> list[FlatAxis]:
+        """The axes with run-time bounds."""
         return [axis for axis in (self.m, self.n, self.k) if axis.stop is not None]
 
-    def ends_at_values(self) -> bool:
-        """Whether tiles can end at values: those of the loops that are the outermost of M, N and K, at a formula of one
-        value each, with the factors along them copied as they lie."""
+    def takes_run_time_bounds(self) -> bool:
+        """Whether tiles can handle the run-time bounds: these must be of the outermost loops of M, N and K, formulas of
+        one value each, and the factors along those axes copied from where they are."""
         lie = all(factor or axis.stop is None and self.k.stop is None
                   for factor, axis in zip(self.placed(), (self.m, self.n)))
-        some = self.k.stop is None or bounds(self.k.stop)[0] > 0          # a sum of nothing has no step
-        known = all(axis.stop is not None and value_in(axis.stop) for axis in self.ends)
-        return lie and some and known and {*self.product.stops} == {axis.parts[0] for axis in self.ends} and \
+        some = self.k.stop is None or bounds(self.k.stop)[0] > 0          # an empty sum has no step
+        known = all(axis.stop is not None and value_in(axis.stop) for axis in self.bounded)
+        return lie and some and known and {*self.product.stops} == {axis.parts[0] for axis in self.bounded} and \
             not self.out_of_order and min(self.m.size, self.n.size) >= gpu.THIN_SIDE
 
     def stores_little(self) -> bool:
-        """Whether each factor is copied as it lies, or is small beside the other one."""
+        """Whether each factor is copied from where it is, or is small compared to the other one."""
         sizes = [count([*ranges_of(factor)]) for factor in (self.left, self.right)]
         return all(factor or gpu.SMALL_FACTOR * size <= other
                    for factor, size, other in zip(self.placed(), sizes, reversed(sizes)))
 
     def with_images(self) -> GroupUnitPlan:
-        """The same, with windows of an image read from the image, where a factor is that."""
+        """The same, with a factor that is windows of an image copied from the image, if there is one."""
         p, line = self.product, line_of(self.units[0])
         left, right = self.placed()
-        above = None if left else self.with_windows(above=True)          # of results, channels innermost
+        above = None if left else self.with_windows(above=True)          # where results have channels innermost
         if above is not None:
             return above
         if right is not None:
@@ -114,7 +114,7 @@ class GroupUnitPlan:
             outer = [r for r in (*p.batch, *p.m, *p.n) if r not in (*self.m.parts, *lines.axis.parts)]
             return replace(self, n=lines.axis, k=lines.k, outer=outer, images=(None, lines))
         both_ = row_factors(self.left, self.right, p.m, p.n, p.k, line) \
-            if self.units[0].across else None                             # its lines are channels: they lie across k
+            if self.units[0].across else None                             # lines are channels: they go across k
         if both_ is None:
             rows: ImageFactor | None = None
             if not self.outer:
@@ -126,8 +126,8 @@ class GroupUnitPlan:
         return replace(self, m=both_[0].axis, n=both_[1].axis, k=both_[0].k, outer=p.batch, images=both_)
 
     def with_windows(self, above: bool) -> GroupUnitPlan | None:
-        """The same, with the left factor (or the right one) as boxes of an image: of one image each, or of all on one
-        axis, whichever takes less time."""
+        """The same, with the left factor (or the right one) as boxes of an image: each within one image, or with all
+        images on one axis, whichever takes less time."""
         p, own, of = (self.product, self.left, self.product.m) if above else (self.product, self.right, self.product.n)
         other, axis = (self.right, self.n) if above else (self.left, self.m)
         plans = []
@@ -142,8 +142,8 @@ class GroupUnitPlan:
         return all_ if ONE_AXIS * all_.quickest()[0] < each.quickest()[0] else each
 
     def with_columns_of_all(self) -> GroupUnitPlan:
-        """The same, with columns of all images on one axis, where the right factor is stored first anyway: tiles end
-        with the last image then, not with each."""
+        """The same, with columns of all images on one axis, where the right factor is stored first anyway: then only
+        the last tile is partly empty, not one per image."""
         images = [r for r in self.outer if r in self.product.n]
         if not images or self.placed()[1] is not None:
             return self
@@ -151,14 +151,14 @@ class GroupUnitPlan:
 
     @staticmethod
     def follows(factor: UOp, axis: FlatAxis, k: FlatAxis) -> bool:
-        """Whether a factor can be stored in this order of K: it lies so, or its memory is in the cache."""
+        """Whether storing a factor in this order of K is cheap: it is contiguous that way, or fits the cache."""
         reads = [n.src[1] for n in toposort([factor]) if n.op is o.LOAD and ranges_of(n.src[1]) >= {*k.parts}]
         lies = any(stride_along(at, r) == 1 for at in reads for r in (axis.parts[-1], k.parts[-1]))
         return lies or count((*axis.parts, *k.parts)) * factor.dtype.itemsize <= gpu.CACHE_BYTES
 
     def with_padded_sum(self, line: int) -> GroupUnitPlan:
-        """The same, with the last loop of K in whole lines: those before it, such as images of a batch, are further
-        axes of the boxes, and what lies past its end is zero."""
+        """The same, with the last loop of K padded with zeros to whole lines: the loops before it, such as images of a
+        batch, are further axes of the boxes."""
         *around, last = self.product.k
         pitch = -(-last.arg.size // line) * line
         if not around or pitch > MOST_PADDED * last.arg.size:
@@ -166,7 +166,7 @@ class GroupUnitPlan:
         return replace(self, k=FlatAxis([*around, last], count(around) * pitch, pitch))
 
     def placed(self) -> list[Factor | ImageFactor | None]:
-        """Both factors where copies can bring them as they lie; None where they are stored first."""
+        """Both factors as they are copied from where they are; None for one that must be stored first."""
         found = [in_place(*of, line_of(self.units[0])) for of in self.factors()]
         unit = self.units[0]
         across = (unit.across or unit.left_words is not None, unit.across)
@@ -174,29 +174,29 @@ class GroupUnitPlan:
         return [image or factor for image, factor in zip(self.images, readable)]
 
     def own(self) -> Tiling:
-        """The recipe's own choice: the tile with which the whole product takes least time."""
+        """The recipe's own choice: the tile with the least time for the whole product."""
         return self.quickest()[-1]
 
     def quickest(self) -> tuple[float, int, Tiling]:
-        """How long the whole product takes with the best tile, less its stages, and that tile; where axes end at
-        values, for short, middle and long ones together."""
+        """The time of the whole product with the best tile, minus its number of stages, and that tile; where axes have
+        run-time bounds, the sum over short, middle and long ones."""
         left, right = self.placed()
         in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
-        narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then a few threads alone store for long
+        narrow = neighbours_stored(self.product, self.n) % 8 > 0         # then stores of few threads take long
         found = [c for c in self.others() if (c.cluster == 1 or in_two[1])
                  and not (c.stay and c.rows == 1 and narrow)]
-        lengths = [self.shorter(share) for share in gpu.SHARES_OF_LENGTHS] if self.ends else [self]
+        lengths = [self.shorter(share) for share in gpu.SHARES_OF_LENGTHS] if self.bounded else [self]
         return min([(sum(plan.time(c, in_two) for plan in lengths), -c.stages, c) for c in found],
                    key=lambda way: way[:2])
 
     def shorter(self, share: int) -> GroupUnitPlan:
-        """The same with so small a share of the axes that end at values."""
+        """The same with axes that have run-time bounds at 1/`share` of their size."""
         m, n, k = (axis if axis.stop is None else replace(axis, size=-(-axis.size // share))
                    for axis in (self.m, self.n, self.k))
         return replace(self, m=m, n=n, k=k)
 
     def time(self, c: Tiling, in_two: tuple[bool, bool]) -> float:
-        """How long the product takes; `in_two`: whether lines of each factor lie in two lines of the cache."""
+        """The estimated time of the product; `in_two`: whether lines of each factor straddle two cache lines."""
         unit = self.unit(c)
         rows, columns = c.rows * unit.rows, unit.columns
         tile = max((rows, columns, n) for n in (1, 2, 4) if n == 1 or (rows, columns, n) in gpu.UNIT_RATES
@@ -212,7 +212,7 @@ class GroupUnitPlan:
         return gpu.unit_tile_time(tiles, steps, tile, processors, in_two, c.cluster) + joined
 
     def others(self) -> list[Tiling]:
-        """Every tile; groups that stay where a processor has one at once; and clusters."""
+        """Every tile; persistent groups, one per processor; and clusters."""
         found = dict.fromkeys([self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
                                for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns])
         more = [way for c in found for way in (self.staying(c), replace(c, cluster=2))]
@@ -220,7 +220,7 @@ class GroupUnitPlan:
                           and not (c.stay and c.stages < gpu.LEAST_STAY_STAGES)]]
 
     def staying(self, c: Tiling) -> Tiling:
-        """The same tile in groups that stay, with as many stages as fit one group on a processor."""
+        """The same tile in persistent groups, with as many stages as fit one group on a processor."""
         c = replace(c, stay=True)
         fit = gpu.SHARED_BYTES // (self.stage_size(c) * self.unit(c).left.itemsize)
         return replace(c, stages=min(fit, gpu.MOST_STAGES))
@@ -229,17 +229,17 @@ class GroupUnitPlan:
         return count(self.outer) * -(-self.m.size // (groups * unit.rows)) * -(-self.n.size // unit.columns)
 
     def parts(self, groups: int, unit: MatrixUnit) -> int:
-        """Parts of K, each of as many steps, where tiles alone would leave most processors idle. Steps past the end of
-        K add zeros."""
+        """The number of equal parts of K, where tiles alone would leave most processors idle; else 1. Steps past the
+        end of K add zeros."""
         steps, processors = -(-self.k.size // line_of(unit)), self.target.few_tasks // 2
         most = min(processors // self.tiles(groups, unit), steps // gpu.UNIT_PART, gpu.MOST_PARTS)
-        if most < gpu.UNIT_PARTS or self.ends:
+        if most < gpu.UNIT_PARTS or self.bounded:
             return 1
         even = next(p for p in range(most, 0, -1) if steps % p == 0)
         return even if even >= gpu.EVEN_PARTS * most else -(-steps // -(-steps // most))
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
-        """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
+        """How many stages fit, where `at_once` groups share a processor's memory; 0 where not even the sums do."""
         line, limit = line_of(unit), gpu.SHARED_BYTES // at_once
         stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
         sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
@@ -247,7 +247,7 @@ class GroupUnitPlan:
         return max(min(2, steps), min(limit // stage, gpu.MOST_STAGES, steps)) if sums <= limit else 0
 
     def stage_size(self, c: Tiling) -> int:
-        """Elements of a stage: a step of both factors, or a tile of rounded sums where it goes there."""
+        """Elements of a stage: a step of both factors; in persistent groups at least a tile of rounded sums."""
         unit = self.unit(c)
         step = (c.rows * unit.rows + unit.columns) * c.k_block
         tile = c.rows * unit.rows * (unit.columns + gpu.UNIT_PAD) if c.stay else 0
@@ -255,7 +255,7 @@ class GroupUnitPlan:
         return -(-max(step, tile) // whole) * whole
 
     def groups_at_once(self, elements: int) -> int:
-        """Groups that run at once, where each has so many elements of memory."""
+        """How many groups run at once, where each has this many elements of shared memory."""
         bytes_ = elements * self.units[0].left.itemsize
         return self.target.few_tasks // 2 * (2 if bytes_ <= gpu.SHARED_BYTES // 2 else 1)
 
@@ -272,7 +272,7 @@ class GroupUnitPlan:
         return next(u for u in self.units if u.name == c.unit)
 
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be cut so."""
+        """Why this product cannot be tiled like this; None where it can."""
         if c.unit not in [u.name for u in self.units]:
             return "no unit of that name multiplies these types"
         unit = self.unit(c)
@@ -281,7 +281,7 @@ class GroupUnitPlan:
         most = gpu.MOST_STAGES if c.stay else self.stages(c.rows, unit, 1)
         if not min(2, -(-self.k.size // line_of(unit))) <= c.stages <= most:
             return "stages do not fit the memory of a group, or are more than the steps of K"
-        if self.ends and (c.cluster > 1 or c.stay or c.k_parts > 1):
+        if self.bounded and (c.cluster > 1 or c.stay or c.k_parts > 1):
             return "tiles that end at values are a group each, alone"
         if c.cluster > 1:
             return self.refuses_cluster(c)
@@ -294,17 +294,17 @@ class GroupUnitPlan:
         return None
 
     def apart(self, c: Tiling) -> bool:
-        """Whether a second phase stores the results: of parts of K, or of columns that do not lie side by side."""
+        """Whether a second phase stores the results: of split K, or of results contiguous along neither axis."""
         return c.k_parts > 1 or self.out_of_order
 
     @property
     def out_of_order(self) -> bool:
-        """Whether columns do not lie side by side where they are stored, nor rows."""
+        """Whether the result is contiguous along neither columns nor rows."""
         return self.n.parts[-1].arg.size > 1 and \
             neighbours_stored(self.product, self.n) == neighbours_stored(self.product, self.m) == 1
 
     def refuses_cluster(self, c: Tiling) -> str | None:
-        """Why groups cannot share the copies of this product's right factor."""
+        """Why groups cannot share the copies of this product's right factor; None where they can."""
         if c.cluster != 2 or c.stay:
             return "clusters are two groups, of one tile each"
         if -(-self.m.size // (c.rows * self.unit(c).rows)) % c.cluster or self.images != (None, None):

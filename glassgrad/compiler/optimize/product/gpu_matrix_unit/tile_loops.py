@@ -1,16 +1,16 @@
 """A contraction on a matrix unit of a group of threads. In: a product, a `Target` with units. Out: phases, or None.
 
-    phases     store a factor that no copy can bring as it lies (computed, masked, with rows that do not start at
-               multiples of 16 bytes): [line][k or position], lines padded
+    phases     store a factor that cannot be copied from where it is (computed, masked, with rows not aligned to 16
+               bytes): [line][k or position], lines padded
     TASK tiles of M and N:
-        start to copy the first steps of both factors into stages of memory that the group shares
+        start async copies of the first steps of both factors into stages of shared memory
         for steps of K (or of a part of it, where tiles are few):
             wait for its copies; one step of the unit; wait for the step before it; refill the stage that it read
-        put the sums into that memory, line by line; the epilogue reads them there
-    for all results, where columns are not neighbours in memory or K is in parts: the epilogue of sums stored so far
+        store the sums to shared memory, line by line; the epilogue reads them there
+    for all results, where columns are not contiguous in memory or K is split: the epilogue of the stored sums
 
-Copies bring zeros for what lies past the edges of M, N and K. What lies past those of M and N is dropped at the store.
-All threads do the same: no roles. Does not know which unit it is: shapes, layouts and limits come from targets/.
+Copies fill in zeros past the edges of M, N and K; stores past those of M and N are masked off. All threads do the same
+(no warp specialization). Does not know which unit it is: shapes, layouts and limits come from targets/.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 def on_gpu_matrix_unit(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
-    """The phases, and the loops that add up parts of K; refuses (None) what has no unit for its types, or is too small
-    to repay it."""
+    """The phases, and the loops that add up parts of K; refuses (None) types without a unit, and products too small to
+    gain from one."""
     if not target.units or not product.n:
         return None
     product = product.with_neighbours_right()
@@ -45,12 +45,12 @@ def on_gpu_matrix_unit(product: Product, target: Target, decisions: Decisions) \
         return None
     if plan.placed()[1] is None and (exchanged := GroupUnitPlan.of(product.swapped(), target)) is not None and \
             None not in exchanged.placed() and exchanged.own().k_parts == 1:
-        plan = exchanged                          # the right factor would be stored first; as the left one it need not
+        plan = exchanged                          # as the left factor, the right one need not be stored first
     return GroupUnitTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
 
 
 class GroupUnitTile:
-    """A product cut as chosen: a tile of `rows` matrices of the unit below each other, one for each of its groups."""
+    """A product tiled as chosen: a tile is `rows` matrices of the unit, stacked along M, one per set of its threads."""
 
     def __init__(self, plan: GroupUnitPlan, c: Tiling):
         self.plan, self.product, self.stages, self.unit = plan, plan.product, c.stages, plan.unit(c)
@@ -62,10 +62,10 @@ class GroupUnitTile:
                                  for name, of, factor in zip(("left", "right"), plan.factors(), plan.placed()))
         tiles_m = -(-self.m.size // self.height)
         together = -(-tiles_m // -(-tiles_m // gpu.TILES_TOGETHER))
-        if c.stay or c.cluster > 1:                               # tiles are numbered: no group of them is shorter
+        if c.stay or c.cluster > 1:                               # tiles are numbered: bands of them must be equal
             together = next(n for n in range(together, 0, -1) if tiles_m % n == 0 and n % c.cluster == 0)
         if self.m.stop is not None and -(-self.n.size // self.width) <= plan.target.few_tasks // 2:
-            together = tiles_m                      # what runs at once has all columns: no group past the value starts
+            together = tiles_m                      # all columns run at once: no group starts past the run-time bound
         self.group, self.in_group = counter("mg", -(-tiles_m // together)), counter("mi", together // c.cluster)
         self.cluster = counter("mc", c.cluster)
         self.task_n = counter("nb", -(-self.n.size // self.width))
@@ -83,8 +83,8 @@ class GroupUnitTile:
         tiles = self.m.pieces(self.height)
         self.tiles_left = left_of(tiles_m, together, self.group) if tiles is None else \
             add(tiles, multiply(one(self.group), -together))
-        ends = {self.group: self.m.pieces(self.height * together), self.task_n: self.n.pieces(self.width)}
-        self.ends = {r: stop for r, stop in ends.items() if stop is not None}
+        stops = {self.group: self.m.pieces(self.height * together), self.task_n: self.n.pieces(self.width)}
+        self.stops = {r: stop for r, stop in stops.items() if stop is not None}
         small = rounded_to(self.product) if c.k_parts == 1 else None
         self.parts = Parts(small or self.unit.total, c.k_parts, self.outer, self.m, self.n, self.product)
 
@@ -100,7 +100,7 @@ class GroupUnitTile:
             body = [For(self.in_group, TASK, body, stop)] if self.in_group.arg.size > 1 else body
             tasks = nested([*self.outer, self.part, self.group, self.task_n], body, TASK)
             for loop in task_loops(tasks)[0]:
-                loop.stop = self.ends.get(loop.range, loop.stop)
+                loop.stop = self.stops.get(loop.range, loop.stop)
         joined = self.parts.joined() if self.apart else []
         return [*[f.before for f in (self.left, self.right) if f.before], tasks], joined
 
@@ -108,7 +108,7 @@ class GroupUnitTile:
         return nested([self.row, self.column], body, UNIT)
 
     def sums(self) -> list[Statement]:
-        """The steps of K, with copies on their way for the next ones."""
+        """The steps of K, with copies for the next ones in flight."""
         ahead = max(1, self.stages - 1)
         first, step = counter("ka", ahead), counter("ks", self.steps)
         later = add(one(step), index(ahead))
@@ -122,7 +122,7 @@ class GroupUnitTile:
         return [*nested([first], begin), *([For(step, LOOP, body, stop)] if self.steps > 1 else body)]
 
     def step(self, round_: UOp) -> list[Statement]:
-        """A step of the unit on what a round has brought; after it the stage of the step before it is free."""
+        """A step of the unit on the copies of a round; after it the stage of the previous step is free."""
         depth = counter("k", self.line)
         begin = multiply(modulo(round_, self.stages), self.stage_size)
         left, right = (place_in_lines(self.line, factor.along_k, at, depth)
@@ -133,15 +133,15 @@ class GroupUnitTile:
                 AwaitSteps(1), Barrier()]
 
     def staying(self) -> list[Statement]:
-        """TASK groups: for the tiles of a group: steps; epilogue      the next tile's copies are on their way meanwhile
+        """TASK groups: for the tiles of a group: steps; epilogue     (persistent; the next tile's copies are in flight)
 
-        Sums go into the stage of the tile's last step: it is the one that no copy has begun to refill."""
+        Sums go into the stage of the tile's last step: the only one that no copy has begun to refill."""
         order = FlatAxis.of([*self.outer, self.group, self.task_n, self.in_group])
         groups = min(order.size, self.plan.groups_at_once(self.stages * self.stage_size))
         group, tile, step = counter("g", groups), counter("t", -(-order.size // groups)), counter("ks", self.steps)
 
         def copies(tile: UOp, later: UOp) -> Statement:
-            """The copies of a step that may be one of a later tile; none past the last tile."""
+            """The copies of a step, which may belong to the next tile; none past the last tile."""
             number = add(multiply(add(tile, divide(later, self.steps)), groups), one(group))
             round_ = add(multiply(tile, self.steps), later)
             begun = moves.rebuild([self.copies(modulo(later, self.steps), round_)], order.apart(number))

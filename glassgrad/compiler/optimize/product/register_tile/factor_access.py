@@ -1,7 +1,7 @@
 """Where register tiles read their factors. In: a product on flat axes, and a processor. Out: packed, near or in place.
 
 A factor is copied into panels before the product (packed), or each task copies the panels it uses (near), or tiles read
-it where it lies (in place). Chooses nothing: it says what can be done, and what a cache holds.
+it without a copy (in place). Chooses nothing: it says which of these are possible, and what fits a cache.
 
     a @ b, 384 x 384, float32         left_must_be_packed: None (rows of `a` lie along k)
                                       must_pack_together: None (24 panels of `b`, enough for a task each)
@@ -20,7 +20,7 @@ from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
 @dataclass
 class FactorAccess(FlatProduct):
-    """A product on flat axes: what its factors and their panels take, and where they can be read."""
+    """A product on flat axes: the sizes of its factors and their panels, and where they can be read."""
 
     @cached_property
     def itemsize(self) -> int:
@@ -31,7 +31,7 @@ class FactorAccess(FlatProduct):
         return self.target.lanes(self.itemsize)
 
     def panels(self, rows: int, vectors: int, lanes: int = 0) -> tuple[int, int]:
-        """How many panels of M and N such tiles make."""
+        """How many panels of M and N there are for tiles of this size."""
         return -(-self.m.size // rows), -(-self.n.size // (vectors * (lanes or self.lanes)))
 
     # -- sizes -----------------------------------------------------------------------------------------------
@@ -63,8 +63,7 @@ class FactorAccess(FlatProduct):
 
     def must_pack_together(self, rows: int, vectors: int) -> str | None:
         """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a
-        phase, and reading what another core has just written. The left factor, which every task reads, is fetched
-        ahead from wherever it is."""
+        phase, and reads of what another core has just written. The left factor, read by every task, is prefetched."""
         if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
         tasks = self.panels(rows, vectors)[1] * max(1, self.m.size // cpu.NEAR_ROWS) * self.around
@@ -82,8 +81,8 @@ class FactorAccess(FlatProduct):
 
     @cached_property
     def right_flows(self) -> bool:
-        """Whether the right factor, read in place, comes as fast as if it were packed: both factors lie in the
-        second-level cache, no vector crosses a line, and rows are short and few; more so where caches are large."""
+        """Whether the right factor can be read in place as fast as if it were packed: both factors fit the second-level
+        cache, no vector crosses a cache line, and its rows are short and few (larger caches allow more)."""
         pitch = self.right_pitch
         in_cache = 2 * max(self.left_bytes, self.right_bytes) <= self.target.l2_bytes
         longest = cpu.FLOW_PITCH * self.target.l1_bytes * self.target.l2_bytes // cpu.FLOW_CACHES
@@ -92,16 +91,16 @@ class FactorAccess(FlatProduct):
 
     @cached_property
     def stream_k(self) -> int:
-        """How many rows of the right factor a block has where it streams: lines that lie pages apart share sets, so
-        one line of each row of two blocks takes a quarter of those sets of the second-level cache."""
+        """How many rows of the right factor a block has where it streams: lines a page apart share cache sets, so one
+        line of each row of two blocks takes a quarter of those sets of the second-level cache."""
         return self.target.l2_bytes // (8 * cpu.PAGE)
 
     @cached_property
     def right_streams(self) -> bool:
-        """Whether the right factor is read once, where it lies, in short blocks of K: while all rows are multiplied
-        with one, the next one comes from memory. The sums go to memory after each block, which costs less than
-        packing where rows are few. With the rows of one tile nothing is read twice, but lines that follow one another
-        come faster than those of a narrow panel."""
+        """Whether the right factor is read once, in place, in short blocks of K: while all rows are multiplied with one
+        block, the next one is prefetched. The sums go to memory after each block, which costs less than packing where
+        rows are few. If all rows fit one tile nothing is read twice either way, but consecutive lines are fetched
+        faster than those of a narrow panel."""
         if self.why_right_not_along_n() is not None or self.product.stops or self.product.k_stop is not None:
             return False
         uncached = 2 * self.right_bytes > self.target.l2_bytes and self.depth > self.stream_k

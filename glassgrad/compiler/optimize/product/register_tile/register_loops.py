@@ -12,8 +12,8 @@
 The first two are left out where a factor is read in place, and the second where each task packs the panels it uses
 (right=near), as in large products: tasks then share only the packed left factor.
 
-A register tile reads both panels from end to end, so every line and page that is touched is used whole. Edges are
-packed as zeros, or the last tile begins early; what is past an edge, or done twice, is dropped at the store.
+A register tile reads both panels from end to end, so every cache line and page is used whole. Edges are packed as
+zeros, or the last tile overlaps the one before it; stores of what is past an edge, or computed twice, are masked off.
 """
 
 from __future__ import annotations
@@ -34,33 +34,34 @@ from glassgrad.compiler.optimize.product.register_tile.register_plan import Regi
 from glassgrad.compiler.optimize.product.tiling_parameters import PanelBlocks, Tiling
 from glassgrad.compiler.optimize.targets import cpu_costs as cpu
 
-ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
-STEPS_AHEAD = 48         # of K: how early the left factor is fetched where a task goes through all of it, packed
-SHORT_LOOP = 9           # taps of a window that are written out
+ROWS_AHEAD = 16          # prefetch distance in steps of K of a right factor that is read in place
+STEPS_AHEAD = 48         # prefetch distance in steps of K of a packed left factor that each task reads as a whole
+SHORT_LOOP = 9           # taps of a window that are unrolled
 
 
 class RegisterTile(PanelBlocks):
-    """A product cut as chosen: a register tile of rows x (vectors x lanes), panels of tiles, blocks of panels."""
+    """A product tiled as chosen: register tiles of rows x (vectors x lanes), panels of tiles, blocks of panels. `rows`:
+    the height of this tile where panels differ in height."""
 
     def __init__(self, plan: RegisterPlan, c: Tiling, rows: int = 0):
         usual, panels_n = plan.panels(c.rows, c.vectors, c.lanes)
         panels_m = max(usual, -(-plan.m.most // c.rows))
-        rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS      # sums of a block do
+        rests = 0 < c.k_block * c.k_blocks < plan.depth and plan.m.most > cpu.EVEN_ROWS      # sums wait in memory
         block_m = panels_m if c.block_m >= usual and not rests else c.block_m
         super().__init__(panels_m, panels_n, block_m, c.block_n, plan.m.pieces(c.rows))
-        self.plan, self.least_rows = plan, -(-c.rows // 2)         # of tiles that are not cut at the end of M
+        self.plan, self.least_rows = plan, -(-c.rows // 2)         # of panels of balanced height
         self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
         self.depth, self.work, self.left_along_m, self.choice = plan.depth, plan.work, plan.left_along_m, c
         self.rows, self.vectors, self.lanes, self.columns = c.rows, c.vectors, c.lanes, c.vectors * c.lanes
         self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
         self.row, self.over, self.lane = counter("mi", rows or c.rows), counter("ni", c.vectors), counter("l", c.lanes)
         self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
-        self.at_m = add(add(multiply(self.panel_m, rows or c.rows), self.higher(rows)), one(self.row))
+        self.at_m = add(add(multiply(self.panel_m, rows or c.rows), self.taller_panels(rows)), one(self.row))
         self.at_n = add(multiply(self.panel_n, self.columns), self.column)
         end_m = index(self.m.size) if self.m.stop is None else self.m.stop
         ragged_m, ragged_n = self.m.stop is not None or self.m.size % self.rows, self.n.size % self.columns
-        self.gate_m = less(self.at_m, end_m) if ragged_m and (not self.m.even or rows == self.least_rows) else None
-        if self.m.even and self.gate_m is not None:
+        self.gate_m = less(self.at_m, end_m) if ragged_m and (not self.m.balanced or rows == self.least_rows) else None
+        if self.m.balanced and self.gate_m is not None:
             self.at_m = operation(o.MIN, self.at_m, add(end_m, index(-1)))
         elif self.left_in_place and self.gate_m is not None:
             # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
@@ -70,7 +71,7 @@ class RegisterTile(PanelBlocks):
         self.gate_n = moves.below(self.at_n, self.n.size) if ragged_n else None
         self.begin_n, self.read_gate = multiply(self.panel_n, self.columns), self.gate_n
         if self.right_in_place and ragged_n and self.n.size >= self.columns:
-            # likewise: every read is a whole vector then, and no mask is made anew at each step of K
+            # likewise: every read is a whole vector then, and no mask is recomputed at each step of K
             nominal = self.begin_n
             self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
             self.at_n = add(self.begin_n, self.column)
@@ -84,7 +85,7 @@ class RegisterTile(PanelBlocks):
 
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
-        most = moves.PHASE_TASKS if not self.product.stops else self.work     # a loop with its own end stays one loop
+        most = moves.PHASE_TASKS if not self.product.stops else self.work     # loops with run-time bounds stay whole
         packed = [] if self.left_in_place else [self.left.pack(self.lanes, most)]
         if not self.n.pitch and self.choice.right == "packed":
             packed.append(self.right.pack(self.lanes, most))
@@ -122,9 +123,9 @@ class RegisterTile(PanelBlocks):
         return substitute_index(self.product.left, {**self.m.apart(m), self.product.k[0]: k}, {})
 
     def ahead(self, k: UOp) -> list[Statement]:
-        """What is fetched early, at every step of K. The first case that applies:
+        """The prefetches of every step of K. The first case that applies:
 
-        case                                      what is prefetched                      how early
+        case                                      what is prefetched                      distance
         right near, left in place along k         a line of one of the left's next rows   a panel of M
         right near, left packed                   a line of the left panel                STEPS_AHEAD steps of K
         right in place                            this panel's row of the right factor    ROWS_AHEAD steps of K
@@ -135,7 +136,7 @@ class RegisterTile(PanelBlocks):
         if self.left_in_place and not self.left_along_m and near and self.block_m > 1:
             spot = modulo(k, cpu.CACHE_LINE // self.product.left.dtype.itemsize)
             rows = self.row.arg.size
-            soon = self.left_at(add(add(multiply(add(self.panel_m, index(1)), rows), self.higher(rows)), spot),
+            soon = self.left_at(add(add(multiply(add(self.panel_m, index(1)), rows), self.taller_panels(rows)), spot),
                                 add(k, multiply(spot, -1)))
             return [Prefetch(soon.src[0], soon.src[1])]
         if near and not self.left_in_place:
@@ -148,8 +149,8 @@ class RegisterTile(PanelBlocks):
         return []
 
     def next_block(self, passes: UOp, inner: UOp) -> list[Statement]:
-        """Lines of the next block of K of a right factor that is read in place; after the last one, of the first block
-        of the panels that come next. Each panel of M fetches another line of a row."""
+        """Prefetch the next block of K of a right factor that is read in place; in the last block, the first block of
+        the next panels. Each panel of M prefetches another cache line of a row."""
         if not self.choice.ahead:
             return []
         after = add(passes, index(1))
@@ -161,7 +162,7 @@ class RegisterTile(PanelBlocks):
         return [Prefetch(read.src[0], read.src[1]) for read in reads]
 
     def over_image(self) -> list[Statement]:
-        """Windows of an image: every tap is a vector read from the image itself, at a constant distance."""
+        """The sums over windows of an image: every tap is a vector read from the image itself, at a constant offset."""
         a = load(self.left.memory, self.left.place(self.panel_m, flat_index(self.product.k), one(self.row)))
         b = moves.edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.gate_n)
         body: list[Statement] = [Accumulate(self.total, o.ADD, a * b)]
@@ -177,8 +178,8 @@ class RegisterTile(PanelBlocks):
     def in_blocks_of_k(self) -> list[Statement]:
         """Long sums: no register adds more than `k_block` products before its tile is added to LOCAL memory.
 
-        Where K is so long that panels would not stay in a cache, all tiles of the task add up some blocks of K before
-        the next ones, and their sums stay in LOCAL memory in between.
+        Where K is so long that panels would not stay in a cache, all tiles of the task do `k_blocks` blocks of K before
+        any does the next ones; meanwhile their sums are in LOCAL memory.
         """
         size, at_once = self.choice.k_block, self.choice.k_blocks
         count = -(-self.depth // size)
@@ -210,47 +211,47 @@ class RegisterTile(PanelBlocks):
         return [*self.panels(clear), For(passes, LOOP, self.panels(part)), *self.panels(finish)]
 
     def panels(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
-        """For all tiles of a task: panels of N outside, so that one of them serves every panel of M. Where these are as
-        high as each other, for each number of rows: for the panels that have as many. Two panels have at least half the
-        rows of a tile each; one alone may have fewer, which are read again instead of those past the end."""
-        if not self.m.even or self.end_m is None:
+        """The body for all tiles of a task: panels of N outside, so that each is reused by every panel of M. Panels of
+        M of balanced height (`FlatAxis.balanced`) are one loop per height. Two or more panels have at least half a
+        tile's rows each; a single one may have fewer, and rereads its last row instead of rows past the end."""
+        if not self.m.balanced or self.end_m is None:
             return self.over_n(self.over_m(body(self)))
         found, each = list[Statement](), counter("mh", self.block_m)
         first = multiply(one(self.task_m), self.block_m)
         for rows in range(self.rows, self.least_rows - 1, -1):
-            begin = operation(o.MAX, self.higher(rows), first)
+            begin = operation(o.MAX, self.taller_panels(rows), first)
             end = operation(o.MIN, self.end_m, add(first, index(self.block_m)))
-            end = end if rows == self.least_rows else operation(o.MIN, self.left_by(rows - 1), end)
+            end = end if rows == self.least_rows else operation(o.MIN, self.rows_left_over(rows - 1), end)
             at = add(add(begin, multiply(first, -1)), each)
             tile = moves.rebuild(body(RegisterTile(self.plan, self.choice, rows)), {self.in_m: at})
             found.append(For(each, LOOP, tile, add(end, multiply(begin, -1))))
         return self.over_n(found)
 
-    def left_by(self, rows: int) -> UOp:
-        """How many rows of M are left where each panel has so many."""
+    def rows_left_over(self, rows: int) -> UOp:
+        """How many rows of M are left over if each panel has `rows`: negative where there are fewer."""
         assert self.m.stop is not None and self.end_m is not None
         return add(self.m.stop, multiply(self.end_m, -rows))
 
-    def higher(self, rows: int) -> UOp:
-        """How many panels have one row more than so many, where panels are as high as each other; these come first."""
-        return operation(o.MAX, self.left_by(rows), index(0)) if rows and self.m.even else index(0)
+    def taller_panels(self, rows: int) -> UOp:
+        """How many panels have `rows + 1` rows, where panels are of balanced height: these come first."""
+        return operation(o.MAX, self.rows_left_over(rows), index(0)) if rows and self.m.balanced else index(0)
 
     def tile(self, body: list[Statement], rows: str = TILE) -> list[Statement]:
-        """For all elements of a tile; its rows are written out, or a loop."""
+        """The body for all elements of a tile; `rows`: its rows are unrolled (TILE) or a loop (LOOP)."""
         return nested([self.row], nested([self.over], nested([self.lane], body, LANE), TILE), rows)
 
     def in_tile(self, tile: UOp) -> UOp:
-        """Where an element lies in LOCAL memory that holds whole tiles."""
+        """The index of an element in LOCAL memory that holds whole tiles."""
         return add(multiply(add(multiply(tile, self.rows), one(self.row)), self.columns), self.column)
 
     @cached_property
     def long_epilogue(self) -> bool:
-        """Whether the epilogue computes so much that it is not written out for each row of a tile."""
+        """Whether the epilogue computes so much that it is not unrolled over the rows of a tile."""
         stored = [s.value for s in self.product.epilogue if isinstance(s, Store)]
         return self.rows > 1 and sum(n.op in o.ELEMENTWISE for n in toposort(stored)) >= cpu.LONG_EPILOGUE
 
     def finished(self) -> list[Statement]:
-        """A tile: the sums, then the epilogue. A long one takes them from LOCAL memory, row by row."""
+        """A tile: the sums, then the epilogue. A long epilogue reads the sums from LOCAL memory, row by row."""
         if not self.long_epilogue:
             return self.tile([*self.sums(), *self.epilogue(self.total)])
         memory = local("tile", self.total.dtype, self.rows * self.columns)
@@ -259,6 +260,6 @@ class RegisterTile(PanelBlocks):
         return [*stored, *self.tile(self.epilogue(load(memory, at)), LOOP)]
 
     def epilogue(self, result: UOp) -> list[Statement]:
-        """What is stored of a finished tile; nothing past the edges."""
+        """The stores of a finished tile, masked off past the edges."""
         gate = both(self.gate_m, both(self.gate_n, self.n.gate(self.at_n)))
         return self.product.stores(result, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)

@@ -3,12 +3,12 @@
     384 x 384 x 384, float32, AVX2  ->  contract(rows=6, vectors=2, lanes=8, block_m=32, block_n=1,
                                                  left=in_place, right=near)
 
-A tile of 6 rows and 2 vectors of 8 lanes has 12 accumulators; with 2 vectors of the right factor and a number of the
-left one beside them, 15 of 16 registers are taken. A panel is all tiles of the same rows (of M: there are 64) or
+A tile of 6 rows and 2 vectors of 8 lanes has 12 accumulators; with 2 vectors of the right factor and a broadcast
+element of the left one, 15 of 16 registers are taken. A panel is all tiles of the same rows (of M: there are 64) or
 columns (of N: 24). A task takes `block_m` panels of M and `block_n` panels of N: here there are 48 tasks.
 
-Counted, not measured: every register tile that fits, with its factors packed or read in place, is priced by what it
-multiplies, loads and packs (targets/cpu_costs.py). `BEAM` times the others. Makes no loops: register_loops.py does.
+A cost model, no measurements: each register tile that fits, with its factors packed or read in place, is priced by what
+it multiplies, loads and packs (targets/cpu_costs.py). `BEAM` times the others. Makes no loops: register_loops.py does.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 @dataclass
 class RegisterPlan(FactorAccess):
-    """A product on flat axes, and the register tiles it can be cut into."""
+    """A product on flat axes, and the register tiles possible for it."""
 
     @staticmethod
     def of(p: Product, target: Target) -> RegisterPlan | None:
-        """The product with lanes along N. refuses: what is short, small, or packed into many times its size; few rows,
-        which are read along k"""
+        """The product with lanes along N. refuses: a short K, little work, factors that packing would make many times
+        as large, and few rows (plain loops read those along k)"""
         limits = cpu.LIMITS["contract"]
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
         if p.m[0] in p.stops:
             usual = max(min(m.size, cpu.USUAL_ROWS[-1]), m.size // 4)
-            m, p = replace(m.ending(p.stops), size=usual, most=m.size), replace(p, stops={})
+            m, p = replace(m.with_run_time_bound(p.stops), size=usual, most=m.size), replace(p, stops={})
         plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
         if plan.depth < limits.least_k or plan.work < limits.least_work or min(m.size, n.size) < 2 or few_rows(p):
             return None
         large = plan.around * m.size * n.size * plan.itemsize > target.l2_bytes
         if plan.depth < cpu.SHORT_K and large and plan.why_right_not_along_n() is None:
-            return None                                  # to write the result takes longest: plain loops go row by row
+            return None                                  # writing the result takes longest: plain loops go row by row
         if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
             return None
         return plan if p.k_stop is None or plan.tiles() else None
 
     @staticmethod
     def cheapest(product: Product, target: Target) -> RegisterPlan | None:
-        """The product with lanes along what lies side by side in the result. Where that is narrow, and the other factor
-        could be read in place: with lanes along the other axis, if it is cheaper though each result is stored alone."""
+        """The product with lanes along the contiguous axis of the result. Where that axis is narrow and the other
+        factor can be read in place, with lanes along the other axis if that is cheaper in spite of scalar stores."""
         plan = RegisterPlan.of(product.with_lanes_right(), target)
         if plan is None or product.stops or plan.n.size >= cpu.NARROW_VECTORS * plan.lanes:
             return plan
@@ -68,14 +68,14 @@ class RegisterPlan(FactorAccess):
         return self.with_blocks(min(self.tiles(), key=self.cycles))
 
     def others(self) -> list[Tiling]:
-        """The best tile of every other number of vectors, and of other places to read from."""
+        """The best tile for every number of vectors and every way to read the factors."""
         best: dict[tuple[int, str, bool], Tiling] = {}
         for tile in sorted(self.tiles(), key=self.cycles):
             best.setdefault((tile.vectors, tile.left, tile.right == "in_place"), tile)
         return [self.with_blocks(tile) for tile in best.values()]
 
     def tiles(self) -> list[Tiling]:
-        """Every tile that the registers hold, with where its factors are read; its blocks are not decided yet."""
+        """Every tile that fits the registers, with where its factors are read; its blocks are not decided yet."""
         right = ["in_place"] if self.why_right_not_along_n() is None else []
         right = right if self.right_streams else [*right, "packed"]
         found = []
@@ -84,7 +84,7 @@ class RegisterPlan(FactorAccess):
                 continue
             few = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
             for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
-                if self.m.even and rows * (rows + 1) // 2 * vectors > cpu.MOST_HEIGHTS:
+                if self.m.balanced and rows * (rows + 1) // 2 * vectors > cpu.MOST_HEIGHTS:
                     continue
                 apart = self.must_pack_together(rows, vectors) is None
                 left = self.left_must_be_packed(rows) is None and (
@@ -97,27 +97,27 @@ class RegisterPlan(FactorAccess):
         return in_place or (found if self.right_streams else [])
 
     def cycles(self, tile: Tiling) -> float:
-        """About how long a tile takes, for each step of K; of several sizes of M, for each row."""
-        if not self.m.even:
+        """The estimated cycles of all tiles per step of K; where M has a run-time bound, per row, summed over typical
+        sizes."""
+        if not self.m.balanced:
             return self.cycles_of(tile, self.m.size)
         sizes = [(size, -(-size // tile.rows)) for size in cpu.USUAL_ROWS]
         return sum([self.cycles_of(replace(tile, rows=-(-size // panels)), panels * -(-size // panels)) / size
                     for size, panels in sizes])
 
     def cycles_of(self, tile: Tiling, size: int) -> float:
-        """The same, where M has this size: two multiply-adds a cycle, or not quite two loads; the lines of both panels
-        that come from the second-level cache (rows that are read in place cost more), and vectors that cross the end of
-        one; packing an element of a factor, more where another core reads it from far away, and the phase that takes;
-        the right factor's lines where it is read in place, once if they stay near, unless it flows; and what the
-        epilogue reads and writes, twice as much where rows past the edge are left out, and for each number where they
-        lie apart."""
+        """The same for one size of M. Counts: two multiply-adds a cycle, or a little under two loads; cache lines of
+        both panels from the second-level cache (more for rows read in place), and vectors that cross a line; packing,
+        per element (more where other cores read it from further away) and per phase; the right factor's lines where it
+        is read in place, once if they stay in the first-level cache, none if it flows (`right_flows`); the epilogue's
+        accesses, double where rows past the edge are masked, and per element where they are strided."""
         rows, vectors, target = tile.rows, tile.vectors, self.target
         panels_m, panels_n = -(-size // rows), self.panels(rows, vectors)[1]
         left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
         in_place = tile.right == "in_place"
         flows = in_place and (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes)
         stays = in_place and self.right_stays_near(vectors)
-        read_early = vectors if in_place and not flows else 0            # each of its lines is asked for early, too
+        read_early = vectors if in_place and not flows else 0            # each of its lines is prefetched, too
         step = max(rows * vectors / 2, (rows + vectors + 1 + read_early) * 0.6, 5.0)     # a sum waits 4 cycles
         if tile.left == "in_place" and not self.left_along_m:
             step += 0.1 * rows + 0.3
@@ -126,7 +126,7 @@ class RegisterPlan(FactorAccess):
         lines = vectors * target.vector_bytes / cpu.CACHE_LINE
         if not (tile.right == "near" or stays) or 4 * self.panel_bytes(vectors) > 3 * target.l1_bytes:
             step += 0.2 * lines
-        if self.right_streams:                 # a tile's rows begin anew in each block: more than eight cost more
+        if self.right_streams:                 # a tile's rows start over in each block: more than eight cost more
             overlaps = self.n.size % (vectors * self.lanes) > 0          # its last panel begins early
             step = (step + 0.1 * max(0, rows - 8)) * (1.06 if overlaps else 1)
         elif in_place and self.right_pitch % target.vector_bytes:
@@ -146,19 +146,19 @@ class RegisterPlan(FactorAccess):
 
     @cached_property
     def accesses(self) -> int:
-        """How often the epilogue reads or writes memory, for each element."""
+        """Loads and stores of the epilogue per element."""
         stores = [s for s in self.product.epilogue if isinstance(s, Store)]
         return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
 
     @cached_property
     def apart(self) -> bool:
-        """Whether neighbours along N lie apart in the result, so that each is stored alone."""
+        """Whether the result is not contiguous along N, so that each element is stored by itself."""
         store = self.product.epilogue[-1]
         return isinstance(store, Store) and stride_along(store.index, self.n.parts[-1]) != 1
 
     @cached_property
     def repeats(self) -> int:
-        """About how many blocks of M have the same right factor: of loops that end at a value, half of the most."""
+        """About how many blocks of M share the packed right factor: half of the most that run-time bounds allow."""
         blocks = [r for r in self.outer if r in self.product.stops and r not in ranges_of(self.product.right)]
         return max(1, count(blocks) // 2)
 
@@ -166,7 +166,7 @@ class RegisterPlan(FactorAccess):
     def with_blocks(self, tile: Tiling) -> Tiling:
         """The tile with the recipe's blocks of panels and of K."""
         limits = cpu.LIMITS["contract"]
-        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # of few rows, what takes the time
+        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # what takes longest if rows are few
         wanted = max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
         k_block = self.k_block
         at_once = k_block if self.right_streams else cpu.NEAR_K
@@ -174,7 +174,7 @@ class RegisterPlan(FactorAccess):
         block_m, block_n = self.blocks(tile, wanted)
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
         soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
-        ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else it comes by itself
+        ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
         return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
                        pitch=self.n.pitch)
 
@@ -187,10 +187,10 @@ class RegisterPlan(FactorAccess):
     def blocks(self, tile: Tiling, wanted: int) -> tuple[int, int]:
         """Panels of M and N in one task.
 
-        Where the right factor is read in place and stays near, a task takes whole rows of the result, all tasks as
-        many: what it writes is one piece of memory, likely to be read by rows again. Where it flows, a task has as many
-        rows as leave enough tasks. Else blocks are as square as can be while the task's rows of the left factor (and
-        its sums, where K is cut into blocks) stay in half the second-level cache."""
+        Where the right factor is read in place and stays in the first-level cache, each task takes the same number of
+        whole rows of the result: what it writes is contiguous, likely to be read by rows again. Where it flows, a task
+        has as many rows as leave enough tasks. Else blocks are as square as can be while the task's rows of the left
+        factor (and its sums, where K is blocked) stay in half the second-level cache."""
         if tile.right == "near" or self.right_streams:
             return self._blocks_of_all_rows(tile, wanted)
         rows, columns = tile.rows, tile.vectors * self.lanes
@@ -210,10 +210,10 @@ class RegisterPlan(FactorAccess):
         return blocks(panels_m, panels_n, wanted, square(rows, columns), fits)
 
     def _blocks_of_all_rows(self, tile: Tiling, wanted: int) -> tuple[int, int]:
-        """The same where few tasks should read the same panel of the right factor: no more than the workers need.
+        """The same where few tasks should read the same panel of the right factor: no more tasks than the workers need.
 
-        Where it streams, a block of K of all panels of a task is no larger than the first-level cache. Where each task
-        packs its panels, it has all rows, or enough to repay that; its panels stay in half the second-level cache."""
+        Where it streams, one block of K of all of a task's panels fits the first-level cache. Where each task packs its
+        panels, it takes all rows, or enough to repay the packing; its panels stay in half the second-level cache."""
         panels_m, panels_n = self.panels(tile.rows, tile.vectors)
         enough = min(wanted, cpu.WORKER_TASKS * self.target.workers) if self.target.workers > 1 else 1
         if tile.right != "near":
@@ -227,7 +227,7 @@ class RegisterPlan(FactorAccess):
 
     # -- other choices ---------------------------------------------------------------------------------------
     def refuses(self, c: Tiling) -> str | None:
-        """Why this product cannot be cut so."""
+        """Why this product cannot be tiled like this; None where it can."""
         if c.lanes > self.lanes or c.lanes & (c.lanes - 1):
             return f"a vector has 1, 2, 4 .. {self.lanes} lanes"
         if c.rows > self.m.size:
