@@ -155,7 +155,7 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 # -- graph: the results stay the same values -----------------------------------------------------------------
 @compiler_pass(GRAPH, "graph/deferred_gradient.py")
 def write_gradients(work: GraphWork) -> None:
-    """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH, which has no effect any more."""
+    """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH, which has no effect now."""
     work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 

@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_180, "check": 930, "engine and runtime": 5_730, "tensor": 8_775, "nn": 5_590, "jit": 2_020,
-         "package": 37_945, "new capabilities": 12_375, "package with them": 50_320}
+LINES = {"compiler": 12_100, "check": 895, "engine and runtime": 5_465, "tensor": 8_610, "nn": 5_475, "jit": 1_890,
+         "package": 37_155, "new capabilities": 12_360, "package with them": 49_515}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_850, 98      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_880, 98      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
