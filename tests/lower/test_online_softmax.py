@@ -135,7 +135,7 @@ def test_masks_of_many_kinds() -> None:
     for given, added in ((seen, np.where(seen, 0, -np.inf)), (seen[:, :, :1], np.where(seen[:, :, :1], 0, -np.inf)),
                          *[(m, m) for m in (np.where(seen, 0.5, -np.inf).astype(np.float32),)]):
         out = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), attn_mask=Tensor(given))
-        assert [i.reasons[0] for i in out.schedule()][-1] in ("an output", "contiguous() asks for memory")
+        assert [i.reasons[0] for i in out.schedule()][-1] == "an output"
         assert sum(lower(item.ast).name.startswith("online") for item in out.schedule()) == 1
         np.testing.assert_allclose(out.numpy(), exactly(q, k, v, added), rtol=2e-5, atol=2e-6)
 

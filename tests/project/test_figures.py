@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_100, "check": 895, "engine and runtime": 5_465, "tensor": 8_610, "nn": 5_475, "jit": 1_890,
-         "package": 37_155, "new capabilities": 12_360, "package with them": 49_515}
+LINES = {"compiler": 12_100, "check": 895, "engine and runtime": 5_465, "tensor": 8_630, "nn": 5_475, "jit": 1_890,
+         "package": 37_175, "new capabilities": 12_360, "package with them": 49_530}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0

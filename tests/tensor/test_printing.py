@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from glassgrad import Tensor, dtypes
 from glassgrad.tensor.array_text import array_text
+from glassgrad.tensor.memory.python_values import true_indices_by_axis
 
 
 def whole(x: Tensor) -> str:
@@ -98,3 +100,13 @@ def test_numbers_are_laid_out_as_numpy_does(dtype: str, rng: np.random.Generator
 def test_a_number_that_is_shown_alone_is_the_number() -> None:
     for power in (*range(-149, -13), *range(20, 128)):          # with an exponent, which leaves no digits out
         assert np.float32(array_text([2.0 ** power], (1,), dtypes.float32)[1:-1]) == np.float32(2.0 ** power)
+
+
+def test_a_mask_has_the_same_indices_with_and_without_numpy(monkeypatch: pytest.MonkeyPatch,
+                                                            rng: np.random.Generator) -> None:
+    for shape in ((0,), (9,), (3, 5), (4, 1, 6), (2, 0, 3)):
+        mask = rng.random(shape) < 0.4
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "numpy", None)
+            found = [axis.tolist() for axis in true_indices_by_axis(memoryview(mask.tobytes()), shape)]
+        assert found == [axis.tolist() for axis in mask.nonzero()]

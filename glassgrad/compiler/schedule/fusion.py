@@ -106,6 +106,7 @@ class _Plan(InlinedValues):
         self.together = passes.together                  # results that share a kernel
 
     def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
+        self.wanted = wanted
         for node in order:
             self.visit(node)
             if node.op not in LEAVES:
@@ -171,8 +172,9 @@ class _Plan(InlinedValues):
                     self.store_computed(s, f"read by {node.op.name.lower()}")
             self.inlined[node] = NOTHING
             if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
-                self.store(node, {o.CONTIGUOUS: "contiguous() asks for memory", o.COPY: "copied to another device"}
-                           .get(node.op, f"{node.op.name.lower()} writes memory"))
+                reasons = {o.CONTIGUOUS: "contiguous() asks for memory", o.COPY: "copied to another device"}
+                self.store(node, "an output" if node.op is o.CONTIGUOUS and node in self.wanted else
+                           reasons.get(node.op, f"{node.op.name.lower()} writes memory"))
 
     def in_one_pass(self, node: UOp) -> Inlined:
         """A node of softmax(scores) times values, or of its gradient, which is one kernel: other reductions that it

@@ -76,7 +76,7 @@ class CudaDevice(DriverDevice):
                               fix="look at what nvidia-smi says, and at CUDA_VISIBLE_DEVICES")
         self.check("cuDevicePrimaryCtxRetain", library.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
         major, minor = (self._attribute(device, a) for a in (_MAJOR, _MINOR))
-        self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # sm_90a: with wgmma
+        self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # sm_90a: with its matrix unit
         units = units_of((self.architecture,))
         features = frozenset((self.architecture, "tf32"))
         target = replace(GPU, features=frozenset((self.architecture,)), units=units, most_threads=_MOST_THREADS,

@@ -7,9 +7,11 @@ Integers become int32 (int64 when one of them does not fit), fractions float32, 
 from __future__ import annotations
 
 import array
+import itertools
 import math
 import struct
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -101,6 +103,23 @@ def _read_torch(value: Any) -> HostValue:
 def numpy_dtype(dtype: Any) -> DType | None:
     """The DType of a NumPy dtype, or None."""
     return _BY_FORMAT.get(dtype.char)
+
+
+def true_indices_by_axis(mask: memoryview, shape: Sequence[int]) -> list[Any]:
+    """The indices of the true elements of a mask, one array per axis; by NumPy if it is loaded, which is faster.
+
+    >>> [axis.tolist() for axis in true_indices_by_axis(memoryview(bytes([0, 1, 1, 1])), (2, 2))]
+    [[0, 1, 1], [1, 0, 1]]
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        return [axis.astype("int64") for axis in numpy.frombuffer(mask, "?").reshape(shape).nonzero()]
+    left = array.array("q", itertools.compress(range(math.prod(shape)), mask.cast("B")))
+    axes = []
+    for size in reversed(shape[1:]):
+        axes.append(array.array("q", [index % size for index in left]))
+        left = array.array("q", [index // size for index in left])
+    return [left, *reversed(axes)]
 
 
 def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:

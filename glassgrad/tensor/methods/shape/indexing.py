@@ -16,6 +16,7 @@ from glassgrad.tensor import index_range_check, realize_and_read as running
 from glassgrad.tensor.formulas import (counting, every, flatten, gather, lookup, put, repeat_interleave, replace_view,
                                        where)
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
+from glassgrad.tensor.memory.python_values import true_indices_by_axis
 from glassgrad.tensor.methods import (REQUIRED, Self, TensorBase, arguments, broadcast_to, index_fits, of_kind,
                                       resolve_axis, shape_from, size_from, spelled, whole)
 
@@ -90,8 +91,8 @@ class IndexingMixin(TensorBase):
                     raise IndexKindError("a single truth value stands alone in an index",
                                          given=f"it and {len(parts) - 1} more", expected="a mask with axes",
                                          fix="write x[mask][...]")
-                places = running.array_of(p.uop, p.device).nonzero()       # their number is known only at run time
-                expanded.extend(self.__class__(axis, device=self.device) for axis in places)
+                found = true_indices_by_axis(running.bytes_of(p.uop, p.device), p.shape)
+                expanded.extend(self.__class__(axis, device=self.device) for axis in found)
             else:
                 expanded.append(p)
         used = sum(p is not None and p is not Ellipsis for p in expanded)
