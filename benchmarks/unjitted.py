@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.peers import ROOT
 
-__all__ = ["bytecodes", "bytecodes_by_file", "measure_generate", "measure_unjitted"]
+__all__ = ["best_seconds", "bytecodes", "bytecodes_by_file", "measure_generate", "measure_unjitted"]
 
 BURSTS, CALLS = 200, 10
 TOKENS = 40
@@ -52,8 +52,8 @@ def bytecodes_by_file(function: Callable[[], Any]) -> Counter[str]:
     return Counter(dict(count.most_common()))
 
 
-def _measured(function: Callable[[], Any], bursts: int) -> dict[str, Any]:
-    """Bytecodes of a call, in all and by file, and the seconds of this thread that it takes at best."""
+def best_seconds(function: Callable[[], Any], bursts: int = BURSTS) -> float:
+    """The seconds of this thread that a call takes at best."""
     for _ in range(5):
         function()
     best = float("inf")
@@ -62,6 +62,12 @@ def _measured(function: Callable[[], Any], bursts: int) -> dict[str, Any]:
         for _ in range(CALLS):
             function()
         best = min(best, (time.thread_time_ns() - began) / CALLS / 1e9)
+    return best
+
+
+def _measured(function: Callable[[], Any], bursts: int) -> dict[str, Any]:
+    """Bytecodes of a call, in all and by file, and its seconds."""
+    best = best_seconds(function, bursts)
     files = bytecodes_by_file(function)
     short = {name.rpartition("glassgrad/")[2]: count for name, count in files.items()}
     return {"bytecodes": sum(files.values()), "seconds": best, "files": short}

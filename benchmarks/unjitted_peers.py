@@ -15,25 +15,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 from benchmarks.peers import ROOT
-from benchmarks.unjitted import BURSTS, CALLS, TOKENS
+from benchmarks.unjitted import TOKENS, best_seconds
 
 __all__ = ["measure_torch", "main"]
-
-
-def _seconds(function: Callable[[], Any]) -> float:
-    for _ in range(20):
-        function()
-    best = float("inf")
-    for _ in range(BURSTS):
-        began = time.thread_time_ns()
-        for _ in range(CALLS):
-            function()
-        best = min(best, (time.thread_time_ns() - began) / CALLS / 1e9)
-    return best
 
 
 def measure_torch() -> dict[str, float]:
@@ -52,7 +39,7 @@ def measure_torch() -> dict[str, float]:
         torch.nn.functional.cross_entropy(layers(x), labels).backward()
         optimizer.step()
 
-    found = {"sum": _seconds(lambda: a + b), "mlp-step": _seconds(step)}
+    found = {"sum": best_seconds(lambda: a + b), "mlp-step": best_seconds(step)}
     model = GPT(65, 64, 4, 4, 128)
     text = torch.tensor([[1]])
     began = time.perf_counter()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from glassgrad import Context, GlobalCounters, ShapeError, Tensor, Variable, dtypes, nn
+from glassgrad.base.errors import AxisError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.uop import full
@@ -151,3 +152,9 @@ def test_a_block_of_a_transformer_makes_few_nodes() -> None:
     x = Tensor.randn(1, 4, 8).realize()
     y = layer(x.layernorm()).gelu()
     assert [n.op for n in y.uop.toposort() if n.op is not o.BUFFER and n.op is not o.DETACH] == [o.FORMULA] * 3
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_an_axis_that_is_not_there_is_refused_by_the_name_of_the_method(name: str) -> None:
+    with pytest.raises(AxisError, match=rf"^{name} was given an axis that the tensor does not have"):
+        getattr(Tensor([[1.0, 2.0]]), name)(5)

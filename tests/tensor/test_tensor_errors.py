@@ -87,7 +87,7 @@ sum was given the same axis twice
   expected: each axis at most once
   fix:      remove the repeated axis"""),
     "axis is no number": (lambda: x23().softmax("rows"), InputError, """
-max needs an integer as its axis
+softmax needs an integer as its axis
   given:    'rows' of type str
   expected: an int
   fix:      write axis=0, for example"""),

@@ -1,4 +1,4 @@
-"""Messages of the tensor's rooms, each read whole. What a user did, and what the answer was."""
+"""Messages of the tensor's modules, each read whole. What a user did, and what the answer was."""
 # ruff: noqa: E501   (messages stand here as users see them)
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _shifted(x: UOp, axis: Axis, dtype: DType | None) -> tuple[UOp, DType]:
 
 def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     """e^x over its sum along an axis."""
-    return _softmax(x, resolve_axes(axis, len(x.shape), "max"), dtype)
+    return _softmax(x, resolve_axes(axis, len(x.shape), "softmax"), dtype)
 
 
 @one_node
@@ -91,7 +91,7 @@ def _softmax(x: UOp, axis: Axis, dtype: DType | None) -> UOp:
 
 def log_softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     """The logarithm of `softmax`."""
-    return _log_softmax(x, resolve_axes(axis, len(x.shape), "max"), dtype)
+    return _log_softmax(x, resolve_axes(axis, len(x.shape), "log_softmax"), dtype)
 
 
 @one_node
