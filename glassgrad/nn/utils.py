@@ -41,10 +41,8 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
         raise ShapeError("the vector does not fit the parameters", given=f"a vector of shape {vec.shape}",
                          expected=f"({count},), as many values as the parameters have",
                          fix="make it with parameters_to_vector")
-    start = 0
-    for p in held:
-        p.assign(vec.detach()[start:start + p.numel()].reshape(p.shape).cast(p.dtype).contiguous())
-        start += p.numel()
+    for p, part in zip(held, vec.detach().split([p.numel() for p in held])):
+        p.assign(part.reshape(p.shape).cast(p.dtype).contiguous())
 
 
 def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0,

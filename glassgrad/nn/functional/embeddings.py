@@ -78,11 +78,8 @@ def _limit_norms(weight: Tensor, index: Tensor, max_norm: float, norm_type: floa
         raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
                          fix="leave max_norm out: rows are of any length then")
     picked, old = index.flatten(), weight.uop
-    rows = weight.detach().index_select(0, picked)
-    lengths = rows.abs().amax(-1, keepdim=True) if norm_type == float("inf") else \
-        (rows.abs() ** norm_type).sum(-1, keepdim=True) ** (1 / norm_type)
     table = weight.detach().clone()
-    table[picked] = (lengths > max_norm).where(rows * (max_norm / (lengths + 1e-7)), rows)
+    table[picked] = table.index_select(0, picked).renorm(norm_type, 0, max_norm)
     weight.assign(table)
     still_a_leaf(weight, old)
     pending.remember(weight)

@@ -32,10 +32,7 @@ def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
     """x1 W x2 for each output's matrix W."""
-    outputs, size1, size2 = weight.shape
-    seen = input1.reshape(-1, size1) @ weight.permute(1, 0, 2).reshape(size1, -1)           # (rows, out * size2)
-    found = (seen.reshape(-1, outputs, size2) * input2.reshape(-1, 1, size2)).sum(-1)
-    return _scaled(found.reshape(*input1.shape[:-1], outputs), None, bias)
+    return _scaled(Tensor.einsum("...i,oij,...j->...o", input1, weight, input2), None, bias)
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Maybe = None,

@@ -160,11 +160,9 @@ class LBFGS(Optimizer):
 
     def _move(self, origin: list[Tensor], at: float, d: Tensor) -> None:
         """Set each parameter to its origin + at d."""
-        start, way = 0, self._scalar(at)
-        for p, old in zip(self.params, origin):
-            part = d[start:start + p.numel()].reshape(p.shape)
-            p.assign((old.detach() + part * way).cast(p.dtype))
-            start += p.numel()
+        way = (d * self._scalar(at)).split([p.numel() for p in self.params])
+        for p, old, part in zip(self.params, origin, way):
+            p.assign((old.detach() + part.reshape(p.shape)).cast(p.dtype))
         self.params[0].realize(*self.params[1:])
 
     # -- saving ----------------------------------------------------------------------------------------------------
