@@ -62,3 +62,20 @@ def test_other_sums_are_left_alone():
     product = (left.expand((4, 6, 5)) * right.expand((4, 6, 5))).sum((2,)).reshape((4, 6))
     roots = [product, product.shrink(((0, 2), (0, 6))), product.sum((0, 1)), product.permute((1, 0))]
     assert join_sums(roots) == roots
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("length, size, stride", [(50, 12, 5), (9, 3, 2), (11, 2, 3), (20, 5, 5), (9, 1, 4),
+                                                  (13, 13, 4)])
+def test_frames_that_overlap_sum_only_the_taps_that_reach_an_element(axis, length, size, stride, rng):
+    """Frames of 400 samples, 160 apart: 3 taps for each sample, where all 400, masked, took 300 times as long."""
+    values = Values()
+    x = values.leaf(rng.standard_normal((3, length) if axis else (length, 3)))
+    frames = x.window(axis, size, stride)
+    seed = values.leaf(rng.standard_normal(frames.shape))
+    part, = gradients(frames, seed, [x])
+    assert part is not None
+    got, = join_sums([part])
+    np.testing.assert_allclose(values.of(got), values.of(part), rtol=1e-12, atol=1e-12)
+    for total in [n for n in toposort([got]) if n.op is o.SUM]:
+        assert [total.src[0].shape[a] for a in total.arg.axes] == [-(-size // stride)]

@@ -99,6 +99,28 @@ def test_values_and_gradients(name, shapes, options):
         np.testing.assert_allclose(mine.grad.numpy(), other.grad.numpy(), rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize("space, kernel, options", [
+    ((5,), (3,), {"stride": 2, "output_padding": 1}), ((4, 5), (3, 2), {"stride": (1, 3), "padding": (1, 0)}),
+    ((4, 4), (3, 3), {"groups": 2, "dilation": 2, "padding": 3}), ((3,), (2,), {"stride": 4, "output_padding": 3}),
+    ((2, 3, 3), (2, 1, 2), {"stride": 2}), ((3, 3), (2, 2), {"padding": 1})])
+def test_second_gradients_of_transposed_convolutions(space, kernel, options):
+    rng = np.random.default_rng(7)
+    x, w = rng.normal(size=(2, 4, *space)), rng.normal(size=(4, 3, *kernel))
+    name, found = f"conv_transpose{len(space)}d", []
+    for make, library in ((lambda a: Tensor(a, requires_grad=True, dtype=dtypes.float64), G),
+                          (lambda a: torch.tensor(a, requires_grad=True), F)):
+        one, two = make(x), make(w)
+        out = getattr(library, name)(one, two, **options)
+        if library is F:
+            first = torch.autograd.grad((out ** 3).sum(), [one, two], create_graph=True)
+        else:
+            first = (out ** 3).sum().gradient(one, two)
+        sum((g ** 2).sum() for g in first).backward()
+        found.append([a.detach().numpy() for a in (out, *first, one.grad, two.grad)])
+    for ours, theirs in zip(*found):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
 # -- calls with integers, truth values or state -----------------------------------------------------------
 def both(*arrays):
     return [Tensor(a) for a in arrays], [torch.tensor(a) for a in arrays]

@@ -132,6 +132,22 @@ def test_a_line_longer_than_a_cache_is_packed() -> None:
     assert "contract" in families(result) and "direct" not in families(result)
 
 
+def test_a_long_line_has_its_lanes_along_the_line() -> None:
+    """Not along the 9 taps, which took 10 times as long."""
+    result = leaf(8, 32, 8192).conv2d(leaf(64, 32, 9), padding=4)
+    assert "contract" in families(result) and "taps" not in families(result)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_gradients_of_a_transposed_convolution_are_two_contractions(stride: int) -> None:
+    """Tap by tap, the one by the input wrote 16 times as many values as it has."""
+    x, w = leaf(4, 32, 28, 28), leaf(32, 16, 4, 4)
+    result = x.conv_transpose2d(w, stride=stride, padding=1)
+    by_input, by_weight = (result * leaf(*result.shape)).sum().gradient(x, w)
+    assert len(by_input.schedule(by_weight)) == 2
+    assert "direct" in families(by_input) and "direct" in families(by_weight)
+
+
 @pytest.mark.parametrize("stride", [2, 3, 4])
 @pytest.mark.parametrize("size, taps, dilation", [(11, 3, 1), (9, 2, 3), (8, 4, 2), (7, 5, 1)])
 def test_a_strided_gradient_multiplies_no_zeros(size: int, taps: int, dilation: int, stride: int,

@@ -278,6 +278,31 @@ def test_gated_steps_are_vectors_too(how, rng, dtype, lanes, step):
         assert "masked.gather" not in make_source(kernel, HOST, "llvm")
 
 
+@pytest.mark.parametrize("dtype", [F32, BOOL, dtypes.float64, dtypes.uint8])
+@pytest.mark.parametrize("lanes", [2, 7, 16])
+@pytest.mark.parametrize("offset", ["lane // 2", "lane // 3", "lane % 3", "7 - lane // 2", "lane * 7 // 3",
+                                    "-2 * lane + 40"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_elements_at_known_offsets_are_vectors_and_shuffles(how, rng, dtype, lanes, offset, gated):
+    """y[i] = x[i + offset(lane)]: lanes that repeat elements, skip some, or go backwards; zeros where gated."""
+    steps, size = 3, 100
+    x, y, i, lane = param(0, dtype, size), param(1, dtype, steps, lanes), counter("i", steps), counter("l", lanes)
+    of_lane = {"lane // 2": UOp(o.IDIV, I64, (lane, ix.index(2))), "lane // 3": UOp(o.IDIV, I64, (lane, ix.index(3))),
+               "lane % 3": UOp(o.MOD, I64, (lane, ix.index(3))), "-2 * lane + 40": at((lane, -2), 40),
+               "7 - lane // 2": at((UOp(o.IDIV, I64, (lane, ix.index(2))), -1), 7),
+               "lane * 7 // 3": UOp(o.IDIV, I64, (at((lane, 7)), ix.index(3)))}[offset]
+    place = at((i, 9), of_lane)
+    gate = ix.less(place, ix.index(30)) if gated else None
+    kernel = Kernel("known", [x, y], [Phase([For(i, LOOP, [For(lane, LANE, [
+        Store(y, at((i, lanes), lane), load(x, place, gate))])])])], (1,))
+    a, b = (rng.standard_normal(size) * 50 + 1).astype(NUMPY[dtype]), np.ones((steps, lanes), NUMPY[dtype])
+    run(kernel, [a, b], how)
+    read = np.arange(steps)[:, None] * 9 + np.array([eval(offset, {"lane": one}) for one in range(lanes)])
+    np.testing.assert_array_equal(b, np.where(gated & (read >= 30), 0, a[read]))
+    if not gated:
+        assert "masked.gather" not in make_source(kernel, HOST, "llvm")
+
+
 def test_gated_gather(how, rng):
     x, y, lane = param(0, F32, 40), param(1, F32, 16), counter("l", 16)
     place = UOp(o.IDIV, I64, (ix.multiply(lane, 7), ix.index(3)))

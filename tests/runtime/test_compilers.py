@@ -198,6 +198,18 @@ def test_cpu_features_override() -> None:
             host.host_description()
 
 
+@pytest.mark.parametrize("cpu, features, fast", [
+    ("GenuineIntel a Cascade Lake", {"avx512f", "avx512vnni"}, False),
+    ("GenuineIntel a Sapphire Rapids", {"avx512f", "avxvnni"}, True),
+    ("AuthenticAMD a Zen 5", {"avx512f", "avxvnni"}, False)])
+def test_gathers_are_used_where_they_are_fast(cpu, features, fast, monkeypatch) -> None:
+    pytest.importorskip("llvmlite")
+    target = host.HostTarget("x86_64", cpu, frozenset(features), "x86_64-unknown-linux-gnu")
+    monkeypatch.setattr(llvm, "host_description", lambda: target)
+    assert target.fast_gathers == fast
+    assert ("+prefer-no-gather" in llvm._feature_text().split(",")) == (not fast)
+
+
 @pytest.mark.parametrize("files, own, expected", [
     ({"cpu.max": "max 100000\n"}, "0::/\n", None),
     ({"cpu.max": "150000 100000\n"}, "0::/\n", 1.5),

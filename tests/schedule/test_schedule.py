@@ -226,6 +226,17 @@ def test_a_kernel_names_the_users_line() -> None:
 
 
 # -- schedule() only looks -----------------------------------------------------------------------------------
+def test_a_value_added_to_itself_shifted_again_and_again_is_stored_in_time() -> None:
+    """Each step doubles the elements that the next one computes: the twelfth would compute 4096 for one result."""
+    x = y = ready(5000)
+    for step in range(12):
+        y = y + y[:-(1 << step)].pad(((1 << step, 0),))
+    assert kernels(y) > 1
+    expected = np.cumsum(x.numpy().astype(np.float64))
+    expected[4096:] -= expected[:-4096].copy()
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
+
+
 def test_a_schedule_holds_nodes_no_longer_than_it_lives() -> None:
     """No circle: what its nodes remember is freed with it, not at the next collection of garbage."""
     x = Tensor([1.0, 2.0]).realize()

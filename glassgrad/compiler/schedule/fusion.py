@@ -217,11 +217,10 @@ class _Plan(InlinedValues):
                         max([self.inlined[s].depth for s in inner], default=0))
         if cost > LARGEST:
             self.inlined[node] = found
-            cost = self.exact_cost(node)
-            if cost > LARGEST:
+            if self.cost_of_views(node) > LARGEST:
                 self.store(node, LONG_ENOUGH)
                 return NOTHING
-            found = found._replace(cost=cost)
+            found = found._replace(cost=self.exact_cost(node))
         return found
 
     def read_fewer_buffers(self, node: UOp) -> None:

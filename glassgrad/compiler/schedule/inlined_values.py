@@ -16,6 +16,7 @@ from glassgrad.compiler.graph.axis_dependence import AxisSet, nontrivial, varies
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to store and to load
 SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 OUT_OF_ORDER = (o.PERMUTE, o.FLIP, o.WINDOW, o.UNWINDOW, o.GATHER)     # rows of these are not contiguous in memory
+SHIFTS = (o.SHRINK, o.PAD, o.FLIP)                                     # elements are read at other indices
 _FEEDS = (*SEEN_THROUGH, o.MUL, o.CAST)
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
@@ -137,8 +138,21 @@ class InlinedValues:
 
     def exact_cost(self, node: UOp) -> int:
         """The cost of what is inlined in a node, each operation once: sums over sources count what they share twice."""
-        inside = toposort([node], lambda n: [s for s in n.src if s not in self.reasons and s.op not in LEAVES])
-        return sum(n.op.cost for n in inside)
+        return sum(n.op.cost for n in toposort([node], self.computed_sources))
+
+    def computed_sources(self, node: UOp) -> list[UOp]:
+        """The sources of a node that are computed inside it."""
+        return [s for s in node.src if s not in self.reasons and s.op not in LEAVES]
+
+    def cost_of_views(self, node: UOp) -> int:
+        """The same, with each operation once for each view that reads it: a value and the same value shifted are
+        different elements. A chain of x + shifted x doubles it with each step."""
+        known: dict[UOp, int] = {}
+        for top in toposort([node], self.computed_sources):
+            if top is node or top.op in SHIFTS:
+                inside = toposort([top], lambda n, top=top: [] if n in known else self.computed_sources(n))
+                known[top] = sum(known.get(n, n.op.cost) for n in inside)
+        return known[node]
 
     def memory_read(self, node: UOp) -> int:
         """How many values as large as a node are read from memory for it, each counted once."""

@@ -72,6 +72,8 @@ def _feature_text() -> str:
     items = [_host_features()]
     if host_description().arch == "x86_64":
         items.append("-prefer-256-bit")  # <16 x float> in our IR means one register, not two
+        if not host_description().fast_gathers:
+            items.append("+prefer-no-gather")
     elif sys.platform != "linux":
         items.append("+reserve-x18")     # macOS and Windows keep this register for themselves
     return ",".join(filter(None, [*items, settings.CPU_FEATURES.replace(" ", "")]))

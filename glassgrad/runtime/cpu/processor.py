@@ -43,6 +43,13 @@ class HostTarget:
         return 32 if self.arch == "aarch64" or "avx512f" in self.features else 16
 
     @property
+    def fast_gathers(self) -> bool:
+        """Whether a gather is faster than a load for each lane. On AMD's processors it is not, and on Intel's before
+        those with AVX-VNNI microcode against data sampling made it 10 to 50 times slower (x.gather(-1, index) of 2
+        million float32 on a Cascade Lake: 41 ms, 2.0 ms with loads; on a Sapphire Rapids 1.1 ms, 1.3 ms)."""
+        return "GenuineIntel" in self.cpu and "avxvnni" in self.features
+
+    @property
     def key(self) -> str:
         """One line for cache keys: everything that decides which machine code can run."""
         return f"{self.triple} {self.cpu} {','.join(sorted(self.features))}"

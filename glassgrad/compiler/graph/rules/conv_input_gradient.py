@@ -33,9 +33,10 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
     known: dict[UOp, AxisSet] = {}       # along which axes values change
     for n in order:
         rebuilt = n.over(tuple([new[s] for s in n.src]))
-        if n.op is o.SUM and _alone(n, readers):
+        if n.op is o.SUM:
             with one_place(n.place):     # what is made of a node keeps the user's line
-                rebuilt = _joined(rebuilt, known) or rebuilt
+                joined = _joined(rebuilt, known) if _alone(n, readers) else None
+                rebuilt = joined or _overlapped(rebuilt) or rebuilt
         new[n] = rebuilt
     return [new[s] for s in sinks]
 
@@ -71,6 +72,25 @@ def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
     summed = tuple(range(rank)) + tuple(a + rank for a in node.arg.axes)
     total = UOp(o.SUM, node.dtype, (factors[0] * factors[1],), node.arg._replace(axes=summed), node.place)
     return total.reshaped(node.shape)
+
+
+def _overlapped(node: UOp) -> UOp | None:
+    """Sum over the taps of a strided UNWINDOW. Only taps k = s t + r reach an element i = s q + r,
+        sum over k of x[(i - k) / s, k] == sum over t of x[q - t, s t + r]
+    which is an UNWINDOW of stride 1 over the taps t for each remainder r. The other taps, masked, would be s times the
+    work."""
+    spread = node.src[0]
+    last = len(spread.shape) - 1
+    if spread.op is not o.UNWINDOW or node.arg.axes != (last,) or spread.arg.stride == 1 or spread.arg.dilation != 1:
+        return None
+    x, (axis, stride, _, length) = spread.src[0], spread.arg
+    taps, rows = -(-x.shape[last] // stride), -(-length // stride)
+    x = x.pad([(0, 0)] * last + [(0, taps * stride - x.shape[last])])
+    x = x.reshaped((*x.shape[:last], taps, stride)).permute((*range(last), last + 1, last))
+    total = x.unwindow(axis, 1, 1, rows).sum((last + 1,))
+    total = total.reshaped(total.shape[:-1]).permute((*range(axis + 1), last, *range(axis + 1, last)))
+    total = total.reshaped((*total.shape[:axis], rows * stride, *total.shape[axis + 2:]))
+    return total.shrink([(0, n) for n in node.shape[:last]]).reshaped(node.shape)
 
 
 def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) -> list[UOp]:

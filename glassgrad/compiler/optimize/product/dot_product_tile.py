@@ -48,9 +48,11 @@ def taps(p: Product, target: Target, decisions: Decisions) -> list[list[Statemen
 
 
 def taps_of_channels(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The same for every channel of an image and a few of a gradient; refuses (None) what is no window."""
+    """The same for every channel of an image and a few of a gradient; refuses (None) what is no window, and windows
+    whose sums are along the taps: there the line is longer, and its elements are the results."""
     for p in (product, product.swapped()):
-        if p.left.op is o.LOAD and 2 * footprint(p.left, p.m + p.k) <= count(p.m + p.k):
+        if p.left.op is o.LOAD and 2 * footprint(p.left, p.m + p.k) <= count(p.m + p.k) and \
+                p.m[-1].arg.size <= p.k[-1].arg.size:
             found = taps(few_at_once(p, target), target, decisions)
             if found is not None:
                 return found

@@ -16,6 +16,7 @@ from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic
 from glassgrad.compiler.render.llvm_and_wasm import LowLevelWalker
 
 GATHER = None     # the step of an index without a constant stride
+MOST_VECTORS = 4  # loaded for one vector of shuffled elements
 NONTEMPORAL = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
 
 
@@ -70,20 +71,33 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
             value = self.read(place, memory, 0)
             return self.select(test, value, _zero(value))
         mask = None if gate is None else self.operand(gate, lanes)
-        if step == 1 or step == -1:
-            place = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
+        if step == 1:
+            place = self.address(memory, constant, same)
             if mask is None:
-                value = self.read(place, memory, lanes)
-            else:
-                mask = mask if step == 1 else self.shuffle(mask, list(range(lanes))[::-1])
-                value = self._masked_load("llvm.masked.load", place, mask, memory, lanes)
-            return value if step == 1 else self.shuffle(value, list(range(lanes))[::-1])
-        if step is not GATHER and 2 <= step <= 4 and (mask is None or self.target.has_masks):
-            return self._strided(memory, constant, same, step, lanes, mask)
-        places = self.pointers(memory, constant, same, wide, step, lanes)
+                return self.read(place, memory, lanes)
+            return self._masked_load("llvm.masked.load", place, mask, memory, lanes)
+        offsets = self._known_offsets(wide, step, lanes)
+        if offsets and (mask is None or self.target.has_masks and len(set(offsets)) == lanes):
+            return self._shuffled(memory, constant, same, offsets, mask)
         if mask is None:
-            mask = list_of([True] * lanes, "i1")
-        return self._masked_load("llvm.masked.gather", places, mask, memory, lanes)
+            places = self.pointers(memory, constant, same, wide, step, lanes)
+            return self._gather(places, memory, lanes)
+        safe = self.select(mask, self.operand(index, lanes), list_of([0] * lanes, "i64"))
+        places = self.put(f"getelementptr {_unit(memory)}, {self.base(memory).typed}, {safe.typed}", "ptr", lanes)
+        value = self._gather(places, memory, lanes)
+        return self.select(mask, value, _zero(value))
+
+    def _gather(self, places: LlvmValue, memory: UOp, lanes: int) -> LlvmValue:
+        """One load per lane; which instructions do that is decided by `prefers_gathers` of the processor. Under a mask
+        the caller gives safe places: without the instruction, a mask would become a branch for each lane."""
+        return self._masked_load("llvm.masked.gather", places, list_of([True] * lanes, "i1"), memory, lanes)
+
+    def _known_offsets(self, wide: UOp | None, step: int | None, lanes: int) -> list[int]:
+        """What each lane adds to the index, where that is known before the kernel runs and a few whole vectors hold all
+        the elements; else empty."""
+        numbers = self._per_lane(wide, lanes) if wide is not None and step is GATHER else None
+        offsets = [step * i for i in range(lanes)] if step is not GATHER else numbers or []
+        return offsets if offsets and max(offsets) - min(offsets) < MOST_VECTORS * lanes else []
 
     def read(self, place: LlvmValue, memory: UOp, lanes: int) -> LlvmValue:
         unit = _unit(memory)
@@ -108,25 +122,30 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         return self.put(f"call {full} {mangled}({place.typed}, i32 {align}, {mask.typed}, {full} zeroinitializer)",
                         unit, lanes)
 
-    def _strided(self, memory: UOp, constant: int, same: ix.Terms, step: int, lanes: int,
-                 mask: LlvmValue | None) -> LlvmValue:
-        """Load every 2nd to 4th element: whole vectors, placed so that the last one ends with the last element. Under a
-        mask nothing between the elements is read either."""
-        starts = [min(i * lanes, (lanes - 1) * step + 1 - lanes) for i in range(step)]
+    def _shuffled(self, memory: UOp, constant: int, same: ix.Terms, offsets: list[int],
+                  mask: LlvmValue | None) -> LlvmValue:
+        """Load elements at known offsets: whole vectors, placed so that the last one ends with the last element, and
+        shuffles. Under a mask nothing between the elements is read either; then no two lanes have the same offset."""
+        lanes, first, span = len(offsets), min(offsets), max(offsets) - min(offsets) + 1
+        width = min(lanes, span)
+        starts = [first + min(at, span - width) for at in range(0, span, width)]
         parts: list[LlvmValue] = []
-        for s in starts:
-            place = self.address(memory, constant + s, same)
+        for start in starts:
+            place = self.address(memory, constant + start, same)
             if mask is None:
-                parts.append(self.read(place, memory, lanes))
+                parts.append(self.read(place, memory, width))
                 continue
             none = list_of([False] * lanes, "i1")
-            spread = self.shuffle(mask, [at // step if at % step == 0 else lanes for at in range(s, s + lanes)], none)
-            parts.append(self._masked_load("llvm.masked.load", place, spread, memory, lanes))
-        owners = [min(i for i, s in enumerate(starts) if s <= lane * step < s + lanes) for lane in range(lanes)]
+            reader = {offset: lane for lane, offset in enumerate(offsets)}
+            spread = self.shuffle(mask, [reader.get(at, lanes) for at in range(start, start + width)], none)
+            parts.append(self._masked_load("llvm.masked.load", place, spread, memory, width))
+        owners = [min(i for i, start in enumerate(starts) if start <= at < start + width) for at in offsets]
+        if len(parts) == 1:
+            return self.shuffle(parts[0], [at - first for at in offsets])
         result = parts[0]
-        for i in range(1, step):      # part i brings its lanes to those that are in place already
-            order = [lanes + lane * step - starts[i] if owner == i else lane * step if owner == 0 and i == 1 else lane
-                     for lane, owner in enumerate(owners)]
+        for i in range(1, len(parts)):      # part i brings its lanes to those that are in place already
+            order = [lanes + at - starts[i] if owner == i else at - first if owner == 0 and i == 1 else lane
+                     for lane, (at, owner) in enumerate(zip(offsets, owners))]
             result = self.shuffle(result, order, parts[i])
         return result
 
@@ -173,14 +192,17 @@ class LlvmMemory(LlvmArithmetic, LowLevelWalker):
         """The one lane that a gate lets through, where it is known before the kernel runs; else None. Needed because
         LLVM 22 stores such a lane as wide as it was before its conversion to a narrower integer, over its neighbour
         (llvm-project issue 179489)."""
-        counters = ranges_of(gate)
-        if len(counters) != 1 or not counters <= self.lanes.keys() or any(n.op is o.LOAD for n in toposort([gate])):
+        passes = self._per_lane(gate, lanes)
+        return passes.index(1) if passes is not None and sum(passes) == 1 else None
+
+    def _per_lane(self, node: UOp, lanes: int) -> list[int] | None:
+        """The number in each lane, where it depends on the lane alone; else None."""
+        counters = ranges_of(node)
+        if len(counters) != 1 or not counters <= self.lanes.keys() or any(n.op is o.LOAD for n in toposort([node])):
             return None
         [lane] = counters
-        passes = [ix.substitute_index(gate, {lane: ix.index(i)}, {}) for i in range(lanes)]
-        if any(p.op is not o.CONST for p in passes) or sum(bool(p.arg) for p in passes) != 1:
-            return None
-        return [bool(p.arg) for p in passes].index(True)
+        numbers = [ix.substitute_index(node, {lane: ix.index(i)}, {}) for i in range(lanes)]
+        return [int(n.arg) for n in numbers] if all(n.op is o.CONST for n in numbers) else None
 
     def _attributes(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
         """The attributes of a vector store: its alignment, and `nontemporal` for slots with streaming stores, where it

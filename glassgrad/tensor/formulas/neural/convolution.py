@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import DType, UOp, dtypes, ops as o, promote
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.formulas import add, counting, pad_constant, sum_dtype
 
@@ -150,16 +151,41 @@ def refuse_large_windows(what: str, space: Sequence[Any], pairs: list[tuple[int,
                              expected="a window that fits", fix="pad more, or use a smaller kernel")
 
 
-def _contracted(x: UOp, w: UOp, bias: UOp | None, out: DType) -> UOp:
-    """(batch, group, in, ...space, ...kernel) * (group, out, in, ...kernel), summed over in and kernel, plus bias."""
+def _contracted(x: UOp, w: UOp, out: DType) -> UOp:
+    """(batch, group, in, ...space, ...kernel) * (group, out, in, ...kernel), summed over in and kernel."""
     rank = len(w.shape) - 3
     x = x.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))    # (.., ...space, in, ...kernel)
     x = x.reshape((*x.shape[:2], 1, *x.shape[2:]))
     w = w.reshape((1, *w.shape[:2], *(1,) * rank, *w.shape[2:]))
     product = x * w
     result = product.sum(range(3 + rank, len(product.shape))).cast(out)
-    result = result.reshape((x.shape[0], w.shape[1] * w.shape[2], *x.shape[3:3 + rank]))
-    return result if bias is None else add(result, in_autocast_dtype(bias).reshape((1, bias.elements) + (1,) * rank))
+    return result.reshape((x.shape[0], w.shape[1] * w.shape[2], *x.shape[3:3 + rank]))
+
+
+def with_bias(x: UOp, bias: UOp | None) -> UOp:
+    """(batch, channels, ...space) plus a number for each channel."""
+    rank = len(x.shape) - 2
+    return x if bias is None else add(x, in_autocast_dtype(bias).reshape((1, bias.elements) + (1,) * rank))
+
+
+@dataclass(frozen=True)
+class ConvolvedGradient:
+    """The gradients of a transposed convolution: by its input, the convolution of the incoming gradient; by its weight,
+    that gradient's windows times the input. The chain rule alone would sum each tap by itself: 10 times slower."""
+    windows: Windows
+    padding: tuple[int, ...]
+
+    def __call__(self, g: UOp, out: UOp, x: UOp, w: UOp) -> tuple[UOp, UOp]:
+        rank, space = self.windows.rank, x.shape[3:]
+        seen = self.windows.seen(pad_constant(g.cast(x.dtype), [(0, 0), (0, 0), *((p, p) for p in self.padding)]))
+        bounds = [(0, n) for n in seen.shape]
+        bounds[2:2 + rank] = [(0, n) for n in space]              # output_padding may add windows
+        seen = seen.shrink(bounds).reshape((*x.shape[:2], w.shape[2], *space, *w.shape[3:]))
+        by_input = _contracted(seen, w, x.dtype).reshape(x.shape)
+        spread = x.reshape((*x.shape[:3], 1, *space, *(1,) * rank))          # (batch, group, in, out, ...space, ..)
+        product = spread * seen.reshape((*seen.shape[:2], 1, *seen.shape[2:]))
+        by_weight = product.sum((0, *range(4, 4 + rank))).reshape(w.shape)
+        return by_input, by_weight
 
 
 def _in_one_dtype(x: UOp, w: UOp, groups: int, dtype: DType | None, transposed: bool = False) -> tuple[UOp, UOp, DType]:
@@ -188,7 +214,7 @@ def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilatio
     batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
     seen = Windows(size, strides, dilations).seen(pad_constant(x, [(0, 0), (0, 0), *pairs]))
     seen = seen.reshape((batch, groups, inputs, *seen.shape[2:]))
-    return _contracted(seen, w.reshape((groups, outputs, inputs, *size)), bias, out)
+    return with_bias(_contracted(seen, w.reshape((groups, outputs, inputs, *size)), out), bias)
 
 
 def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
@@ -200,7 +226,8 @@ def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: A
     strides, dilations = each(stride, rank, "stride"), each(dilation, rank, "dilation")
     pads, extra = each(padding, rank, "padding", 0), each(output_padding, rank, "output_padding", 0)
     batch, inputs, outputs = x.shape[0], x.shape[1] // groups, w.shape[1]
-    x = x.reshape((batch, groups, inputs, *x.shape[2:]))
+    x, w = x.reshape((batch, groups, inputs, *x.shape[2:])), w.reshape((groups, inputs, outputs, *size))
+    factors, backward = (x, w), ConvolvedGradient(Windows(size, strides, dilations), pads)
     for i in range(rank):    # (.., n, ..) to (.., length, .., k): what each position receives through each tap
         length = (x.shape[3 + i] - 1) * strides[i] + dilations[i] * (size[i] - 1) + 1 + extra[i]
         x = x.reshape((*x.shape, 1)).expand((*x.shape, size[i]))
@@ -210,5 +237,5 @@ def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: A
                              given=f"padding={pads} for {length} positions",
                              expected="a result of 0 positions or more", fix="pad less, or pass output_padding")
         x = x.shrink([(pads[i], length - pads[i]) if a == 3 + i else (0, n) for a, n in enumerate(x.shape)])
-    w = w.reshape((groups, inputs, outputs, *size)).permute((0, 2, 1, *range(3, 3 + rank)))
-    return _contracted(x, w, bias, out)
+    result = _contracted(x, w.permute((0, 2, 1, *range(3, 3 + rank))), out)
+    return with_bias(own_gradient(result, factors, backward, str(backward)), bias)
