@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import Cell, DType, UOp, ops as o
+from glassgrad.compiler.graph import Cell, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.schedule.kernels import Schedule, Slot
 from glassgrad.compiler.schedule.partial_updates import Update, rewrites
@@ -44,7 +44,7 @@ class _MergedSchedules:
         self.buffers = list(dict.fromkeys(n.base for r in records for n in (*r.normal.buffers, *r.results)))
         self.numbers = [number for record in records for number in _numbers(record)]
         slots = [Slot(base.shape, base.dtype, base.device) for base in self.buffers]
-        slots += [Slot((), dtype, None) for _, dtype in self.numbers]
+        slots += [Slot((), dtype, None) for record in records for dtype in record.compiled.cell_types]
         place = {base: slot for slot, base in enumerate(self.buffers)}
         self.planned = Schedule([], slots, len(slots), sinks=[place[n] for r in records for n in r.results])
         self.programs: list[Any] = []
@@ -86,11 +86,12 @@ class _MergedSchedules:
         self.programs = [program for _, program in reversed(kept)]
 
 
-def _numbers(record: Record) -> Iterable[tuple[Cell | Symbol, DType]]:
-    """The scalars of a schedule: cells and variables, which each call writes, and constants."""
+def _numbers(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
+    """The scalars of a schedule with their values: cells and variables, which each call writes, and constants."""
     normal = record.normal
-    constants = [Cell(normal.constants[i].arg) for i in record.compiled.scalars]
-    return zip([*[n.arg for n in normal.cells], *normal.symbols, *constants], record.compiled.cell_types)
+    written: list[Cell | Symbol] = [*[n.arg for n in normal.cells], *normal.symbols]
+    return [*[(number, number.value) for number in written],
+            *[(None, normal.constants[i].arg) for i in record.compiled.scalars]]
 
 
 class Replay:
@@ -110,13 +111,13 @@ class Replay:
         self._blocks: list[Any] = []                          # the arenas
         self._kept = [base for base in buffers if base not in outside]    # constants, and values between two schedules
         self._addresses = [base.arg.address for base in buffers] + [0] * (compiled.slots - len(buffers))
-        compiled.write_numbers(self._addresses, [number.value for number, _ in merged.numbers])
+        compiled.write_numbers(self._addresses, [value for _, value in merged.numbers])
         for i, update in enumerate(merged.planned.updates):
             self._addresses[update.copied] = ctypes.addressof(compiled.copied) + 8 * i
         compiled.place(self._addresses, (), self._blocks)
-        # cells and variables, and the address of the value
-        self.numbers = [(number, dtype, address) for (number, dtype), address
-                        in zip(merged.numbers, self._addresses[len(buffers):])]
+        # cells and variables, with the address of the value
+        rows = zip(merged.numbers, compiled.cell_types, self._addresses[len(buffers):])
+        self.numbers = [(number, dtype, address) for (number, _), dtype, address in rows if number is not None]
         self.streams = {n.src[1].arg for record in trace.records for n in record.normal.order
                         if n.op is o.RANDOM and n.src[1].op is o.SCALAR}       # cells that count random streams
         self._slots: dict[UOp, dict[int, int]] = {s: {} for s in outside.values()}    # of symbols, with byte offsets

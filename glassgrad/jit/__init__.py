@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.base.settings import State, current_state, kernel_mode, settings
+from glassgrad.base.settings import State, current_state, settings
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
@@ -76,7 +76,6 @@ class TinyJit:
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], Any] = ([], None)       # the form and the combination of the last call
-        self._settings = _LaunchSettings()
         self._lock = threading.RLock()         # a replay binds the addresses of one call at a time; see _after_fork
         self._replayed = 0                     # calls since the last notice
         self._captures: dict[str, int] = {}    # how many captures each cause led to
@@ -155,19 +154,18 @@ class TinyJit:
             form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
             tensors = [tensors[i] for i in first.values()]
         with self._lock:
-            launch = self._settings
-            launch.look()
-            form.append(launch.key)
+            state = current_state()
+            launch = _launch_settings(state, Device.version, precision.current(), inside())
+            form.append(launch)
             if self._latest[0] != form:
                 self._find(form, objects)
             combination = self._latest[1]
             replays = combination.replays
-            if replays and not launch.check:        # CHECK compares kernel by kernel, in a trace
-                number = launch.number
+            if replays and not state.check:        # CHECK compares kernel by kernel, in a trace
                 whys = []
                 for captured in replays:
                     try:
-                        result = captured.call(instance, tensors, symbols, number)
+                        result = captured.call(instance, tensors, symbols, launch)
                     except Stale as stale:
                         whys.append(str(stale))
                         continue
@@ -230,22 +228,12 @@ def jit(function: Callable[..., Any]) -> TinyJit:
     return TinyJit(function)
 
 
-class _LaunchSettings:
-    """The settings that decide what a call launches, read again only when one of them may have changed."""
-
-    def __init__(self) -> None:
-        self._now: tuple[State, int, DType | None, bool] | None = None
-        self.key: tuple[Any, ...] = ()
-        self.check = self.number = 0      # CHECK; how often any of them changed
-
-    def look(self) -> None:
-        now = (current_state(), Device.version, precision.current(), inside())
-        if now != self._now:
-            self._now = now
-            self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, *now[2:],
-                        Device.DEFAULT, Device.registered)
-            self.check = settings.CHECK
-            self.number += 1
+@functools.lru_cache(maxsize=16)
+def _launch_settings(state: State, devices: int, dtype: DType | None, without_gradients: bool) -> tuple[Any, ...]:
+    """The settings that decide what a call launches, a part of its key: the same object until one of them changes.
+    `devices` is the version of the table of devices."""
+    return (state.kernel_mode, settings.CHECK_INDEX, Tensor.training, dtype, without_gradients,
+            Device.DEFAULT, Device.registered)
 
 
 class _Combination:

@@ -102,7 +102,7 @@ class CapturedCall:
         used = toposort([node for _, _, flag in self.late for node in flag.nodes])
         self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
         self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
-        self.settings = -1                        # the number of the settings that the replay was prepared under
+        self.settings: Any = None                 # those that the replay was prepared under
 
     def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:
         """Find the results that are written in place, and take them out of `outcomes`: values of weights, and gradients
@@ -239,9 +239,9 @@ class CapturedCall:
         return [tensor for i, tensor in enumerate(tensors) if i not in self.itself]
 
     # -- replaying -----------------------------------------------------------------------------------------------------
-    def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: int) -> Any:
+    def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: Any) -> Any:
         """Everything the function does, for these arguments; raises `Stale` if it may do something else by now. While
-        `settings` is the same number, the settings have not changed. `symbols` are the variables with their values, in
+        `settings` is the same object, the settings have not changed. `symbols` are the variables with their values, in
         the order of the arguments."""
         seen = self.guards.check(instance)
         if seen.__class__ is int:
@@ -256,7 +256,7 @@ class CapturedCall:
         if len({*map(id, found)}) < len(found):
             own = found[:self.own]
             raise Stale("two of its tensors are one" if len({*map(id, own)}) < len(own) else _OTHERS_GIVEN)
-        if settings != self.settings:
+        if settings is not self.settings:
             self.settings = settings
             self.replay.prepare()
         arguments = self._bind_arguments(tensors, found)
