@@ -28,10 +28,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
-from glassgrad.jit.bindings import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
-                                    ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PROGRESS, SIZE, Binding, Way,
-                                    expression_names)
-from glassgrad.jit.plain_values import PLAIN, ArrayContent, is_array, is_plain, same
+from glassgrad.jit.plain_values import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
+                                        ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding, Way,
+                                        expression_names, is_array, is_plain, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 
@@ -127,15 +126,20 @@ class Walk:
     def _add(self, way: Way, holder: Any, name: Any, source: str, path: str, used: str | None = None) -> None:
         """Add a binding, and visit its value later; `source` is the expression of its holder. If its name, `used`,
         occurs in no code, it is visited last."""
-        if (id(holder), name) in self._known:               # two functions see one global
+        key = (id(holder), name if way.kept is None else way)
+        if key in self._known:                              # two functions see one global
             return
-        self._known.add((id(holder), name))
+        self._known.add(key)
         value = way.read(holder, name)
+        if way.kept is not None and value is not GONE:
+            value = way.kept(value)
         text = way.expression.format(source, repr(name) if type(name) in (str, int) else self._constant(name))
         self.bindings.append(Binding(way, holder, name, value, path, source, text))
         if value is GONE:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
-        elif is_plain(value):
+        elif way is SIZE:
+            self._unless(f"{text} == {value}")
+        elif way.kept is not None or is_plain(value):
             self._compare(text, value)
         elif id(value) in self.variables:
             self._unless(f"{text} is {self.variables[id(value)]}")
@@ -144,20 +148,12 @@ class Walk:
             self._recognize(value, variable)
             self._visit_later(value, path, variable, used)
 
-    def _note(self, way: Way, holder: Any, source: str, value: Any, path: str) -> None:
-        """Add a binding whose value is computed from its holder (a length, a position)."""
-        text = way.expression.format(source)
-        self.bindings.append(Binding(way, holder, "", value, path, source, text))
-        texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
-        if way is SIZE or texts:                            # no value of another type equals these
-            self._unless(f"{text} == {self._constant(value) if texts else value}")
-        else:
-            self._compare(text, value)
-
     def _compare(self, text: str, value: Any) -> None:
         """Add a comparison of a value by type and bits (`same`)."""
         if value is None or isinstance(value, bool):
             self._unless(f"{text} is {value}")
+        elif isinstance(value, (set, frozenset)) and all(type(v) is str for v in value):
+            self._unless(f"{text} == {self._constant(value)}")          # no value of another type equals these
         else:
             kept = self._constant(value)
             self._unless(f"{text} is {kept} or same({text}, {kept})")
@@ -216,9 +212,9 @@ class Walk:
             self._visit_container(thing, path, variable)
         elif is_array(thing):
             if _is_small_array(thing):
-                self._note(ARRAY, thing, variable, ArrayContent(thing).kept(), f"the content of {path}")
+                self._add(ARRAY, thing, "", variable, f"the content of {path}")
         elif hasattr(kind, "__next__") and not hasattr(thing, "__dict__") or issubclass(kind, random.Random):
-            self._note(PROGRESS, thing, variable, PROGRESS.read(thing), f"how far {path} has come")
+            self._add(PROGRESS, thing, "", variable, f"how far {path} has come")
             for i, part in enumerate(_iterated(thing)):
                 self._part(part, f"{self._constant(_iterated)}({variable})[{i}]", path)
         elif kind is contextvars.ContextVar:
@@ -252,7 +248,7 @@ class Walk:
             if getattr(function, name) is not None:
                 self._add(ATTRIBUTE, function, name, variable, f"{function.__name__}.{name}")
         if used.names & {"environ", "getenv", "environb"}:
-            self._note(ENVIRONMENT, None, "", ENVIRONMENT.read(None), "the environment")
+            self._add(ENVIRONMENT, None, "", "", "the environment")
 
     def _add_global(self, space: dict[str, Any], name: str, path: str) -> None:
         if id(space) not in self.variables:
@@ -269,7 +265,7 @@ class Walk:
         if not _is_user_code(cls.__module__):
             return
         named, entries = cls.__name__, vars(cls)
-        self._note(SIZE, entries, f"{variable}.__dict__", len(entries), f"the number of {named}'s attributes")
+        self._add(SIZE, entries, "", f"{variable}.__dict__", f"the number of {named}'s attributes")
         for name, value in list(entries.items()):
             is_code = isinstance(value, (types.FunctionType, staticmethod, classmethod, property))
             dunder = name.startswith("__")
@@ -283,13 +279,13 @@ class Walk:
         is_dict, is_set = isinstance(thing, dict), isinstance(thing, (set, frozenset))
         values = list(thing.values()) if is_dict else list(thing)
         if len(values) > _LONG and all(map(is_plain, values)) or is_set:
-            self._note(CONTENT, thing, variable, thing.copy() if hasattr(thing, "copy") else thing, path)
+            self._add(CONTENT, thing, "", variable, path)
             return
         if not isinstance(thing, tuple):
-            self._note(SIZE, thing, variable, len(thing), f"the length of {path}")
+            self._add(SIZE, thing, "", variable, f"the length of {path}")
         large = len(values) > _LARGE
         if large:
-            self._note(ALL_ENTRIES, thing, variable, ALL_ENTRIES.read(thing), path)
+            self._add(ALL_ENTRIES, thing, "", variable, path)
         way = ENTRY if is_dict and type(thing) is not dict else ITEM
         for name, value in zip(list(thing) if is_dict else range(len(thing)), values):
             if not large or isinstance(value, Tensor):
@@ -302,7 +298,7 @@ class Walk:
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
             source = self._variable(own, f"{variable}.__dict__")
-            self._note(SIZE, own, source, len(own), f"the number of {path}'s attributes")
+            self._add(SIZE, own, "", source, f"the number of {path}'s attributes")
             for name in list(own):
                 if name not in unwatched:
                     self._add(MEMBER, own, name, source, f"{path}.{name}", None if ours else str(name))

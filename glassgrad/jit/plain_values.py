@@ -1,15 +1,20 @@
-"""Compare and rebuild plain values and nests of tensors. In: Python values. Out: whether they are equal, their form.
+"""Compare, read again and rebuild values. In: Python values. Out: whether they are equal, `Binding`, their form.
 
 Plain values are equal only if their types and bits are: 1, 1.0 and True are three values, and so are 0.0 and -0.0.
+A binding is where a value was found. A way to read it again is one expression: the function that compares all values
+at each call (guards.py) is made of such expressions, and reading a single value evaluates the same one.
 A nest is a tensor, a plain value, or a list, tuple or dict of nests. Does not know functions, traces or replays.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
-from operator import is_
-from typing import Any
+from copy import copy
+from operator import is_, length_hint, setitem
+from typing import Any, NamedTuple
 
+from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
 from glassgrad.tensor.tensor import Tensor
 
@@ -94,6 +99,82 @@ def same(now: Any, then: Any) -> bool:
     if kind in _BY_TEXT:
         return repr(now) == repr(then)
     return (kind in PLAIN or kind is ArrayContent) and bool(now == then)
+
+
+# -- where values are found --------------------------------------------------------------------------------------------
+GONE = type("Gone", (), {})()   # read in place of a value that does not exist any more
+MISSING = (LookupError, AttributeError, ValueError)      # no such entry, no such attribute, an empty cell
+
+
+def entries(holder: Any) -> list[Any]:
+    """All entries of a list or a dict."""
+    return [*holder, *holder.values()] if isinstance(holder, dict) else list(holder)
+
+
+def progress(holder: Any) -> tuple[Any, ...]:
+    """The position of an iterator or the state of a random generator, as far as it can be read."""
+    if isinstance(holder, random.Random):
+        return holder.getstate()
+    frame = getattr(holder, "gi_frame", None)
+    if frame is not None:
+        return (frame.f_lasti, *[v for v in frame.f_locals.values() if isinstance(v, PLAIN)])
+    return (length_hint(holder, -1), repr(holder))
+
+
+# what expressions may name besides the holder and the name
+expression_names = {"GONE": GONE, "ArrayContent": ArrayContent, "entries": entries, "progress": progress,
+                    "current_state": current_state}
+
+
+class Way:
+    """A way to read a value: an expression of its holder, {0}, and its name, {1}. `put` binds the name in a holder to
+    another value, where that can be done. `kept` makes of a value that is computed from the holder what is compared
+    with it later: a copy, where it can change.
+
+    >>> MEMBER.read({"lr": 0.1}, "lr"), MEMBER.read([1, 2], 5) is GONE, SIZE.read("abc")
+    (0.1, True, 3)
+    """
+
+    def __init__(self, expression: str, put: Callable[[Any, Any, Any], None] | None = None,
+                 kept: Callable[[Any], Any] | None = None):
+        self.expression, self.kept = expression, kept
+        self.put: Any = put
+        self._read = eval(f"lambda holder, name: {expression.format('holder', 'name')}", expression_names)
+
+    def read(self, holder: Any, name: Any = "") -> Any:
+        """What is there now."""
+        try:
+            return self._read(holder, name)
+        except MISSING:
+            return GONE
+
+
+MEMBER = Way("{0}[{1}]", setitem)                              # in an object's `__dict__`, or a module's global
+ITEM = Way("{0}[{1}]", setitem)                                # of a list, tuple, deque or dict
+ENTRY = Way("{0}.get({1}, GONE)", setitem)                     # of a dict whose class may fill in what is missing
+CELL = Way("{0}.cell_contents", object.__setattr__)            # a variable of a closure
+ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, or of an object with slots
+CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, no descriptor called
+CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
+SIZE = Way("len({0})", kept=int)
+CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list of plain values
+ARRAY = Way("ArrayContent({0})", kept=ArrayContent.kept)
+ALL_ENTRIES = Way("entries({0})", kept=list)                   # of a large list or dict
+PROGRESS = Way("progress({0})", kept=tuple)
+# settings and environment variables: one object while they are the same
+ENVIRONMENT = Way("current_state()", kept=lambda state: state)
+
+
+class Binding(NamedTuple):
+    """Where a value was found: `way` reads it again, `path` is how the user would write it, `source` is the expression
+    of the holder in the generated function, and `text` that of the value."""
+    way: Way
+    holder: Any
+    name: Any
+    value: Any
+    path: str
+    source: str
+    text: str
 
 
 # -- nests -------------------------------------------------------------------------------------------------------------

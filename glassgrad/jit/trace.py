@@ -21,9 +21,8 @@ from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
-from glassgrad.jit.bindings import ATTRIBUTE, CELL, MEMBER, Binding
 from glassgrad.jit.guards import Walk
-from glassgrad.jit.plain_values import PLAIN, is_nest, mapped, tensors_of
+from glassgrad.jit.plain_values import ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.gradient_leaves import cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
