@@ -24,7 +24,7 @@ from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.jit.compare_traces import TraceWork, difference, narrow
-from glassgrad.jit.plain_values import ArrayContent, SymbolNames, describe
+from glassgrad.jit.plain_values import SymbolNames, describe
 from glassgrad.jit.replay import CapturedCall, Stale
 from glassgrad.jit.trace import TracedCall
 from glassgrad.runtime.devices import Device
@@ -180,7 +180,6 @@ class TinyJit:
     def _find(self, form: list[Any], objects: list[Any]) -> None:
         """Find the combination of arguments of this form; make a new one if there is none."""
         found = self._known.get(tuple(form))
-        form = [part.kept() if isinstance(part, ArrayContent) else part for part in form]      # an array may change
         if found is None:
             if self._known:
                 self._say_why("")

@@ -139,7 +139,9 @@ class Walk:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
         elif way is SIZE:
             self._unless(f"{text} == {value}")
-        elif way.kept is not None or is_plain(value):
+        elif way.kept is not None:
+            self._unless(f"same({text}, {self._constant(value)})")
+        elif is_plain(value):
             self._compare(text, value)
         elif id(value) in self.variables:
             self._unless(f"{text} is {self.variables[id(value)]}")
@@ -152,8 +154,6 @@ class Walk:
         """Add a comparison of a value by type and bits (`same`)."""
         if value is None or isinstance(value, bool):
             self._unless(f"{text} is {value}")
-        elif isinstance(value, (set, frozenset)) and all(type(v) is str for v in value):
-            self._unless(f"{text} == {self._constant(value)}")          # no value of another type equals these
         else:
             kept = self._constant(value)
             self._unless(f"{text} is {kept} or same({text}, {kept})")

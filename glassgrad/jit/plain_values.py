@@ -39,44 +39,18 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, PLAIN) or type(value) is tuple and all(map(is_plain, value))
 
 
-class ArrayContent:
-    """The content of an array, compared bit by bit in the array's own memory; `kept` copies it.
+def array_content(array: Any) -> tuple[Any, ...]:
+    """What an array is compared by: its type, shape and element type, and a copy of its bits (of Python objects in it,
+    their text).
 
     >>> import numpy
     >>> a = numpy.array([1.0, 2.0])
-    >>> kept = ArrayContent(a).kept()
-    >>> a[0] = 5.0; ArrayContent(a) == kept, ArrayContent(numpy.array([1.0, 2.0])) == kept
+    >>> kept = array_content(a)
+    >>> a[0] = 5.0; array_content(a) == kept, array_content(numpy.array([1.0, 2.0])) == kept
     (False, True)
     """
-    __slots__ = ("array",)
-
-    def __init__(self, array: Any):
-        self.array = array
-
-    def kept(self) -> ArrayContent:
-        """A copy, which later writes to the array do not change."""
-        return ArrayContent(self.array.copy())
-
-    def _form(self) -> tuple[Any, ...]:
-        return (type(self.array), self.array.shape, str(self.array.dtype))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArrayContent) and self._form() == other._form() \
-            and bool((_words(self.array) == _words(other.array)).all())
-
-    def __hash__(self) -> int:
-        words = _words(self.array)
-        return hash((self._form(), words[::len(words) // 64 + 1].tobytes()))
-
-
-def _words(array: Any) -> Any:
-    """An array's bytes as integers of the widest type that divides their number."""
-    flat = array.reshape(-1)
-    width = next(w for w in (8, 4, 2, 1) if flat.nbytes % w == 0)
-    try:
-        return (flat if flat.flags.c_contiguous else flat.copy()).view(f"u{width}")
-    except TypeError:                    # Python objects in it: compared as such
-        return flat
+    return (type(array), array.shape, str(array.dtype),
+            repr(array.tolist()) if array.dtype.hasobject else array.tobytes())
 
 
 def same(now: Any, then: Any) -> bool:
@@ -98,7 +72,7 @@ def same(now: Any, then: Any) -> bool:
         return bool(now == then) and (not then or set(zip(map(type, now), now)) == set(zip(map(type, then), then)))
     if kind in _BY_TEXT:
         return repr(now) == repr(then)
-    return (kind in PLAIN or kind is ArrayContent) and bool(now == then)
+    return kind in PLAIN and bool(now == then)
 
 
 # -- where values are found --------------------------------------------------------------------------------------------
@@ -122,7 +96,7 @@ def progress(holder: Any) -> tuple[Any, ...]:
 
 
 # what expressions may name besides the holder and the name
-expression_names = {"GONE": GONE, "ArrayContent": ArrayContent, "entries": entries, "progress": progress,
+expression_names = {"GONE": GONE, "array_content": array_content, "entries": entries, "progress": progress,
                     "current_state": current_state}
 
 
@@ -158,7 +132,7 @@ CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of
 CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
 SIZE = Way("len({0})", kept=int)
 CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list of plain values
-ARRAY = Way("ArrayContent({0})", kept=ArrayContent.kept)
+ARRAY = Way("array_content({0})", kept=tuple)
 ALL_ENTRIES = Way("entries({0})", kept=list)                   # of a large list or dict
 PROGRESS = Way("progress({0})", kept=tuple)
 # settings and environment variables: one object while they are the same
@@ -257,7 +231,7 @@ def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[A
     elif isinstance(value, Length):
         form += (Length, _numbered(value, symbols))
     elif is_array(value):
-        form.append(ArrayContent(value))
+        form += array_content(value)
     else:
         objects.append(value)
         form += (type(value), id(value))
