@@ -140,7 +140,9 @@ class Walk:
         elif way is SIZE:
             self._unless(f"{text} == {value}")
         elif way.kept is not None:
-            self._unless(f"same({text}, {self._constant(value)})")
+            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+            kept = self._constant(value)
+            self._unless(f"{text} == {kept}" if texts else f"same({text}, {kept})")      # nothing else equals texts
         elif is_plain(value):
             self._compare(text, value)
         elif id(value) in self.variables:
