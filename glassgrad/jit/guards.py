@@ -59,14 +59,14 @@ class Walk:
         self.bindings: list[Binding] = []
         self.tensors: list[Tensor] = []
         self.paths: list[str] = []                       # of the tensors
-        self.codes: list[Any] = []                       # code that the function may run, as far as names tell
+        self.read: set[str] = set()                      # names that code it may run reads, other than to increment
         self.lines: list[tuple[str, int]] = []           # of the generated function, and the binding each compares
         self.tests: dict[int, int] = {}                  # the line that compares the value of each binding
         self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
         self._weak = instance is not None                # what leads to the `self` of a method must not be kept alive
         self.variables: dict[int, str] = {}              # of each object visited or waiting, by id
         self._known: set[tuple[int, Any]] = set()        # (holder, name): holders are held by the bindings
-        self._named: set[str] = set()                    # names that occur in `codes`
+        self._named: set[str] = set()                    # names that occur in the code of functions
         self._waiting: list[tuple[Any, str, str]] = []   # (object, path, variable)
         self._unnamed: dict[str, list[tuple[Any, str, str]]] = {}      # the same of attributes that no code names yet
         for thing, path in [(function, "the function"), *[(o, type(o).__name__) for o in objects]]:
@@ -79,9 +79,9 @@ class Walk:
                            given=f"more than {MOST_BINDINGS} values in its closure, globals and objects",
                            expected="a function that sees its model and little else",
                            fix="hand in the data as arguments, as tensors")
-        called = len(self.codes)
+        read = set(self.read)
         self._visit_waiting(all_names=True)
-        del self.codes[called:]
+        self.read = read
 
     def changed(self) -> Iterator[tuple[Binding, Any]]:
         """The bindings whose value has changed since the walk, each with its value now."""
@@ -89,18 +89,6 @@ class Walk:
             now = binding.way.read(binding.holder, binding.name)
             if not same(now, binding.value):
                 yield binding, now
-
-    def is_read(self, name: str) -> bool:
-        """Whether code that the function may run reads this name other than to increment it (`self.step += 1`)."""
-        for code in self.codes:
-            rows = list(dis.get_instructions(code))
-            for i, row in enumerate(rows):
-                if row.opname.startswith("LOAD") and row.argval == name and not row.opname.startswith("LOAD_CONST"):
-                    after = rows[i + 1:i + 7]
-                    adds = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname.startswith("INPLACE_") for r in after)
-                    if not (adds and any(r.opname.startswith("STORE") and r.argval == name for r in after)):
-                        return True
-        return False
 
     # -- the generated function ----------------------------------------------------------------------------------------
     def _constant(self, value: Any) -> str:
@@ -230,7 +218,7 @@ class Walk:
         if not _is_user_code(function.__module__):
             return
         used = _names_used(function.__code__)
-        self.codes += used.codes
+        self.read |= used.read
         self._named |= used.names
         for name in sorted(self._unnamed.keys() & used.names):
             self._waiting += self._unnamed.pop(name)
@@ -382,21 +370,33 @@ def _is_open(kind: type) -> bool:
 
 
 class _CodeNames(NamedTuple):
-    """The globals, the modules and all names that code uses, with the functions defined inside it."""
+    """The globals, the modules and all names that code uses, with the functions defined inside it; and the names that
+    it reads other than to increment them (`self.step += 1`)."""
     globals: set[str]
     imports: set[str]
     names: set[str]
-    codes: list[Any]
+    read: set[str]
 
 
 @functools.lru_cache(maxsize=1024)
 def _names_used(code: Any) -> _CodeNames:
     codes = list(_codes_in(code))
-    rows = [row for each in codes for row in dis.get_instructions(each)]
     texts = {text for each in codes for text in each.co_consts if isinstance(text, str)}      # getattr(model, "bias")
-    return _CodeNames({row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME")},
-                      {row.argval for row in rows if row.opname == "IMPORT_NAME"},
-                      texts.union(*[each.co_names for each in codes]), codes)
+    found = _CodeNames(set(), set(), texts.union(*[each.co_names for each in codes]), set())
+    for rows in [list(dis.get_instructions(each)) for each in codes]:
+        found.globals.update(row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+        found.imports.update(row.argval for row in rows if row.opname == "IMPORT_NAME")
+        found.read.update(_names_read(rows))
+    return found
+
+
+def _names_read(rows: Sequence[dis.Instruction]) -> Iterator[str]:
+    for i, row in enumerate(rows):
+        if row.opname.startswith("LOAD") and isinstance(row.argval, str) and not row.opname.startswith("LOAD_CONST"):
+            after = rows[i + 1:i + 7]
+            adds = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname.startswith("INPLACE_") for r in after)
+            if not (adds and any(r.opname.startswith("STORE") and r.argval == row.argval for r in after)):
+                yield row.argval
 
 
 def _codes_in(code: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ A nest is a tensor, a plain value, or a list, tuple or dict of nests. Does not k
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from copy import copy
 from operator import is_, length_hint, setitem
 from typing import Any, NamedTuple
@@ -187,27 +187,13 @@ def is_nest(value: Any, deep: int = 0) -> bool:
     return False
 
 
-class _Number(int):
-    """The number that replaces a tensor in a `NestForm`."""
+class TensorNumber(int):
+    """The number that stands for a tensor in a nest.
 
-
-class NestForm:
-    """A nest with every tensor replaced by a number.
-
-    >>> x, y = Tensor([1.0]), Tensor([2.0])
-    >>> form = NestForm({"pair": (y, x), "steps": 3}, {id(x): 0, id(y): 1})
-    >>> form.numbers, form.filled(["first", "second"])
-    ([1, 0], {'pair': ('second', 'first'), 'steps': 3})
+    >>> nest = mapped({"pair": (Tensor([1.0]), 2), "steps": 3}, lambda tensor: TensorNumber(1))
+    >>> mapped(nest, ["first", "second"].__getitem__, TensorNumber)
+    {'pair': ('second', 2), 'steps': 3}
     """
-
-    def __init__(self, value: Any, numbers: Mapping[int, int]):
-        self.numbers = [numbers[id(t)] for t in tensors_of(value)]
-        self.single = isinstance(value, Tensor)
-        self._nest = mapped(value, lambda t: _Number(numbers[id(t)]))
-
-    def filled(self, tensors: Sequence[Any]) -> Any:
-        """The nest with the given tensors in place of the numbers."""
-        return mapped(self._nest, tensors.__getitem__, _Number)
 
 
 def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: SymbolNames) -> None:

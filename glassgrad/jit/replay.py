@@ -14,13 +14,13 @@ from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
-from glassgrad.compiler.graph import Cell, UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Guards
-from glassgrad.jit.plain_values import NestForm, SymbolNames, tensors_of
+from glassgrad.jit.plain_values import SymbolNames, TensorNumber, mapped, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, moved, same_view, substituted,
                                          symbol_of)
 from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer, is_lazy
@@ -71,13 +71,13 @@ class CapturedCall:
         bases = [out.node.base for out in self.outcomes if out.node is not None]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
         self.changed = [out.place for out in self.outcomes if out.kind == "value"]
-        self.returned = NestForm(traced.form, traced.given_numbers)
-        self.bound = [(b._replace(holder=None, value=None), NestForm(value, traced.given_numbers))
-                      for b, value in traced.bound]
+        self.returned, *put = [mapped(nest, lambda t: TensorNumber(traced.given_numbers[id(t)]))
+                               for nest in (traced.form, *[value for _, value in traced.bound])]
+        self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
         self.counters = [(b._replace(holder=None, value=None), by) for b, by in traced.counters]
         # where the next call finds the tensors that this one puts somewhere: (number of a tensor, number among given)
-        self.put = [pair for (b, _), (_, form) in zip(traced.bound, self.bound)
-                    for pair in zip([numbers[id(t)] for t in tensors_of(b.value)], form.numbers)]
+        self.put = [(numbers[id(was)], traced.given_numbers[id(t)]) for b, value in traced.bound
+                    for was, t in zip(tensors_of(b.value), tensors_of(value))]
         renewed = {out.place for out in self.outcomes if out.kind != "given"}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             numbers[id(row.tensor)] in renewed for row in (*source.holders, *source.owners)) and node not in arguments})
@@ -167,14 +167,12 @@ class CapturedCall:
         """Find the scalars that each call writes for the kernels: cells (some count random streams) and lengths."""
         first, last = traced.streams
         self.drawn = last - first
-        drawn = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
-        self.cells = [(cell, address, dtype, drawn.get(cell, 0)) for cell, dtype, address in self.replay.numbers
-                      if isinstance(cell, Cell)]
-        self.seed = traced.seed if any(stream for _, _, _, stream in self.cells) else None
+        drawn: dict[Any, int] = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
+        self.numbers = [(*row, drawn.get(row[0], 0)) for row in self.replay.numbers]
+        self.seed = traced.seed if any(stream for _, _, _, stream in self.numbers) else None
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
-        self.sizes = [(s, address) for s, _, address in self.replay.numbers if s in self.symbols]
         self.answers = list(traced.trace.answers)     # comparisons of them, with their outcomes
-        self.names: SymbolNames = {}              # the variables of this call in their place
+        self.names: dict[Any, Any] = {}           # the variables of this call in their place
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
     def _compare(self, found: list[Tensor], state: list[Any]) -> None:
@@ -266,11 +264,9 @@ class CapturedCall:
         if not self.is_steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
             seen = state = None                   # they may hold the last reference to a gradient
             in_place.begin(found)
-        for cell, address, dtype, stream in self.cells:
-            value = (streams.count + stream) & 0xFFFFFFFF if stream else cell.value
+        for number, dtype, address, stream in self.numbers:
+            value = (streams.count + stream) & 0xFFFFFFFF if stream else self.names.get(number, number).value
             ctypes.memmove(address, scalar_bytes(value, dtype), 8)
-        for symbol, address in self.sizes:
-            ctypes.memmove(address, scalar_bytes(self.names[symbol].value, dtypes.index), 8)
         streams.count += self.drawn
         if not self.replay.is_long:
             return self._run(arguments, found, holders)
@@ -368,11 +364,11 @@ class CapturedCall:
             else:
                 made = found[number]
             results.append(made)
-        for (binding, form), holder in zip(self.bound, holders):
-            binding.way.put(holder, binding.name, form.filled(results))
+        for (binding, nest), holder in zip(self.bound, holders):
+            binding.way.put(holder, binding.name, mapped(nest, results.__getitem__, TensorNumber))
         for (binding, by), holder in zip(self.counters, holders[len(self.bound):]):
             binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
-        return results[self.returned.numbers[0]] if self.returned.single else self.returned.filled(results)
+        return mapped(self.returned, results.__getitem__, TensorNumber)
 
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
         """A view of the trace over the memory of this call."""

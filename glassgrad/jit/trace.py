@@ -215,7 +215,7 @@ class TracedCall:
             if binding.way.put and is_nest(now) and is_nest(then) and (tensors_of(now) or tensors_of(then)):
                 bound.append((binding, now))
             elif binding.way in (MEMBER, ATTRIBUTE, CELL) and kind in (int, float) and type(now) is kind and \
-                    not self.walk.is_read(str(binding.name) if binding.name != "cell_contents" else binding.path):
+                    (binding.path if binding.way is CELL else str(binding.name)) not in self.walk.read:
                 counters.append((binding, now - then))
             else:
                 plain = isinstance(then, PLAIN) and isinstance(now, PLAIN)
