@@ -42,9 +42,9 @@ _NOT_IMPLIED = ("__init__", "__repr__", "__str__", "__del__", "__reduce__")     
 
 # Objects whose attributes are not visited: nothing that a function computes depends on them
 _CLOSED_PARTS = ("base", "cli", "compiler", "engine", "jit", "runtime", "tensor")
-_CLOSED_LIBRARIES = ("numpy", "torch", "_pytest", "pytest", "pluggy")
+_TEST_TOOLS = ("_pytest", "pytest", "pluggy")
 _OPEN_STANDARD = ("builtins", "types", "collections", "argparse", "functools", "enum", "dataclasses", "_thread",
-                  "_contextvars", "__main__")
+                  "_contextvars")
 
 # Read-only attributes that lead on to other objects, by type
 _PARTS: dict[type, tuple[str, ...]] = {
@@ -364,9 +364,8 @@ def _is_open(kind: type) -> bool:
     root, _, rest = (kind.__module__ or "").partition(".")
     if root == "glassgrad":
         return rest.split(".")[0] not in _CLOSED_PARTS
-    if issubclass(kind, threading.local):
-        return True
-    return root not in _CLOSED_LIBRARIES and (root in _OPEN_STANDARD or root not in sys.stdlib_module_names)
+    return root in _OPEN_STANDARD or issubclass(kind, threading.local) or \
+        _is_user_code(root) and root not in _TEST_TOOLS
 
 
 class _CodeNames(NamedTuple):

@@ -49,7 +49,7 @@ class CapturedCall:
         outcomes = traced.outcomes()
         made = {r for rec in traced.trace.records for r in rec.results}
         fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes if out.node is not None) if b in made]
-        sources, hidden = traced.sources, _hidden(traced)
+        sources, hidden = traced.sources, traced.out_of_sight()
         self.own = len(traced.walk.tensors) + len(hidden)         # the number of tensors that are not arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
@@ -380,10 +380,3 @@ def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]
     if not all(n in present or n.arg.address for n in toposort(nodes) if n.op is o.BUFFER):
         return []
     return computed_bytes([substituted(node, present, names) for node in nodes], Device.DEFAULT)
-
-
-def _hidden(traced: TracedCall) -> list[Tensor]:
-    """The tensors out of sight that a replay needs: sources, changed tensors, results. Others may be freed."""
-    used = {id(row.tensor) for source in traced.sources.values() for row in (*source.holders, *source.owners)}
-    used |= {id(t) for t in (*traced.changed, *[t for t, _ in traced.grads], *[g.itself for g in traced.given])}
-    return [row.tensor for row in traced.out_of_sight() if id(row.tensor) in used]
