@@ -168,7 +168,7 @@ class CompiledSchedule:
                 buffer = into or Buffer(shape, dtype, device, place)
                 addresses[slot] = buffer.address
                 results[slot] = UOp(o.BUFFER, dtype, (), buffer, place)
-        blocks = []
+        blocks: list[Any] = []
         try:
             self.place(addresses, values, blocks)
             if state.debug or state.check or observing():

@@ -151,7 +151,7 @@ class Replay:
 
     def _bind_plans(self) -> None:
         """Bind what never changes, and find where the addresses of symbols are written: on the CPU, one plan."""
-        self._plans = [segment.plan for segment in self.compiled.segments]
+        self._plans: list[Any] = [segment.plan for segment in self.compiled.segments]
         for plan in self._plans:
             plan.bind(self._addresses)
         only: Any = self._plans[0] if len(self._plans) == 1 else None

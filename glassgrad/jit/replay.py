@@ -21,8 +21,8 @@ from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Guards
 from glassgrad.jit.plain_values import SymbolNames, TensorNumber, mapped, tensors_of
-from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, moved, same_view, substituted,
-                                         symbol_of)
+from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
+                                         substituted, symbol_of)
 from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer, is_lazy
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
@@ -59,15 +59,21 @@ class CapturedCall:
             if all(flag.numbers is not None for flag in flags) else {}          # checks that a run does not wait for
         if len(late) < len({id(flag.buffer) for flag in flags}):
             late = {}
-        symbols = {b: symbol_of(b) for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
+        # where an outcome is only a reshape of a result, that gets its shape: then the tensor's node is the BUFFER
+        shapes = {out.node.base: out.node.shape for out in reversed(outcomes) if out.node is not None
+                  and out.node.base in fresh and is_whole(out.node) and not out.node.symbolic}
+        symbols = {b: symbol_of(b, shapes.get(b, b.shape))
+                   for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
+        as_traced = {b: symbol.reshape(b.shape) for b, symbol in symbols.items()}
         self.inputs = [symbols[node] for node in arguments]
         self.weights = [Weight(symbols[node], source, numbers, node in traced.below_lazy)
                         for node, source in sources.items() if node not in arguments]
         self.by_number = {w.number: w for w in self.weights if w.number is not None}
         self.shared = [w for w in self.weights if w.number is None]
         self.outcomes = [Outcome(out.kind, out.place if out.kind == "given" else numbers[id(out.place)],
-                                 moved(out.node, symbols[out.node.base]) if out.node is not None
-                                 and out.node.base in symbols else out.node) for out in outcomes]
+                                 None if out.node is None else symbols[out.node.base]
+                                 if is_whole(out.node) and out.node.shape == shapes.get(out.node.base) else
+                                 substituted(out.node, as_traced, {})) for out in outcomes]
         bases = [out.node.base for out in self.outcomes if out.node is not None]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
         self.changed = [out.place for out in self.outcomes if out.kind == "value"]
@@ -97,7 +103,7 @@ class CapturedCall:
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
-        self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in flags]
+        self.flags = [flag.over(lambda node: substituted(node, as_traced, {})) for flag in flags]
         self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
         used = toposort([node for _, _, flag in self.late for node in flag.nodes])
         self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
@@ -136,7 +142,7 @@ class CapturedCall:
     def _sort_outcomes(self, given: list[tuple[GivenTensor, int]]) -> None:
         """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
         that a call returns or puts somewhere, with their numbers if they were there before."""
-        whole = {out: result for out in self.outcomes for result in self.results if result.is_whole(out)}
+        whole = {out: result for out in self.outcomes for result in self.results if result.is_all_of(out)}
         self.values = [(out.place, whole.get(out), out.node) for out in self.outcomes
                        if out.kind == "value" and out.node is not None]
         self.gradients = [(out.place, out.node) for out in self.outcomes if out.kind == "gradient"]
@@ -306,7 +312,7 @@ class CapturedCall:
     def _bases(self, arguments: list[UOp], found: list[Tensor], weights: list[Weight]) -> dict[UOp, UOp]:
         """The buffer of this call for each symbol."""
         return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.nodes(found)[0].base for w in weights},
-                **{r.symbol: r.seen_as_in_trace() for r in self.results}}
+                **{r.symbol: r.node for r in self.results}}
 
     def _verify(self, arguments: list[UOp], found: list[Tensor]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
