@@ -242,7 +242,8 @@ class Replay:
             ended = self._run()
         if not ended:
             elapsed = time.perf_counter() - start
-            GlobalCounters.count_run(*self._counts, elapsed)
+            kernels, operations, nbytes = self._counts
+            GlobalCounters.count_run(kernels, operations, nbytes, elapsed)
             if self._debug:
                 report_run(len(self.items), elapsed, self.memory)
         return ended

@@ -18,8 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.base.settings import State, current_state, settings
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.base.settings import current_state, settings
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
@@ -76,6 +75,8 @@ class TinyJit:
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], Any] = ([], None)       # the form and the combination of the last call
+        self._settings: tuple[Any, ...] = ()   # those that decide what a call launches: one object until one changes
+        self._now: tuple[Any, ...] = ()        # what they are made of
         self._lock = threading.RLock()         # a replay binds the addresses of one call at a time; see _after_fork
         self._replayed = 0                     # calls since the last notice
         self._captures: dict[str, int] = {}    # how many captures each cause led to
@@ -155,8 +156,12 @@ class TinyJit:
             tensors = [tensors[i] for i in first.values()]
         with self._lock:
             state = current_state()
-            launch = _launch_settings(state, Device.version, precision.current(), inside())
-            form.append(launch)
+            now = (state, Device.version, precision.current(), inside())
+            if now != self._now:
+                self._now = now
+                self._settings = (state.kernel_mode, settings.CHECK_INDEX, Tensor.training, *now[2:],
+                                  Device.DEFAULT, Device.registered)
+            form.append(self._settings)
             if self._latest[0] != form:
                 self._find(form, objects)
             combination = self._latest[1]
@@ -165,7 +170,7 @@ class TinyJit:
                 whys = []
                 for captured in replays:
                     try:
-                        result = captured.call(instance, tensors, symbols, launch)
+                        result = captured.call(instance, tensors, symbols, self._settings)
                     except Stale as stale:
                         whys.append(str(stale))
                         continue
@@ -225,14 +230,6 @@ if hasattr(os, "register_at_fork"):
 def jit(function: Callable[..., Any]) -> TinyJit:
     """The same as TinyJit."""
     return TinyJit(function)
-
-
-@functools.lru_cache(maxsize=16)
-def _launch_settings(state: State, devices: int, dtype: DType | None, without_gradients: bool) -> tuple[Any, ...]:
-    """The settings that decide what a call launches, a part of its key: the same object until one of them changes.
-    `devices` is the version of the table of devices."""
-    return (state.kernel_mode, settings.CHECK_INDEX, Tensor.training, dtype, without_gradients,
-            Device.DEFAULT, Device.registered)
 
 
 class _Combination:

@@ -374,7 +374,8 @@ class CapturedCall:
             binding.way.put(holder, binding.name, mapped(nest, results.__getitem__, TensorNumber))
         for (binding, by), holder in zip(self.counters, holders[len(self.bound):]):
             binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
-        return mapped(self.returned, results.__getitem__, TensorNumber)
+        nest = self.returned
+        return results[nest] if nest.__class__ is TensorNumber else mapped(nest, results.__getitem__, TensorNumber)
 
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
         """A view of the trace over the memory of this call."""
