@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Launches(Protocol):
-    """What runs: a `CompiledSchedule`."""
+    """What runs: a `CompiledSchedule`, or a jitted call (`Replay`)."""
     items: list[Item]
     programs: list[Any]
 

@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import Cell, UOp, ops as o
 from glassgrad.compiler.graph.symbolic import Symbol
-from glassgrad.compiler.schedule.kernels import Schedule, Slot
+from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.partial_updates import Update, rewrites
 from glassgrad.engine.capture import Record, RunCheck, Trace
 from glassgrad.engine.compiled_schedule import CompiledSchedule
@@ -27,6 +27,9 @@ from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.runtime import backend
 from glassgrad.runtime.devices import Device
+
+if TYPE_CHECKING:
+    from glassgrad.runtime.backend import Stopwatch
 
 
 class PartialUpdate(NamedTuple):
@@ -48,6 +51,7 @@ class _MergedSchedules:
         place = {base: slot for slot, base in enumerate(self.buffers)}
         self.planned = Schedule([], slots, len(slots), sinks=[place[n] for r in records for n in r.results])
         self.programs: list[Any] = []
+        self.items: list[Item] = []              # as the schedules have them; observers know these
         cells = len(self.buffers)
         for record in records:
             compiled, first = record.compiled, len(slots)
@@ -68,6 +72,7 @@ class _MergedSchedules:
             self.planned.updates += [Update(first + u.source, first + u.result, first + u.copied, u.size)
                                      for u in compiled.planned.updates]
             self.programs += compiled.programs
+            self.items += compiled.items
 
     def whole(self, slot: int) -> int:
         """The slot that another is a piece of; itself, if it is none."""
@@ -78,12 +83,12 @@ class _MergedSchedules:
         """Drop the launches whose results neither a later launch nor the caller can read. `needed` are the slots of
         buffers that outlive the call, and of flags."""
         kept = []
-        for item, program in reversed(list(zip(self.planned.items, self.programs))):
+        for number, item in reversed(list(enumerate(self.planned.items))):
             if not needed.isdisjoint(map(self.whole, item.slots[:item.results])):
                 needed.update(map(self.whole, item.slots))
-                kept.append((item, program))
-        self.planned.items = [item for item, _ in reversed(kept)]
-        self.programs = [program for _, program in reversed(kept)]
+                kept.append(number)
+        self.items, self.programs, self.planned.items = (
+            [rows[number] for number in sorted(kept)] for rows in (self.items, self.programs, self.planned.items))
 
 
 def _numbers(record: Record) -> list[tuple[Cell | Symbol | None, Any]]:
@@ -105,7 +110,7 @@ class Replay:
         flags = [n for n in made if any(n.arg is flag.buffer for flag in trace.flags)]
         merged.drop_unread({slot for slot, base in enumerate(buffers) if base in outside or base in flags})
         self.compiled = compiled = CompiledSchedule(merged.planned, (), len(buffers), merged.programs)
-        self.items = compiled.items
+        self.items, self.programs = merged.items, compiled.programs
         self._counts = (len(compiled.items), compiled.operations, compiled.bytes)
         self.is_long = max(compiled.operations, backend.OPERATIONS_PER_BYTE * compiled.bytes) > backend.LONG_WORK
         self._blocks: list[Any] = []                          # the arenas
@@ -169,14 +174,14 @@ class Replay:
         for i, update in enumerate(self.compiled.planned.updates):
             source, result = symbols.get(update.source), symbols.get(update.result)
             if source is not None and result is not None:
-                first = next(number for number, item in enumerate(self.items) if update.copied in item.slots)
+                first = next(number for number, item in enumerate(self.compiled.items) if update.copied in item.slots)
                 if not self._read_after(first, source):
                     copied = ctypes.c_int64.from_buffer(self.compiled.copied, 8 * i)
                     updates[result] = PartialUpdate(source, copied, update.size)
         return updates
 
     def _read_after(self, number: int, symbol: UOp) -> bool:
-        return any(not self._slots[symbol].keys().isdisjoint(item.slots) for item in self.items[number + 1:])
+        return any(not self._slots[symbol].keys().isdisjoint(item.slots) for item in self.compiled.items[number + 1:])
 
     def check(self, flags: Sequence[RunCheck]) -> None:
         """Let a run end early if the flags, once they are written, report an error. Where a plan cannot end early, the
@@ -186,7 +191,7 @@ class Replay:
             return
         self._flags = [(flag.buffer.address + 4 * i, bound) for flag in flags for i, bound in enumerate(flag.bounds)]
         places = {flag.buffer.address for flag in flags}
-        writers = [i for i, item in enumerate(self.items)
+        writers = [i for i, item in enumerate(self.compiled.items)
                    if any(self._addresses[slot] in places for slot in item.slots[:item.results])]
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0].check(self.pause, self._flags)
@@ -199,7 +204,7 @@ class Replay:
             self._plans[0].keep_together(min(first))
 
     def _writers(self, symbol: UOp) -> list[int]:
-        return [i for i, item in enumerate(self.items)
+        return [i for i, item in enumerate(self.compiled.items)
                 if not self._slots[symbol].keys().isdisjoint(item.slots[:item.results])]
 
     def waits(self, symbol: UOp) -> bool:
@@ -212,7 +217,7 @@ class Replay:
         writers = self._writers(result)
         if len(writers) != 1 or self._read_after(writers[0], source):
             return False
-        item = self.items[writers[0]]
+        item = self.compiled.items[writers[0]]
         reads, writes = ([at for at, slot in enumerate(item.slots) if slot in self._slots[symbol]]
                          for symbol in (source, result))
         return len(writes) == 1 and all(rewrites(item.ast, writes[0], at) for at in reads)
@@ -237,7 +242,7 @@ class Replay:
         if self._debug >= 2:
             ended = self._run_one_by_one()
         elif observing():
-            ended = run_timed(self.compiled)
+            ended = run_timed(self)
         else:
             ended = self._run()
         if not ended:
@@ -248,6 +253,10 @@ class Replay:
                 report_run(len(self.items), elapsed, self.memory)
         return ended
 
+    def stopwatches(self) -> list[Stopwatch]:
+        """A stopwatch for each plan, for the settings of now."""
+        return self.compiled.stopwatches()
+
     def _run_one_by_one(self) -> bool:
         start, times = time.perf_counter_ns(), list[int]()
         for segment in self.compiled.segments:
@@ -255,7 +264,7 @@ class Replay:
                 if len(times) == self.pause and self._is_flagged():
                     return True
                 times.append(run_reported(segment.plan, i, len(times), item, program, self._debug))
-        tell_ran(self.compiled, (start, time.perf_counter_ns()), lambda: times)
+        tell_ran(self, (start, time.perf_counter_ns()), lambda: times)
         return self.pause == len(self.items) and self._is_flagged()
 
     def _is_flagged(self) -> bool:
