@@ -39,7 +39,9 @@ Arena = tuple[str, int, list[tuple[int, int]]]       # a device, a size in bytes
 class CompiledSchedule:
     """A compiled schedule: bind buffers and numbers, and run."""
 
-    def __init__(self, planned: Schedule, scalars: tuple[int, ...], buffers: int):
+    def __init__(self, planned: Schedule, scalars: tuple[int, ...], buffers: int, programs: Sequence[Any] = ()):
+        """`scalars` are the constants that are arguments, by number, and the first `buffers` slots are inputs. With
+        `programs`, those of all items, the schedule is for a jit, which replays it."""
         self.planned, self.scalars, self.buffers = planned, scalars, buffers
         items = [item for item in planned.items if planned.runs(item)]
         self.items = items
@@ -63,7 +65,7 @@ class CompiledSchedule:
                 s = planned.slots[slot]
                 self.lives.setdefault(s.device or "", []).append((slot, Lifetime(begin, last[slot], s.nbytes)))
         for span in one_device_each(items):
-            segment = Segment([items[i] for i in span], slots, planned)
+            segment = Segment([items[i] for i in span], slots, planned, programs[span.start:span.stop])
             for number, sizes in segment.shared:
                 for nbytes in sizes:
                     life = Lifetime(span[number], span[number], nbytes)
@@ -155,7 +157,8 @@ class CompiledSchedule:
         `state` the settings."""
         addresses = normal.addresses + self._unbound
         if self.cell_types:
-            self._write_numbers(addresses, normal, values)
+            self.write_numbers(addresses, [*[c.arg.value for c in normal.cells], *values,
+                                           *[normal.constants[i].arg for i in self.scalars]])
         results = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
         for (slot, shape, dtype, device), sink in zip(self._results, normal.sinks):
             if slot not in results:              # equal results share one
@@ -165,17 +168,9 @@ class CompiledSchedule:
                 buffer = into or Buffer(shape, dtype, device, place)
                 addresses[slot] = buffer.address
                 results[slot] = UOp(o.BUFFER, dtype, (), buffer, place)
-        blocks = []
+        blocks: list[Any] = []
         try:
-            if self.lives:
-                for name, total, rows in self._arenas(values):
-                    memory = Device[name].memory
-                    block = memory.allocate(total)
-                    blocks.append((memory, block))
-                    for slot, offset in rows:
-                        addresses[slot] = block.address + offset
-            for slot, whole, offset in self.pieces:
-                addresses[slot] = addresses[whole] + offset
+            self.place(addresses, values, blocks)
             if state.debug or state.check or observing():
                 self._launch_watched(addresses, normal, values, state)
             else:
@@ -189,9 +184,21 @@ class CompiledSchedule:
                 memory.release(block)
         return list(map(results.__getitem__, self.planned.sinks))
 
-    def _write_numbers(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...]) -> None:
-        """Write this run's scalars into their cells."""
-        numbers = [*[c.arg.value for c in normal.cells], *values, *[normal.constants[i].arg for i in self.scalars]]
+    def place(self, addresses: list[int], values: tuple[int, ...], blocks: list[Any]) -> None:
+        """Allocate the arenas, which the caller releases (`blocks`), and set the addresses of slots in them and of
+        pieces of others."""
+        if self.lives:
+            for name, total, rows in self._arenas(values):
+                memory = Device[name].memory
+                block = memory.allocate(total)
+                blocks.append((memory, block))
+                for slot, offset in rows:
+                    addresses[slot] = block.address + offset
+        for slot, whole, offset in self.pieces:
+            addresses[slot] = addresses[whole] + offset
+
+    def write_numbers(self, addresses: list[int], numbers: Sequence[Any]) -> None:
+        """Write these scalars into their cells, and set the addresses of these."""
         base = ctypes.addressof(self.cells)
         for i, (value, dtype) in enumerate(zip(numbers, self.cell_types)):
             ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
@@ -262,7 +269,7 @@ class CompiledSchedule:
 class Segment:
     """Kernels on one device that run without a break; or one copy between devices, or one call of a user's function."""
 
-    def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
+    def __init__(self, items: Sequence[Item], slots: int, planned: Schedule, programs: Sequence[Any] = ()):
         self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
         self.shared: list[tuple[int, tuple[int, ...]]] = []
         self.programs: Sequence[Any]
@@ -275,7 +282,7 @@ class Segment:
             self.plan = HOST_PLANS[op](self.programs, [items[0].slots])
             return
         opened = Device[self.device]
-        self.programs = opened.programs([item.ast for item in items])
+        self.programs = programs or opened.programs([item.ast for item in items])
         uses = []
         for number, (item, program) in enumerate(zip(items, self.programs)):
             own = tuple(range(slots, slots + len(program.info.shared)))
@@ -283,7 +290,7 @@ class Segment:
             uses.append((*item.slots, *own))
             if own:
                 self.shared.append((number, program.info.shared))
-        self.plan = opened.plan(self.programs, uses)
+        self.plan = (opened.replay_plan if programs else opened.plan)(self.programs, uses)
         self.plan.lines = [item.lines for item in items]
 
     def contents(self, item: Item, addresses: list[int], exact: Mapping[int, int]) -> list[bytes]:

@@ -18,13 +18,12 @@ from types import ModuleType
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.base.settings import State, current_state, kernel_mode, settings
-from glassgrad.compiler.graph.dtype import DType
+from glassgrad.base.settings import current_state, settings
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.jit.compare_traces import TraceWork, difference, narrow
-from glassgrad.jit.plain_values import ArrayContent, SymbolNames, describe
+from glassgrad.jit.plain_values import SymbolNames, describe
 from glassgrad.jit.replay import CapturedCall, Stale
 from glassgrad.jit.trace import TracedCall
 from glassgrad.runtime.devices import Device
@@ -76,7 +75,8 @@ class TinyJit:
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], Any] = ([], None)       # the form and the combination of the last call
-        self._settings = _LaunchSettings()
+        self._settings: tuple[Any, ...] = ()   # those that decide what a call launches: one object until one changes
+        self._now: tuple[Any, ...] = ()        # what they are made of
         self._lock = threading.RLock()         # a replay binds the addresses of one call at a time; see _after_fork
         self._replayed = 0                     # calls since the last notice
         self._captures: dict[str, int] = {}    # how many captures each cause led to
@@ -155,19 +155,22 @@ class TinyJit:
             form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
             tensors = [tensors[i] for i in first.values()]
         with self._lock:
-            launch = self._settings
-            launch.look()
-            form.append(launch.key)
+            state = current_state()
+            now = (state, Device.version, precision.current(), inside())
+            if now != self._now:
+                self._now = now
+                self._settings = (state.kernel_mode, settings.CHECK_INDEX, Tensor.training, *now[2:],
+                                  Device.DEFAULT, Device.registered)
+            form.append(self._settings)
             if self._latest[0] != form:
                 self._find(form, objects)
             combination = self._latest[1]
             replays = combination.replays
-            if replays and not launch.check:        # CHECK compares kernel by kernel, in a trace
-                number = launch.number
+            if replays and not state.check:        # CHECK compares kernel by kernel, in a trace
                 whys = []
                 for captured in replays:
                     try:
-                        result = captured.call(instance, tensors, symbols, number)
+                        result = captured.call(instance, tensors, symbols, self._settings)
                     except Stale as stale:
                         whys.append(str(stale))
                         continue
@@ -182,7 +185,6 @@ class TinyJit:
     def _find(self, form: list[Any], objects: list[Any]) -> None:
         """Find the combination of arguments of this form; make a new one if there is none."""
         found = self._known.get(tuple(form))
-        form = [part.kept() if isinstance(part, ArrayContent) else part for part in form]      # an array may change
         if found is None:
             if self._known:
                 self._say_why("")
@@ -228,24 +230,6 @@ if hasattr(os, "register_at_fork"):
 def jit(function: Callable[..., Any]) -> TinyJit:
     """The same as TinyJit."""
     return TinyJit(function)
-
-
-class _LaunchSettings:
-    """The settings that decide what a call launches, read again only when one of them may have changed."""
-
-    def __init__(self) -> None:
-        self._now: tuple[State, int, DType | None, bool] | None = None
-        self.key: tuple[Any, ...] = ()
-        self.check = self.number = 0      # CHECK; how often any of them changed
-
-    def look(self) -> None:
-        now = (current_state(), Device.version, precision.current(), inside())
-        if now != self._now:
-            self._now = now
-            self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, *now[2:],
-                        Device.DEFAULT, Device.registered)
-            self.check = settings.CHECK
-            self.number += 1
 
 
 class _Combination:

@@ -28,7 +28,7 @@ class TraceWork:
         self.constants = [[c.arg for c in record.normal.constants] for record in records]
         self.sources = [tuple({row.path for row in rows} for rows in source) for source in traced.sources.values()]
         self.data = list(traced.data.values())
-        self.out_of_sight = {row.path: weakref.ref(row.tensor) for row in traced.out_of_sight()}
+        self.out_of_sight = {traced.path(t): weakref.ref(t) for t in traced.out_of_sight()}
         self.itself = {i: traced.path(t) for i, t in traced.itself.items()}
         self.changed = [traced.path(t) for t in (*traced.changed, *[t for t, _ in traced.grads])]
         self.arguments = {name_of(t) for t in traced.originals}        # these may be freed between calls

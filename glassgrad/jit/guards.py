@@ -28,10 +28,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
-from glassgrad.jit.bindings import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
-                                    ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PROGRESS, SIZE, Binding, Way,
-                                    expression_names)
-from glassgrad.jit.plain_values import PLAIN, ArrayContent, is_array, is_plain, same
+from glassgrad.jit.plain_values import (ALL_ENTRIES, ARRAY, ATTRIBUTE, CELL, CLASS_ENTRY, CONTENT, CONTEXT, ENTRY,
+                                        ENVIRONMENT, GONE, ITEM, MEMBER, MISSING, PLAIN, PROGRESS, SIZE, Binding, Way,
+                                        expression_names, is_array, is_plain, same)
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 
@@ -43,9 +42,9 @@ _NOT_IMPLIED = ("__init__", "__repr__", "__str__", "__del__", "__reduce__")     
 
 # Objects whose attributes are not visited: nothing that a function computes depends on them
 _CLOSED_PARTS = ("base", "cli", "compiler", "engine", "jit", "runtime", "tensor")
-_CLOSED_LIBRARIES = ("numpy", "torch", "_pytest", "pytest", "pluggy")
+_TEST_TOOLS = ("_pytest", "pytest", "pluggy")
 _OPEN_STANDARD = ("builtins", "types", "collections", "argparse", "functools", "enum", "dataclasses", "_thread",
-                  "_contextvars", "__main__")
+                  "_contextvars")
 
 # Read-only attributes that lead on to other objects, by type
 _PARTS: dict[type, tuple[str, ...]] = {
@@ -60,14 +59,14 @@ class Walk:
         self.bindings: list[Binding] = []
         self.tensors: list[Tensor] = []
         self.paths: list[str] = []                       # of the tensors
-        self.codes: list[Any] = []                       # code that the function may run, as far as names tell
+        self.read: set[str] = set()                      # names that code it may run reads, other than to increment
         self.lines: list[tuple[str, int]] = []           # of the generated function, and the binding each compares
         self.tests: dict[int, int] = {}                  # the line that compares the value of each binding
         self.constants: dict[str, Any] = {"same": same, "MISSING": MISSING, **expression_names}
         self._weak = instance is not None                # what leads to the `self` of a method must not be kept alive
         self.variables: dict[int, str] = {}              # of each object visited or waiting, by id
         self._known: set[tuple[int, Any]] = set()        # (holder, name): holders are held by the bindings
-        self._named: set[str] = set()                    # names that occur in `codes`
+        self._named: set[str] = set()                    # names that occur in the code of functions
         self._waiting: list[tuple[Any, str, str]] = []   # (object, path, variable)
         self._unnamed: dict[str, list[tuple[Any, str, str]]] = {}      # the same of attributes that no code names yet
         for thing, path in [(function, "the function"), *[(o, type(o).__name__) for o in objects]]:
@@ -80,9 +79,9 @@ class Walk:
                            given=f"more than {MOST_BINDINGS} values in its closure, globals and objects",
                            expected="a function that sees its model and little else",
                            fix="hand in the data as arguments, as tensors")
-        called = len(self.codes)
+        read = set(self.read)
         self._visit_waiting(all_names=True)
-        del self.codes[called:]
+        self.read = read
 
     def changed(self) -> Iterator[tuple[Binding, Any]]:
         """The bindings whose value has changed since the walk, each with its value now."""
@@ -90,18 +89,6 @@ class Walk:
             now = binding.way.read(binding.holder, binding.name)
             if not same(now, binding.value):
                 yield binding, now
-
-    def is_read(self, name: str) -> bool:
-        """Whether code that the function may run reads this name other than to increment it (`self.step += 1`)."""
-        for code in self.codes:
-            rows = list(dis.get_instructions(code))
-            for i, row in enumerate(rows):
-                if row.opname.startswith("LOAD") and row.argval == name and not row.opname.startswith("LOAD_CONST"):
-                    after = rows[i + 1:i + 7]
-                    adds = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname.startswith("INPLACE_") for r in after)
-                    if not (adds and any(r.opname.startswith("STORE") and r.argval == name for r in after)):
-                        return True
-        return False
 
     # -- the generated function ----------------------------------------------------------------------------------------
     def _constant(self, value: Any) -> str:
@@ -127,14 +114,23 @@ class Walk:
     def _add(self, way: Way, holder: Any, name: Any, source: str, path: str, used: str | None = None) -> None:
         """Add a binding, and visit its value later; `source` is the expression of its holder. If its name, `used`,
         occurs in no code, it is visited last."""
-        if (id(holder), name) in self._known:               # two functions see one global
+        key = (id(holder), name if way.kept is None else way)
+        if key in self._known:                              # two functions see one global
             return
-        self._known.add((id(holder), name))
+        self._known.add(key)
         value = way.read(holder, name)
+        if way.kept is not None and value is not GONE:
+            value = way.kept(value)
         text = way.expression.format(source, repr(name) if type(name) in (str, int) else self._constant(name))
         self.bindings.append(Binding(way, holder, name, value, path, source, text))
         if value is GONE:
             self._unless(f"{self._constant(way)}.read({source}, {name!r}) is GONE")
+        elif way is SIZE:
+            self._unless(f"{text} == {value}")
+        elif way.kept is not None:
+            texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
+            kept = self._constant(value)
+            self._unless(f"{text} == {kept}" if texts else f"same({text}, {kept})")      # nothing else equals texts
         elif is_plain(value):
             self._compare(text, value)
         elif id(value) in self.variables:
@@ -143,16 +139,6 @@ class Walk:
             variable = self._variable(value, text)
             self._recognize(value, variable)
             self._visit_later(value, path, variable, used)
-
-    def _note(self, way: Way, holder: Any, source: str, value: Any, path: str) -> None:
-        """Add a binding whose value is computed from its holder (a length, a position)."""
-        text = way.expression.format(source)
-        self.bindings.append(Binding(way, holder, "", value, path, source, text))
-        texts = isinstance(value, (set, frozenset)) and all(type(v) is str for v in value)
-        if way is SIZE or texts:                            # no value of another type equals these
-            self._unless(f"{text} == {self._constant(value) if texts else value}")
-        else:
-            self._compare(text, value)
 
     def _compare(self, text: str, value: Any) -> None:
         """Add a comparison of a value by type and bits (`same`)."""
@@ -216,9 +202,9 @@ class Walk:
             self._visit_container(thing, path, variable)
         elif is_array(thing):
             if _is_small_array(thing):
-                self._note(ARRAY, thing, variable, ArrayContent(thing).kept(), f"the content of {path}")
+                self._add(ARRAY, thing, "", variable, f"the content of {path}")
         elif hasattr(kind, "__next__") and not hasattr(thing, "__dict__") or issubclass(kind, random.Random):
-            self._note(PROGRESS, thing, variable, PROGRESS.read(thing), f"how far {path} has come")
+            self._add(PROGRESS, thing, "", variable, f"how far {path} has come")
             for i, part in enumerate(_iterated(thing)):
                 self._part(part, f"{self._constant(_iterated)}({variable})[{i}]", path)
         elif kind is contextvars.ContextVar:
@@ -232,7 +218,7 @@ class Walk:
         if not _is_user_code(function.__module__):
             return
         used = _names_used(function.__code__)
-        self.codes += used.codes
+        self.read |= used.read
         self._named |= used.names
         for name in sorted(self._unnamed.keys() & used.names):
             self._waiting += self._unnamed.pop(name)
@@ -252,7 +238,7 @@ class Walk:
             if getattr(function, name) is not None:
                 self._add(ATTRIBUTE, function, name, variable, f"{function.__name__}.{name}")
         if used.names & {"environ", "getenv", "environb"}:
-            self._note(ENVIRONMENT, None, "", ENVIRONMENT.read(None), "the environment")
+            self._add(ENVIRONMENT, None, "", "", "the environment")
 
     def _add_global(self, space: dict[str, Any], name: str, path: str) -> None:
         if id(space) not in self.variables:
@@ -269,7 +255,7 @@ class Walk:
         if not _is_user_code(cls.__module__):
             return
         named, entries = cls.__name__, vars(cls)
-        self._note(SIZE, entries, f"{variable}.__dict__", len(entries), f"the number of {named}'s attributes")
+        self._add(SIZE, entries, "", f"{variable}.__dict__", f"the number of {named}'s attributes")
         for name, value in list(entries.items()):
             is_code = isinstance(value, (types.FunctionType, staticmethod, classmethod, property))
             dunder = name.startswith("__")
@@ -283,13 +269,13 @@ class Walk:
         is_dict, is_set = isinstance(thing, dict), isinstance(thing, (set, frozenset))
         values = list(thing.values()) if is_dict else list(thing)
         if len(values) > _LONG and all(map(is_plain, values)) or is_set:
-            self._note(CONTENT, thing, variable, thing.copy() if hasattr(thing, "copy") else thing, path)
+            self._add(CONTENT, thing, "", variable, path)
             return
         if not isinstance(thing, tuple):
-            self._note(SIZE, thing, variable, len(thing), f"the length of {path}")
+            self._add(SIZE, thing, "", variable, f"the length of {path}")
         large = len(values) > _LARGE
         if large:
-            self._note(ALL_ENTRIES, thing, variable, ALL_ENTRIES.read(thing), path)
+            self._add(ALL_ENTRIES, thing, "", variable, path)
         way = ENTRY if is_dict and type(thing) is not dict else ITEM
         for name, value in zip(list(thing) if is_dict else range(len(thing)), values):
             if not large or isinstance(value, Tensor):
@@ -302,7 +288,7 @@ class Walk:
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
             source = self._variable(own, f"{variable}.__dict__")
-            self._note(SIZE, own, source, len(own), f"the number of {path}'s attributes")
+            self._add(SIZE, own, "", source, f"the number of {path}'s attributes")
             for name in list(own):
                 if name not in unwatched:
                     self._add(MEMBER, own, name, source, f"{path}.{name}", None if ours else str(name))
@@ -378,27 +364,38 @@ def _is_open(kind: type) -> bool:
     root, _, rest = (kind.__module__ or "").partition(".")
     if root == "glassgrad":
         return rest.split(".")[0] not in _CLOSED_PARTS
-    if issubclass(kind, threading.local):
-        return True
-    return root not in _CLOSED_LIBRARIES and (root in _OPEN_STANDARD or root not in sys.stdlib_module_names)
+    return root in _OPEN_STANDARD or issubclass(kind, threading.local) or \
+        _is_user_code(root) and root not in _TEST_TOOLS
 
 
 class _CodeNames(NamedTuple):
-    """The globals, the modules and all names that code uses, with the functions defined inside it."""
+    """The globals, the modules and all names that code uses, with the functions defined inside it; and the names that
+    it reads other than to increment them (`self.step += 1`)."""
     globals: set[str]
     imports: set[str]
     names: set[str]
-    codes: list[Any]
+    read: set[str]
 
 
 @functools.lru_cache(maxsize=1024)
 def _names_used(code: Any) -> _CodeNames:
     codes = list(_codes_in(code))
-    rows = [row for each in codes for row in dis.get_instructions(each)]
     texts = {text for each in codes for text in each.co_consts if isinstance(text, str)}      # getattr(model, "bias")
-    return _CodeNames({row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME")},
-                      {row.argval for row in rows if row.opname == "IMPORT_NAME"},
-                      texts.union(*[each.co_names for each in codes]), codes)
+    found = _CodeNames(set(), set(), texts.union(*[each.co_names for each in codes]), set())
+    for rows in [list(dis.get_instructions(each)) for each in codes]:
+        found.globals.update(row.argval for row in rows if row.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+        found.imports.update(row.argval for row in rows if row.opname == "IMPORT_NAME")
+        found.read.update(_names_read(rows))
+    return found
+
+
+def _names_read(rows: Sequence[dis.Instruction]) -> Iterator[str]:
+    for i, row in enumerate(rows):
+        if row.opname.startswith("LOAD") and isinstance(row.argval, str) and not row.opname.startswith("LOAD_CONST"):
+            after = rows[i + 1:i + 7]
+            adds = any(r.argrepr in ("+", "-", "+=", "-=") or r.opname.startswith("INPLACE_") for r in after)
+            if not (adds and any(r.opname.startswith("STORE") and r.argval == row.argval for r in after)):
+                yield row.argval
 
 
 def _codes_in(code: Any) -> Iterator[Any]:

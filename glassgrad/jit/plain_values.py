@@ -1,15 +1,20 @@
-"""Compare and rebuild plain values and nests of tensors. In: Python values. Out: whether they are equal, their form.
+"""Compare, read again and rebuild values. In: Python values. Out: whether they are equal, `Binding`, their form.
 
 Plain values are equal only if their types and bits are: 1, 1.0 and True are three values, and so are 0.0 and -0.0.
+A binding is where a value was found. A way to read it again is one expression: the function that compares all values
+at each call (guards.py) is made of such expressions, and reading a single value evaluates the same one.
 A nest is a tensor, a plain value, or a list, tuple or dict of nests. Does not know functions, traces or replays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import is_
-from typing import Any
+import random
+from collections.abc import Callable
+from copy import copy
+from operator import is_, length_hint, setitem
+from typing import Any, NamedTuple
 
+from glassgrad.base.settings import current_state
 from glassgrad.compiler.graph.symbolic import Length, Symbol, replaced
 from glassgrad.tensor.tensor import Tensor
 
@@ -34,44 +39,18 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, PLAIN) or type(value) is tuple and all(map(is_plain, value))
 
 
-class ArrayContent:
-    """The content of an array, compared bit by bit in the array's own memory; `kept` copies it.
+def array_content(array: Any) -> tuple[Any, ...]:
+    """What an array is compared by: its type, shape and element type, and a copy of its bits (of Python objects in it,
+    their text).
 
     >>> import numpy
     >>> a = numpy.array([1.0, 2.0])
-    >>> kept = ArrayContent(a).kept()
-    >>> a[0] = 5.0; ArrayContent(a) == kept, ArrayContent(numpy.array([1.0, 2.0])) == kept
+    >>> kept = array_content(a)
+    >>> a[0] = 5.0; array_content(a) == kept, array_content(numpy.array([1.0, 2.0])) == kept
     (False, True)
     """
-    __slots__ = ("array",)
-
-    def __init__(self, array: Any):
-        self.array = array
-
-    def kept(self) -> ArrayContent:
-        """A copy, which later writes to the array do not change."""
-        return ArrayContent(self.array.copy())
-
-    def _form(self) -> tuple[Any, ...]:
-        return (type(self.array), self.array.shape, str(self.array.dtype))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArrayContent) and self._form() == other._form() \
-            and bool((_words(self.array) == _words(other.array)).all())
-
-    def __hash__(self) -> int:
-        words = _words(self.array)
-        return hash((self._form(), words[::len(words) // 64 + 1].tobytes()))
-
-
-def _words(array: Any) -> Any:
-    """An array's bytes as integers of the widest type that divides their number."""
-    flat = array.reshape(-1)
-    width = next(w for w in (8, 4, 2, 1) if flat.nbytes % w == 0)
-    try:
-        return (flat if flat.flags.c_contiguous else flat.copy()).view(f"u{width}")
-    except TypeError:                    # Python objects in it: compared as such
-        return flat
+    return (type(array), array.shape, str(array.dtype),
+            repr(array.tolist()) if array.dtype.hasobject else array.tobytes())
 
 
 def same(now: Any, then: Any) -> bool:
@@ -93,7 +72,83 @@ def same(now: Any, then: Any) -> bool:
         return bool(now == then) and (not then or set(zip(map(type, now), now)) == set(zip(map(type, then), then)))
     if kind in _BY_TEXT:
         return repr(now) == repr(then)
-    return (kind in PLAIN or kind is ArrayContent) and bool(now == then)
+    return kind in PLAIN and bool(now == then)
+
+
+# -- where values are found --------------------------------------------------------------------------------------------
+GONE = type("Gone", (), {})()   # read in place of a value that does not exist any more
+MISSING = (LookupError, AttributeError, ValueError)      # no such entry, no such attribute, an empty cell
+
+
+def entries(holder: Any) -> list[Any]:
+    """All entries of a list or a dict."""
+    return [*holder, *holder.values()] if isinstance(holder, dict) else list(holder)
+
+
+def progress(holder: Any) -> tuple[Any, ...]:
+    """The position of an iterator or the state of a random generator, as far as it can be read."""
+    if isinstance(holder, random.Random):
+        return holder.getstate()
+    frame = getattr(holder, "gi_frame", None)
+    if frame is not None:
+        return (frame.f_lasti, *[v for v in frame.f_locals.values() if isinstance(v, PLAIN)])
+    return (length_hint(holder, -1), repr(holder))
+
+
+# what expressions may name besides the holder and the name
+expression_names = {"GONE": GONE, "array_content": array_content, "entries": entries, "progress": progress,
+                    "current_state": current_state}
+
+
+class Way:
+    """A way to read a value: an expression of its holder, {0}, and its name, {1}. `put` binds the name in a holder to
+    another value, where that can be done. `kept` makes of a value that is computed from the holder what is compared
+    with it later: a copy, where it can change.
+
+    >>> MEMBER.read({"lr": 0.1}, "lr"), MEMBER.read([1, 2], 5) is GONE, SIZE.read("abc")
+    (0.1, True, 3)
+    """
+
+    def __init__(self, expression: str, put: Callable[[Any, Any, Any], None] | None = None,
+                 kept: Callable[[Any], Any] | None = None):
+        self.expression, self.kept = expression, kept
+        self.put: Any = put
+        self._read = eval(f"lambda holder, name: {expression.format('holder', 'name')}", expression_names)
+
+    def read(self, holder: Any, name: Any = "") -> Any:
+        """What is there now."""
+        try:
+            return self._read(holder, name)
+        except MISSING:
+            return GONE
+
+
+MEMBER = Way("{0}[{1}]", setitem)                              # in an object's `__dict__`, or a module's global
+ITEM = Way("{0}[{1}]", setitem)                                # of a list, tuple, deque or dict
+ENTRY = Way("{0}.get({1}, GONE)", setitem)                     # of a dict whose class may fill in what is missing
+CELL = Way("{0}.cell_contents", object.__setattr__)            # a variable of a closure
+ATTRIBUTE = Way("getattr({0}, {1})", object.__setattr__)       # of a function, or of an object with slots
+CLASS_ENTRY = Way("{0}.__dict__[{1}]", type.__setattr__)       # an attribute of a class, no descriptor called
+CONTEXT = Way("{0}.get(GONE)")                                 # the value of a context variable
+SIZE = Way("len({0})", kept=int)
+CONTENT = Way("{0}", kept=copy)                                # all entries of a set, or of a long list of plain values
+ARRAY = Way("array_content({0})", kept=tuple)
+ALL_ENTRIES = Way("entries({0})", kept=list)                   # of a large list or dict
+PROGRESS = Way("progress({0})", kept=tuple)
+# settings and environment variables: one object while they are the same
+ENVIRONMENT = Way("current_state()", kept=lambda state: state)
+
+
+class Binding(NamedTuple):
+    """Where a value was found: `way` reads it again, `path` is how the user would write it, `source` is the expression
+    of the holder in the generated function, and `text` that of the value."""
+    way: Way
+    holder: Any
+    name: Any
+    value: Any
+    path: str
+    source: str
+    text: str
 
 
 # -- nests -------------------------------------------------------------------------------------------------------------
@@ -132,27 +187,13 @@ def is_nest(value: Any, deep: int = 0) -> bool:
     return False
 
 
-class _Number(int):
-    """The number that replaces a tensor in a `NestForm`."""
+class TensorNumber(int):
+    """The number that stands for a tensor in a nest.
 
-
-class NestForm:
-    """A nest with every tensor replaced by a number.
-
-    >>> x, y = Tensor([1.0]), Tensor([2.0])
-    >>> form = NestForm({"pair": (y, x), "steps": 3}, {id(x): 0, id(y): 1})
-    >>> form.numbers, form.filled(["first", "second"])
-    ([1, 0], {'pair': ('second', 'first'), 'steps': 3})
+    >>> nest = mapped({"pair": (Tensor([1.0]), 2), "steps": 3}, lambda tensor: TensorNumber(1))
+    >>> mapped(nest, ["first", "second"].__getitem__, TensorNumber)
+    {'pair': ('second', 2), 'steps': 3}
     """
-
-    def __init__(self, value: Any, numbers: Mapping[int, int]):
-        self.numbers = [numbers[id(t)] for t in tensors_of(value)]
-        self.single = isinstance(value, Tensor)
-        self._nest = mapped(value, lambda t: _Number(numbers[id(t)]))
-
-    def filled(self, tensors: Sequence[Any]) -> Any:
-        """The nest with the given tensors in place of the numbers."""
-        return mapped(self._nest, tensors.__getitem__, _Number)
 
 
 def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: SymbolNames) -> None:
@@ -176,7 +217,7 @@ def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[A
     elif isinstance(value, Length):
         form += (Length, _numbered(value, symbols))
     elif is_array(value):
-        form.append(ArrayContent(value))
+        form += array_content(value)
     else:
         objects.append(value)
         form += (type(value), id(value))

@@ -14,15 +14,15 @@ from operator import is_
 from typing import Any
 
 from glassgrad.base.interrupts import interrupts_deferred
-from glassgrad.compiler.graph import Cell, UOp, dtypes, ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
 from glassgrad.engine.capture import RunCheck
 from glassgrad.engine.replay import Replay
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.jit.guards import Guards
-from glassgrad.jit.plain_values import NestForm, SymbolNames, tensors_of
-from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, moved, same_view, substituted,
-                                         symbol_of)
+from glassgrad.jit.plain_values import SymbolNames, TensorNumber, mapped, tensors_of
+from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
+                                         substituted, symbol_of)
 from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer, is_lazy
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
@@ -49,7 +49,7 @@ class CapturedCall:
         outcomes = traced.outcomes()
         made = {r for rec in traced.trace.records for r in rec.results}
         fresh = [b for b in dict.fromkeys(out.node.base for out in outcomes if out.node is not None) if b in made]
-        sources, hidden = traced.sources, _hidden(traced)
+        sources, hidden = traced.sources, traced.out_of_sight()
         self.own = len(traced.walk.tensors) + len(hidden)         # the number of tensors that are not arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
@@ -59,25 +59,31 @@ class CapturedCall:
             if all(flag.numbers is not None for flag in flags) else {}          # checks that a run does not wait for
         if len(late) < len({id(flag.buffer) for flag in flags}):
             late = {}
-        symbols = {b: symbol_of(b) for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
+        # where an outcome is only a reshape of a result, that gets its shape: then the tensor's node is the BUFFER
+        shapes = {out.node.base: out.node.shape for out in reversed(outcomes) if out.node is not None
+                  and out.node.base in fresh and is_whole(out.node) and not out.node.symbolic}
+        symbols = {b: symbol_of(b, shapes.get(b, b.shape))
+                   for b in dict.fromkeys((*arguments, *sources, *fresh, *late))}
+        as_traced = {b: symbol.reshape(b.shape) for b, symbol in symbols.items()}
         self.inputs = [symbols[node] for node in arguments]
         self.weights = [Weight(symbols[node], source, numbers, node in traced.below_lazy)
                         for node, source in sources.items() if node not in arguments]
         self.by_number = {w.number: w for w in self.weights if w.number is not None}
         self.shared = [w for w in self.weights if w.number is None]
         self.outcomes = [Outcome(out.kind, out.place if out.kind == "given" else numbers[id(out.place)],
-                                 moved(out.node, symbols[out.node.base]) if out.node is not None
-                                 and out.node.base in symbols else out.node) for out in outcomes]
+                                 None if out.node is None else symbols[out.node.base]
+                                 if is_whole(out.node) and out.node.shape == shapes.get(out.node.base) else
+                                 substituted(out.node, as_traced, {})) for out in outcomes]
         bases = [out.node.base for out in self.outcomes if out.node is not None]
         self.shown = [w for w in self.weights if w.symbol in bases]      # results are views of these, unchanged
         self.changed = [out.place for out in self.outcomes if out.kind == "value"]
-        self.returned = NestForm(traced.form, traced.given_numbers)
-        self.bound = [(b._replace(holder=None, value=None), NestForm(value, traced.given_numbers))
-                      for b, value in traced.bound]
+        self.returned, *put = [mapped(nest, lambda t: TensorNumber(traced.given_numbers[id(t)]))
+                               for nest in (traced.form, *[value for _, value in traced.bound])]
+        self.bound = [(b._replace(holder=None, value=None), nest) for (b, _), nest in zip(traced.bound, put)]
         self.counters = [(b._replace(holder=None, value=None), by) for b, by in traced.counters]
         # where the next call finds the tensors that this one puts somewhere: (number of a tensor, number among given)
-        self.put = [pair for (b, _), (_, form) in zip(traced.bound, self.bound)
-                    for pair in zip([numbers[id(t)] for t in tensors_of(b.value)], form.numbers)]
+        self.put = [(numbers[id(was)], traced.given_numbers[id(t)]) for b, value in traced.bound
+                    for was, t in zip(tensors_of(b.value), tensors_of(value))]
         renewed = {out.place for out in self.outcomes if out.kind != "given"}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             numbers[id(row.tensor)] in renewed for row in (*source.holders, *source.owners)) and node not in arguments})
@@ -97,12 +103,12 @@ class CapturedCall:
         self.own_arguments = {i: traced.path(tensor) for i, tensor in traced.itself.items()}
         self.addresses = [0] * len(self.inputs)            # of the arguments at the last call
         self._find_numbers(traced)
-        self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in flags]
+        self.flags = [flag.over(lambda node: substituted(node, as_traced, {})) for flag in flags]
         self.late = [(symbols[node], flag.numbers, self.flags[flags.index(flag)]) for node, flag in late.items()]
         used = toposort([node for _, _, flag in self.late for node in flag.nodes])
         self.indices = [i for i, symbol in enumerate(self.inputs) if symbol in used]        # arguments kept for them
         self.verifies = not late and any(flag.reads_each_run or not self.replay.ends_early for flag in flags)
-        self.settings = -1                        # the number of the settings that the replay was prepared under
+        self.settings: Any = None                 # those that the replay was prepared under
 
     def _find_in_place(self, bases: list[UOp], fresh: list[UOp]) -> list[ResultInPlace]:
         """Find the results that are written in place, and take them out of `outcomes`: values of weights, and gradients
@@ -136,7 +142,7 @@ class CapturedCall:
     def _sort_outcomes(self, given: list[tuple[GivenTensor, int]]) -> None:
         """Sort the outcomes by kind, each with the `Result` whose whole buffer it is, if any. `given` are the tensors
         that a call returns or puts somewhere, with their numbers if they were there before."""
-        whole = {out: result for out in self.outcomes for result in self.results if result.is_whole(out)}
+        whole = {out: result for out in self.outcomes for result in self.results if result.is_all_of(out)}
         self.values = [(out.place, whole.get(out), out.node) for out in self.outcomes
                        if out.kind == "value" and out.node is not None]
         self.gradients = [(out.place, out.node) for out in self.outcomes if out.kind == "gradient"]
@@ -167,14 +173,12 @@ class CapturedCall:
         """Find the scalars that each call writes for the kernels: cells (some count random streams) and lengths."""
         first, last = traced.streams
         self.drawn = last - first
-        drawn = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
-        self.cells = [(cell, address, dtype, drawn.get(cell, 0)) for cell, dtype, address in self.replay.numbers
-                      if isinstance(cell, Cell)]
-        self.seed = traced.seed if any(stream for _, _, _, stream in self.cells) else None
+        drawn: dict[Any, int] = {cell: cell.value - first for cell in self.replay.streams if cell.value > first}
+        self.numbers = [(*row, drawn.get(row[0], 0)) for row in self.replay.numbers]
+        self.seed = traced.seed if any(stream for _, _, _, stream in self.numbers) else None
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
-        self.sizes = [(s, address) for s, _, address in self.replay.numbers if s in self.symbols]
         self.answers = list(traced.trace.answers)     # comparisons of them, with their outcomes
-        self.names: SymbolNames = {}              # the variables of this call in their place
+        self.names: dict[Any, Any] = {}           # the variables of this call in their place
 
     # -- does it fit? --------------------------------------------------------------------------------------------------
     def _compare(self, found: list[Tensor], state: list[Any]) -> None:
@@ -239,9 +243,9 @@ class CapturedCall:
         return [tensor for i, tensor in enumerate(tensors) if i not in self.itself]
 
     # -- replaying -----------------------------------------------------------------------------------------------------
-    def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: int) -> Any:
+    def call(self, instance: Any, tensors: list[Tensor], symbols: Collection[Symbol], settings: Any) -> Any:
         """Everything the function does, for these arguments; raises `Stale` if it may do something else by now. While
-        `settings` is the same number, the settings have not changed. `symbols` are the variables with their values, in
+        `settings` is the same object, the settings have not changed. `symbols` are the variables with their values, in
         the order of the arguments."""
         seen = self.guards.check(instance)
         if seen.__class__ is int:
@@ -256,7 +260,7 @@ class CapturedCall:
         if len({*map(id, found)}) < len(found):
             own = found[:self.own]
             raise Stale("two of its tensors are one" if len({*map(id, own)}) < len(own) else _OTHERS_GIVEN)
-        if settings != self.settings:
+        if settings is not self.settings:
             self.settings = settings
             self.replay.prepare()
         arguments = self._bind_arguments(tensors, found)
@@ -266,11 +270,9 @@ class CapturedCall:
         if not self.is_steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
             seen = state = None                   # they may hold the last reference to a gradient
             in_place.begin(found)
-        for cell, address, dtype, stream in self.cells:
-            value = (streams.count + stream) & 0xFFFFFFFF if stream else cell.value
+        for number, dtype, address, stream in self.numbers:
+            value = (streams.count + stream) & 0xFFFFFFFF if stream else self.names.get(number, number).value
             ctypes.memmove(address, scalar_bytes(value, dtype), 8)
-        for symbol, address in self.sizes:
-            ctypes.memmove(address, scalar_bytes(self.names[symbol].value, dtypes.index), 8)
         streams.count += self.drawn
         if not self.replay.is_long:
             return self._run(arguments, found, holders)
@@ -310,7 +312,7 @@ class CapturedCall:
     def _bases(self, arguments: list[UOp], found: list[Tensor], weights: list[Weight]) -> dict[UOp, UOp]:
         """The buffer of this call for each symbol."""
         return {**dict(zip(self.inputs, arguments)), **{w.symbol: w.nodes(found)[0].base for w in weights},
-                **{r.symbol: r.seen_as_in_trace() for r in self.results}}
+                **{r.symbol: r.node for r in self.results}}
 
     def _verify(self, arguments: list[UOp], found: list[Tensor]) -> None:
         """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
@@ -368,11 +370,12 @@ class CapturedCall:
             else:
                 made = found[number]
             results.append(made)
-        for (binding, form), holder in zip(self.bound, holders):
-            binding.way.put(holder, binding.name, form.filled(results))
+        for (binding, nest), holder in zip(self.bound, holders):
+            binding.way.put(holder, binding.name, mapped(nest, results.__getitem__, TensorNumber))
         for (binding, by), holder in zip(self.counters, holders[len(self.bound):]):
             binding.way.put(holder, binding.name, binding.way.read(holder, binding.name) + by)
-        return results[self.returned.numbers[0]] if self.returned.single else self.returned.filled(results)
+        nest = self.returned
+        return results[nest] if nest.__class__ is TensorNumber else mapped(nest, results.__getitem__, TensorNumber)
 
     def _now(self, view: UOp, bases: Mapping[UOp, UOp]) -> UOp:
         """A view of the trace over the memory of this call."""
@@ -384,10 +387,3 @@ def _values(present: Mapping[UOp, UOp], names: SymbolNames, nodes: Sequence[UOp]
     if not all(n in present or n.arg.address for n in toposort(nodes) if n.op is o.BUFFER):
         return []
     return computed_bytes([substituted(node, present, names) for node in nodes], Device.DEFAULT)
-
-
-def _hidden(traced: TracedCall) -> list[Tensor]:
-    """The tensors out of sight that a replay needs: sources, changed tensors, results. Others may be freed."""
-    used = {id(row.tensor) for source in traced.sources.values() for row in (*source.holders, *source.owners)}
-    used |= {id(t) for t in (*traced.changed, *[t for t, _ in traced.grads], *[g.itself for g in traced.given])}
-    return [row.tensor for row in traced.out_of_sight() if id(row.tensor) in used]

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.op_arguments import Reshape
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import PartialUpdate, Replay
@@ -26,9 +25,9 @@ from glassgrad.tensor.tensor import Tensor
 
 
 # -- graphs of the trace over the memory of a call ---------------------------------------------------------------------
-def symbol_of(buffer: UOp) -> UOp:
-    """A BUFFER without memory, a placeholder that each call binds to a buffer of its own."""
-    return UOp(o.BUFFER, buffer.dtype, (), Buffer.from_host(None, 0, buffer.shape, buffer.dtype, buffer.arg.device))
+def symbol_of(buffer: UOp, shape: tuple[int, ...]) -> UOp:
+    """A BUFFER without memory, a placeholder that each call binds to a buffer of its own, of this shape."""
+    return UOp(o.BUFFER, buffer.dtype, (), Buffer.from_host(None, 0, shape, buffer.dtype, buffer.arg.device))
 
 
 def same_view(now: UOp, then: UOp) -> bool:
@@ -54,15 +53,15 @@ def moved(node: UOp, base: UOp, names: SymbolNames | None = None) -> UOp:
     return substituted(node, {node.base: base}, names or {})
 
 
-def _is_reshaped(node: UOp) -> bool:
+def is_whole(node: UOp) -> bool:
     """Whether a node is a buffer, reshaped or not."""
     while node.op is o.RESHAPE:
         node = node.src[0]
     return node.op is o.BUFFER
 
 
-def _new_buffer(symbol: UOp, shape: tuple[int, ...]) -> UOp:
-    return UOp(o.BUFFER, symbol.dtype, (), Buffer(shape, symbol.dtype, symbol.arg.device))
+def _new_buffer(symbol: UOp) -> UOp:
+    return UOp(o.BUFFER, symbol.dtype, (), Buffer(symbol.shape, symbol.dtype, symbol.arg.device))
 
 
 # -- results in separate memory ----------------------------------------------------------------------------------------
@@ -72,37 +71,24 @@ class Result:
     def __init__(self, symbol: UOp, left: Sequence[Outcome], replay: Replay, is_cut_off: bool):
         """`left` are the outcomes that are views of it. No gradient flows through one that `is_cut_off`."""
         self.symbol, self._replay, self._is_cut_off = symbol, replay, is_cut_off
-        # where an outcome is only a reshape, the buffer gets its shape: then the tensor's node is the BUFFER
-        nodes = [out.node for out in left if out.node is not None]
-        self.shape = next((n.shape for n in nodes if _is_reshaped(n) and not n.symbolic), symbol.shape)
-        self._is_alone = len(left) == 1 and self.is_whole(left[0])    # one tensor is all of it, nothing else views it
+        self._is_alone = len(left) == 1 and self.is_all_of(left[0])    # one tensor is all of it, nothing else views it
         self._is_float = symbol.dtype.kind == "f"
         self.node = self._other = symbol         # where this call writes, and where the call before did; no memory yet
 
-    def is_whole(self, out: Outcome) -> bool:
-        """Whether the node of an outcome is the whole buffer, in its shape."""
-        node = out.node
-        return out.kind in ("value", "given") and node is not None and node.base is self.symbol \
-            and _is_reshaped(node) and node.shape == self.shape
+    def is_all_of(self, out: Outcome) -> bool:
+        """Whether an outcome's tensor is the whole buffer."""
+        return out.kind in ("value", "given") and out.node is self.symbol
 
     def is_like(self, node: UOp) -> bool:
         """Whether a node is a buffer of this shape, type and device."""
-        return node.op is o.BUFFER and node.shape == self.shape and node.dtype is self.symbol.dtype \
+        return node.op is o.BUFFER and node.shape == self.symbol.shape and node.dtype is self.symbol.dtype \
             and node.device == self.symbol.device
-
-    def seen_as_in_trace(self) -> UOp:
-        """The buffer in the shape of the symbol, made when needed because a live view is a reader. It has the symbol's
-        source line: to find the user's costs more than all else here."""
-        node, symbol = self.node, self.symbol
-        if node.shape == symbol.shape:
-            return node
-        return UOp(o.RESHAPE, node.dtype, (node,), Reshape(symbol.shape), symbol.place)
 
     def begin(self) -> None:
         """Let the next run write into memory that nothing reads."""
         node, self._other = self._other, self.node
         if node is self.symbol or not self._is_free(node):
-            node = _new_buffer(self.symbol, self.shape)
+            node = _new_buffer(self.symbol)
             if self._is_cut_off:
                 cut_off(node)
         self.node = node
@@ -192,7 +178,7 @@ class ResultsInPlace:
         for row in self.rows:
             row.lost = row.lost or not row.stays(found[row.place])
             if row.lost:
-                row.node = _new_buffer(row.symbol, row.symbol.shape)
+                row.node = _new_buffer(row.symbol)
                 self.replay.bind(row.symbol, row.node.arg.address)
                 if row.update is not None:
                     row.update.copied.value = row.update.size

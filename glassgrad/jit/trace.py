@@ -21,9 +21,8 @@ from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import TouchedTensor, record
 from glassgrad.engine.realize import is_result
-from glassgrad.jit.bindings import ATTRIBUTE, CELL, MEMBER, Binding
 from glassgrad.jit.guards import Walk
-from glassgrad.jit.plain_values import PLAIN, is_nest, mapped, tensors_of
+from glassgrad.jit.plain_values import ATTRIBUTE, CELL, MEMBER, PLAIN, Binding, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.gradient_leaves import cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -122,14 +121,15 @@ class TracedCall:
             except BaseException:
                 self._hand_back()                # what it did to its arguments before it failed stays done
                 raise
-            self.returned = tensors_of(result)
             self._drop_unread_gradients()
             self._add_out_of_sight()
             self.bound, self.counters, faults = self._sort_changes()
+            # the tensors that the call returns or puts somewhere
+            self.left = [t for nest in (result, *[value for _, value in self.bound]) for t in tensors_of(nest)]
             self.hidden = self._find_hidden()
             self._realize_left()
         self.streams = (first, streams.count)
-        for tensor in self.returned:             # results are values: a replay could not make views of them
+        for tensor in self.left:                 # results are values: a replay could not make views of them
             if not self.was_there(tensor):
                 leave(tensor)
         own = {id(a): tensor for a, tensor in zip(self.arguments, originals)}
@@ -201,10 +201,13 @@ class TracedCall:
             if changed and id(tensor) not in made and id(tensor) not in self.reached:
                 self._reach(tensor, earlier, row.grad, name_of(tensor))
 
-    def out_of_sight(self) -> list[ReachedTensor]:
-        """The tensors that the call uses and that the walk does not see."""
-        return [row for row in self.reached.values() if id(row.tensor) not in self.in_sight
-                and self.was_there(row.tensor)]
+    def out_of_sight(self) -> list[Tensor]:
+        """The tensors that the walk does not see and that a replay needs: sources, changed tensors, results. Others may
+        be freed."""
+        rows = [row for source in self.sources.values() for row in (*source.holders, *source.owners)]
+        used = [*[row.tensor for row in rows], *self.changed, *[t for t, _ in self.grads],
+                *[given.itself for given in self.given if given.itself is not None]]
+        return [t for t in dict.fromkeys(used) if id(t) not in self.in_sight and self.was_there(t)]
 
     def _sort_changes(self) -> tuple[list[tuple[Binding, Any]], list[tuple[Binding, Any]], list[str]]:
         """The changes of values that the function sees: names bound to other tensors, numbers that were incremented (by
@@ -216,7 +219,7 @@ class TracedCall:
             if binding.way.put and is_nest(now) and is_nest(then) and (tensors_of(now) or tensors_of(then)):
                 bound.append((binding, now))
             elif binding.way in (MEMBER, ATTRIBUTE, CELL) and kind in (int, float) and type(now) is kind and \
-                    not self.walk.is_read(str(binding.name) if binding.name != "cell_contents" else binding.path):
+                    (binding.path if binding.way is CELL else str(binding.name)) not in self.walk.read:
                 counters.append((binding, now - then))
             else:
                 plain = isinstance(then, PLAIN) and isinstance(now, PLAIN)
@@ -229,7 +232,7 @@ class TracedCall:
         first: they may be in a dead reference cycle."""
         reached = [row.tensor for row in self.reached.values()]
         grads = (*self._new_grads(), *[t.grad for t in reached])
-        near = {id(t) for t in (*self.returned, *self.placed(), *reached, *grads)}
+        near = {id(t) for t in (*self.left, *reached, *grads)}
 
         def surviving() -> list[Tensor]:
             nodes = {*[node for rec in self.trace.records for node in rec.results],
@@ -241,10 +244,6 @@ class TracedCall:
             gc.collect()
         return surviving()
 
-    def placed(self) -> list[Tensor]:
-        """The tensors that the call put somewhere."""
-        return [t for _, value in self.bound for t in tensors_of(value)]
-
     def was_there(self, tensor: Tensor) -> bool:
         """Whether a tensor was there before the call."""
         return id(tensor) in self.reached and all(tensor is not argument for argument in self.arguments)
@@ -254,8 +253,8 @@ class TracedCall:
         and no gradient passes them, because a replay records no graph."""
         rows = self.reached.values()
         changed = [row.tensor for row in rows if self._is_changed(row)]
-        kept = self.reached.keys() - {id(t) for t in (*changed, *self.returned)}
-        left = [*self.returned, *changed, *self.placed(), *self._new_grads(), *self.hidden]
+        kept = self.reached.keys() - {id(t) for t in (*changed, *self.left)}
+        left = [*self.left, *changed, *self._new_grads(), *self.hidden]
         waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
         trained = {node.base for row in rows if row.tensor.requires_grad is True for node in (row.node, row.tensor.uop)}
         ends = [t for t in waiting if not self.was_there(t) and (_leads_to(t.uop, trained) or _is_trained(t.uop))]
@@ -281,7 +280,7 @@ class TracedCall:
 
     def _find_given(self) -> None:
         """Number the tensors that the call returns or puts somewhere, each once."""
-        given = {id(t): t for t in (*self.placed(), *self.returned)}
+        given = {id(t): t for t in self.left}
         self.given_numbers = {key: number for number, key in enumerate(given)}
         self.given = [GivenTensor(class_of_results(t), t.requires_grad, t if key in self.reached else None,
                                   None if key in self.reached else t.uop)

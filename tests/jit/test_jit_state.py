@@ -360,3 +360,19 @@ def test_a_replaced_state_that_is_also_handed_in() -> None:
             seen.append([step(a, Tensor([1.0, 2.0]).realize()), a, m.h])
         return [[t.tolist() for t in row] for row in seen]
     assert run(TinyJit) == run(lambda function: function)
+
+
+def test_a_part_of_a_weight_that_is_put_somewhere_is_a_value_in_traces_and_in_replays() -> None:
+    model = types.SimpleNamespace(weight=Tensor([0.0, 2.0]).realize(), first=Tensor([0.0]))
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        model.first = model.weight[0:1]
+        return x + 1
+
+    seen = []
+    for call in range(1, 6):
+        step(Tensor([1.0]))
+        model.weight.assign(Tensor([float(call), 2.0])).realize()
+        seen.append(model.first.item())
+    assert seen == [0.0, 1.0, 2.0, 3.0, 4.0] and step.captured
