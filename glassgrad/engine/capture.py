@@ -49,6 +49,7 @@ class TouchedTensor:
     tensor: weakref.ref[Any]
     grad: Any
     is_written: bool = False                     # whether it got a value
+    is_reset: bool = False                       # whether its gradient was set to None
     node: UOp | None = None                      # what it stood for before that, where it is known
 
 
@@ -102,10 +103,11 @@ def note_made(tensor: Any) -> None:
         _current.trace.made.append(weakref.ref(tensor))
 
 
-def note_gradient(tensor: Any) -> None:
-    """A tensor is to get another gradient; called before it does."""
+def note_gradient(tensor: Any, is_reset: bool = False) -> None:
+    """A tensor is to get another gradient, or none; called before it does."""
     if _current.trace is not None:
-        _current.trace.touched.setdefault(id(tensor), TouchedTensor(weakref.ref(tensor), tensor.grad))
+        row = _current.trace.touched.setdefault(id(tensor), TouchedTensor(weakref.ref(tensor), tensor.grad))
+        row.is_reset = row.is_reset or is_reset
 
 
 def note_written(tensor: Any, earlier: UOp | None = None) -> None:

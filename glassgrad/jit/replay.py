@@ -23,7 +23,7 @@ from glassgrad.jit.guards import Guards
 from glassgrad.jit.plain_values import SymbolNames, TensorNumber, mapped, tensors_of
 from glassgrad.jit.result_memory import (Result, ResultInPlace, ResultsInPlace, Weight, is_whole, moved, same_view,
                                          substituted, symbol_of)
-from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, add_gradient, as_buffer, is_lazy
+from glassgrad.jit.trace import GivenTensor, Outcome, ReachedTensor, TracedCall, as_buffer, is_lazy, leave_gradient
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.gradient_leaves import RESET
 from glassgrad.tensor.formulas.random_numbers import streams
@@ -53,6 +53,8 @@ class CapturedCall:
         self.own = len(traced.walk.tensors) + len(hidden)         # the number of tensors that are not arguments
         rows = [traced.reached[id(t)] for t in (*traced.walk.tensors, *hidden, *traced.arguments)]
         numbers = {id(row.tensor): number for number, row in enumerate(rows)}
+        # tensors whose earlier gradient is replaced: all in sight, whose trace read it if it was added to
+        self.resets = {*range(self.own), *[numbers[id(t)] for t in traced.arguments if traced.resets_gradient(t)]}
         arguments = [row.node.base for row in rows[self.own:]]
         flags = traced.trace.flags
         late = {r: flag for flag in flags for r in made if r.arg is flag.buffer} \
@@ -355,10 +357,7 @@ class CapturedCall:
         for number, view in self.gradients:
             tensor = found[number]
             grad = None if view is None else computed_from(tensor, self._now(view, bases))
-            if number < self.own:
-                tensor.grad = grad
-            elif grad is not None:
-                add_gradient(tensor, grad)
+            leave_gradient(tensor, grad, number in self.resets)
         results = []        # all of them are there before a name is bound, which may have held one given as itself
         for given, make, result, view, number in self.given:
             if result is not None:

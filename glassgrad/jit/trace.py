@@ -139,7 +139,7 @@ class TracedCall:
         self.changed = [row.tensor for row in self.reached.values()
                         if self._is_changed(row) and not follows(row.tensor)]
         self.grads = [(t, t.grad) for t, _, grad, _, _ in self.reached.values()
-                      if t.grad is not grad and id(t) in self.trace.touched]
+                      if id(t) in self.trace.touched and (t.grad is not grad or self.resets_gradient(t))]
         self._find_given()
         self._find_sources()
         self._refuse_shared()
@@ -167,6 +167,12 @@ class TracedCall:
     def _new_grads(self) -> list[Tensor]:
         """The gradients that the call left."""
         return [t.grad for t, row in self._touched() if t.grad is not row.grad and t.grad is not None]
+
+    def resets_gradient(self, tensor: Tensor) -> bool:
+        """Whether the call set the gradient of an argument to None: what it leaves is then not added to the earlier
+        one, which the stand-in of the argument does not have."""
+        touched = self.trace.touched.get(id(tensor))
+        return touched is not None and touched.is_reset and not self.was_there(tensor)
 
     def _is_changed(self, row: ReachedTensor) -> bool:
         touched = self.trace.touched.get(id(row.tensor))
@@ -270,8 +276,8 @@ class TracedCall:
         for argument, original in zip(self.arguments, self.originals):
             if argument.uop is not self.reached[id(argument)].node:
                 assign_node(original, argument.uop)
-            if argument.grad is not None:
-                add_gradient(original, computed_from(original, argument.grad.uop))
+            grad = None if argument.grad is None else computed_from(original, argument.grad.uop)
+            leave_gradient(original, grad, self.resets_gradient(argument))
             if argument.requires_grad is not original.requires_grad:
                 original.requires_grad = argument.requires_grad
         for tensor, node, value in self.lazy:
@@ -298,7 +304,13 @@ class TracedCall:
         hidden = {id(row.tensor) for source in self.sources.values() for row in source.holders
                   if not any(id(other.tensor) in self.in_sight for other in source.holders)}
         changed = {*map(id, self.changed)}
+        returned = {*map(id, self.left)}
         for tensor, argument, (node, grad) in zip(self.originals, self.arguments, self.found_as):
+            if grad is not None and id(argument.grad) in returned and not self.resets_gradient(argument):
+                raise JitError("a jitted function returns a gradient that it adds to an earlier one",
+                               given=f"an argument of shape {tensor.shape} that has a gradient before the call",
+                               expected="a gradient that the call computes alone",
+                               fix="set it to None inside the function, or read x.grad after the call")
             given, updated = "", id(argument) in changed
             if tensor.uop is not node or tensor.grad is not grad:
                 given = f"an argument of shape {tensor.shape} that it also changes by another way"
@@ -401,9 +413,13 @@ def as_buffer(tensor: Tensor) -> UOp:
     return Tensor(tensor.uop.contiguous()).realize().uop.base
 
 
-def add_gradient(tensor: Tensor, grad: Tensor) -> None:
-    """Add to an argument's gradient what `backward` inside a call left."""
-    tensor.grad = grad if tensor.grad is None else tensor.grad + grad
+def leave_gradient(tensor: Tensor, grad: Tensor | None, is_reset: bool) -> None:
+    """Give an argument the gradient that `backward` inside a call left: added to the earlier one unless that was reset.
+    The sum is computed, as a lazy one would hold the gradients of all calls."""
+    if is_reset or tensor.grad is None:
+        tensor.grad = grad
+    elif grad is not None:
+        tensor.grad = (tensor.grad + grad).realize()
 
 
 def _leads_to(node: UOp, trained: Set[UOp]) -> bool:

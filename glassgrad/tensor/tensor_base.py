@@ -295,7 +295,7 @@ class TensorBase:
 
     @grad.setter
     def grad(self, value: Self | None) -> None:
-        capture.note_gradient(self)
+        capture.note_gradient(self, value is None)
         self._grad = RESET if value is None and self._grad is not None else value
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassgrad import Context, Tensor, jit as jit_module, nn
+from glassgrad import Context, GlobalCounters, Tensor, jit as jit_module, nn
 from glassgrad.base.errors import JitError
 from glassgrad.jit import TinyJit
 
@@ -361,3 +361,61 @@ def test_what_a_call_that_fails_did_to_its_arguments_stays_done() -> None:
         else:
             jitted(x, fail)
         assert x.tolist() == [11.0, 21.0, 31.0, 41.0]
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_the_gradient_of_an_argument_is_reset_as_the_function_does(resets: bool) -> None:
+    """Without a reset it is added to the earlier one."""
+    x, w = Tensor([[1.0, 2.0]], requires_grad=True), Tensor([[1.0, 1.0], [2.0, 2.0]], requires_grad=True)
+
+    def step(x: Tensor, w: Tensor) -> Tensor:
+        if resets:
+            x.grad = w.grad = None
+        return (x @ w.T).sum().backward()
+    jitted = TinyJit(step)
+    for call in range(1, 6):
+        jitted(x, w)
+        times = 1 if resets else call
+        assert x.grad.tolist() == [[3.0 * times, 3.0 * times]]
+        assert w.grad.tolist() == [[1.0 * times, 2.0 * times]] * 2
+
+
+def test_a_gradient_of_an_argument_that_is_only_reset() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+
+    @TinyJit
+    def double(x: Tensor) -> Tensor:
+        x.grad = None
+        return x * 2
+    for _ in range(4):
+        x.grad = Tensor([5.0, 5.0])
+        assert double(x).tolist() == [2.0, 4.0] and x.grad is None
+
+
+def test_gradients_of_arguments_that_are_returned_hold_no_memory_of_earlier_calls() -> None:
+    x, w = (Tensor.rand(64, 64, requires_grad=True).realize() for _ in range(2))
+
+    @TinyJit
+    def gradients(*given: Tensor) -> list[Tensor]:
+        for tensor in given:
+            tensor.grad = None
+        (given[0] @ given[1]).sum().backward()
+        return [tensor.grad.realize() for tensor in given]
+    for call in range(20):
+        found = gradients(x, w)
+        assert all(np.array_equal(g.numpy(), t.grad.numpy()) for g, t in zip(found, (x, w)))
+        if call == 4:
+            used = GlobalCounters.mem_used
+    assert GlobalCounters.mem_used <= used
+
+
+def test_a_gradient_that_is_added_to_an_arguments_and_returned_is_refused() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    x.grad = Tensor([1.0, 1.0])
+
+    @TinyJit
+    def gradient(x: Tensor) -> Tensor:
+        x.sum().backward()
+        return x.grad.realize()
+    with pytest.raises(JitError, match="returns a gradient that it adds to an earlier one"):
+        gradient(x)
