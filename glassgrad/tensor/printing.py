@@ -3,8 +3,8 @@
 Of more than 1000 elements the first and last three along each axis are shown, as in NumPy; where there are so many axes
 that these are more than 10,000, their number is shown. A large tensor that is not in memory yet is not computed for
 that: a view with six elements along each long axis is; what lies between is dropped before anything runs. (Sums of
-floats may then be added up in another order than in the whole tensor, and differ in the last digit.) Where values cannot
-be computed, the text says why and nothing is raised, except inside a jitted function.
+floats may then be added up in another order than in the whole tensor, and differ in the last digit.) Where values
+cannot be computed, the text says why and nothing is raised, except inside a jitted function.
 """
 
 from __future__ import annotations
