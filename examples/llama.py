@@ -295,7 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Tell a story; the exit status."""
     parser = argparse.ArgumentParser(description="A small Llama tells a story.", epilog=__doc__.split("\n\n")[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a .bin of llama2.c or a .gguf of yours, quantised or not (default: stories260K)")
+    parser.add_argument("--model", type=Path,
+                        help="a .bin of llama2.c or a .gguf of yours, quantised or not (default: stories260K)")
     parser.add_argument("--tokenizer", type=Path, help="the tokenizer of a .bin (default: tok512.bin)")
     parser.add_argument("--prompt", default="", help="how the story begins")
     parser.add_argument("--tokens", type=at_least_one, default=256, help="how long it may become (default: 256)")
