@@ -261,8 +261,7 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
     try:
         compiled = _prepared(normal, schedule, sizes.scalars)
     except GlassgradError as why:
-        if family.refuse(str(why).splitlines()[0]):
-            report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
+        family.refuse(str(why).splitlines()[0])
         return None
     general = GeneralGraph(normal, family.parts, sizes, symbols[0], compiled)
     _sizes.add(normal, mode, general)

@@ -214,6 +214,14 @@ def test_debug_says_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 1 and "kernels for all sizes from 2 to 1024, made at" in lines[0] and __file__ in lines[0]
 
 
+def test_debug_says_once_that_no_variable_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEBUG=1):
+        for n in range(4, 9 + families.MOST_SEEN):
+            Tensor(data((n, 2)))[:n // 2].sum(0).numpy()
+    lines = [line for line in capsys.readouterr().out.splitlines() if "compiled for itself" in line]
+    assert len(lines) == 1 and lines[0].startswith("DYNAMIC: a size changes, and each is compiled for itself: ")
+
+
 @pytest.mark.parametrize("seen, found", [
     ([(4, 8, 3), (5, 10, 3), (9, 18, 3)], [(0, 1, 0), (0, 2, 0), (3, 0, 0)]),
     ([(4, 16), (5, 25), (9, 81)], [(0, 1, 0), (0, 0, 1)]),

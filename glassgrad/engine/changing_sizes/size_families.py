@@ -25,6 +25,7 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument_at, some_ops, split, with_sizes,
                                                                with_sources)
 from glassgrad.engine.changing_sizes.symbolic_graph import Polynomial, fit, grown_from_one, with_variable
+from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes before a variable is compiled for: two are often a batch and its remainder
@@ -131,10 +132,10 @@ class SizeFamily:
     def see(self, normal: NormalizedGraph, parts: list[SizesOf]) -> None:
         """One more graph of the skeleton."""
         self.parts, sizes = parts, tuple([n for part in parts for n in part.sizes])
-        if len(self.seen) >= MOST_SEEN * (1 + sum([len(general.runs) > 1 for general in self.made])):
-            self.given_up = f"no variable fits {len(self.seen)} sizes"
-        elif any(n.op in (o.COPY, o.CALL) for n in normal.order):
+        if any(n.op in (o.COPY, o.CALL) for n in normal.order):
             self.given_up = "values are copied between devices, or passed to a function of the user's"
+        elif not self.given_up and len(self.seen) >= MOST_SEEN * (1 + sum([len(g.runs) > 1 for g in self.made])):
+            self._give_up(f"no variable fits {len(self.seen)} sizes")
         if self.given_up:
             return
         if sizes not in self.seen:
@@ -142,11 +143,15 @@ class SizeFamily:
         for i, c in enumerate(normal.constants):
             self.constants.setdefault(i, set()).add(_bits([c.arg]))
 
-    def refuse(self, why: str) -> bool:
-        """Note why no graph could be made for the sizes seen; return whether that is final, as after three sizes, if
-        no others of the skeleton have one."""
-        self.given_up = why if len(self.seen) >= SEEN and not self.made else ""
-        return bool(self.given_up)
+    def refuse(self, why: str) -> None:
+        """No graph could be made for the sizes seen. After three sizes that is final, if no others of the skeleton have
+        one."""
+        if len(self.seen) >= SEEN and not self.made:
+            self._give_up(why)
+
+    def _give_up(self, why: str) -> None:
+        self.given_up = why
+        report_sizes(f"a size changes, and each is compiled for itself: {why}")
 
     def formulas(self, normal: NormalizedGraph) -> SizeFormulas | None:
         """The formulas of the sizes, fitted to the last sizes seen; None where too few were, or no variable fits."""
