@@ -99,11 +99,12 @@ def _peer_cell(timing: Timing | None, goal: float | None) -> str:
 
 
 def line(row: Row) -> str:
-    """One workload for the terminal, as it is measured."""
-    words = []
+    """One workload for the terminal, as it is measured. A ratio is that of the times beside it; the page's, which is
+    taken round by round, is less disturbed by other programs."""
+    words, ours = [], row.timings.get(OURS)
     for name, timing in row.timings.items():
         value = _short(timing.status, 48) if timing.status != "ok" else _seconds(timing.median)
-        words.append(f"{name} {value}" + (f" ({timing.ratio:.2f}x)" if timing.ratio else ""))
+        words.append(f"{name} {value}" + (f" ({timing.median / ours.median:.2f}x)" if timing.ratio and ours else ""))
     return f"{row.name:24} " + "   ".join(words)
 
 

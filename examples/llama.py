@@ -2,9 +2,9 @@
 
 In: a checkpoint of llama2.c (.bin with its tokenizer), or a GGUF file. Out: a story, and tokens per second.
 
-    python examples/llama.py                                  the smallest story teller, 260 thousand weights
+    python examples/llama.py                                      the smallest story teller, 260 thousand weights
     python examples/llama.py --prompt "The dog" --temperature 0.8
-    python examples/llama.py --model stories260K-q8_0.gguf    the same model, 8 bits a weight
+    python examples/llama.py --tokens 50 --checkpoint story.safetensors      the same command goes on with the story
 """
 
 from __future__ import annotations
@@ -295,7 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Tell a story; the exit status."""
     parser = argparse.ArgumentParser(description="A small Llama tells a story.", epilog=__doc__.split("\n\n")[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a .bin of llama2.c or a .gguf (default: stories260K)")
+    parser.add_argument("--model", type=Path,
+                        help="a .bin of llama2.c or a .gguf of yours, quantised or not (default: stories260K)")
     parser.add_argument("--tokenizer", type=Path, help="the tokenizer of a .bin (default: tok512.bin)")
     parser.add_argument("--prompt", default="", help="how the story begins")
     parser.add_argument("--tokens", type=at_least_one, default=256, help="how long it may become (default: 256)")

@@ -237,8 +237,9 @@ def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedul
         report_sizes(f"size {value} gets kernels of its own: products of that size are faster so")
         return None
     runs = general.runs[value] = general.runs.get(value, 0) + 1
-    if runs > FIXED_AFTER:
-        report_sizes(f"size {value} was computed {FIXED_AFTER} times: it gets kernels of its own")
+    if runs > FIXED_AFTER << general.repaid:
+        general.repaid += 1
+        report_sizes(f"size {value} was computed {runs - 1} times: it gets kernels of its own")
         return None
     return general.compiled, (value,)
 
@@ -260,11 +261,11 @@ def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
     try:
         compiled = _prepared(normal, schedule, sizes.scalars)
     except GlassgradError as why:
-        if family.refuse(str(why).splitlines()[0]):
-            report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
+        family.refuse(str(why).splitlines()[0])
         return None
     general = GeneralGraph(normal, family.parts, sizes, symbols[0], compiled)
     _sizes.add(normal, mode, general)
+    family.made.append(general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
     value = general.value_for(normal)

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +27,8 @@ _HEAD = len(_MARK) + 32
 _TOUCH_SECONDS = 3600.0     # an entry's access time is updated at most this often
 _LITTER_SECONDS = 3600.0    # temporary files older than this were left by a process that died
 _EVICT_EVERY = 256          # entries written between two checks of the folder's size
+_FOLDERS = 256              # over which entries are spread
+_PART = 16                  # a check looks into one of so many of them first
 
 
 def sha256(data: bytes = b"") -> Any:
@@ -126,10 +129,8 @@ class DiskCache:
             self._remove(path)
             return None
         if time.time() - about.st_mtime > _TOUCH_SECONDS:
-            try:
+            with suppress(OSError):  # eviction only sees an older access time
                 os.utime(path)
-            except OSError:
-                pass  # eviction only sees an older access time
         return value
 
     def _is_private(self) -> bool:
@@ -171,14 +172,21 @@ class DiskCache:
             self._remove(temporary)
             self._say(f"the disk cache in {self.folder} cannot be written: {wrong.strerror or wrong}")
             return
-        if number % _EVICT_EVERY == 1:  # the first, too: most processes write only a few
+        if number % _EVICT_EVERY == 1 and self._seems_too_large():  # the first, too: most processes write only a few
             self.evict()
+
+    def _seems_too_large(self) -> bool:
+        """Whether every 16th folder says that all take more than CACHE_MB: to look at all entries of a large cache
+        takes seconds. Where a folder is missing there are few entries, and all are looked at."""
+        folders = sorted(self._names(self.folder))
+        taken = sum([disk_bytes(about) for _, about in self._files(folders[::_PART])])
+        return len(folders) < _FOLDERS or _PART * taken > settings.CACHE_MB << 20
 
     def evict(self, limit: int | None = None) -> None:
         """Removes the least recently used entries until the rest takes at most `limit` bytes of disk, or CACHE_MB."""
         limit = settings.CACHE_MB << 20 if limit is None else limit
         entries, total, now = [], 0, time.time()
-        for path, about in self._files():
+        for path, about in self._files(self._names(self.folder)):
             if os.path.basename(path).startswith(_NEW):
                 if now - about.st_mtime > _LITTER_SECONDS:
                     self._remove(path)
@@ -198,30 +206,25 @@ class DiskCache:
         """Removes every entry."""
         self.evict(-1)
 
-    def _files(self) -> list[tuple[str, os.stat_result]]:
+    def _files(self, folders: list[str]) -> list[tuple[str, os.stat_result]]:
         found = []
-        for folder in self._names(self.folder):
+        for folder in folders:
             if len(os.path.basename(folder)) == 2:
                 for path in self._names(folder):
-                    try:
+                    with suppress(OSError):  # another process removed it
                         found.append((path, os.stat(path)))
-                    except OSError:
-                        continue  # another process removed it
         return found
 
     @staticmethod
     def _names(folder: str) -> list[str]:
-        try:
+        with suppress(OSError):
             return [os.path.join(folder, name) for name in os.listdir(folder)]
-        except OSError:
-            return []
+        return []
 
     @staticmethod
     def _remove(path: str) -> None:
-        try:
+        with suppress(OSError):  # gone already, or not ours to remove
             os.unlink(path)
-        except OSError:
-            pass  # gone already, or not ours to remove
 
     @staticmethod
     def _say(text: str) -> None:

@@ -1,9 +1,10 @@
 """A tensor as text. In: a tensor. Out: what `print` and a debugger show, for which only the shown values are computed.
 
-Of more than 1000 elements the first and last three along each axis are shown, as in NumPy. A large tensor that is not
-in memory yet is not computed for that: a view with six elements along each long axis is; what lies between is dropped
-before anything runs. (Sums of floats may then be added up in another order than in the whole tensor, and differ in the
-last digit.) Where values cannot be computed, the text says why and nothing is raised, except inside a jitted function.
+Of more than 1000 elements the first and last three along each axis are shown, as in NumPy; where there are so many axes
+that these are more than 10,000, their number is shown. A large tensor that is not in memory yet is not computed for
+that: a view with six elements along each long axis is; what lies between is dropped before anything runs. (Sums of
+floats may then be added up in another order than in the whole tensor, and differ in the last digit.) Where values
+cannot be computed, the text says why and nothing is raised, except inside a jitted function.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from glassgrad.tensor.memory.disk import on_disk
 
 MOST = 1000         # elements that are shown without leaving some out
 ENDS = 3            # elements at each end of a long axis
+TOO_MANY = 10_000   # elements that nobody reads: of many axes, even the ends are more
 FEW = 1 << 16       # up to here all elements are computed, not the ends in several kernels
 
 
@@ -45,6 +47,9 @@ def _values(x: Any) -> str:
     everything = math.prod(shape) <= FEW or any(isinstance(n, Length) for n in x.shape) or \
         on_disk(x.uop.device) or x.uop.op is o.BUFFER and x.is_cpu
     cut = [ENDS if math.prod(shape) > MOST and n > 2 * ENDS else 0 for n in shape]
+    shown = [2 * ends or n for n, ends in zip(shape, cut)]
+    if math.prod(shown) > TOO_MANY:
+        return f"<{math.prod(shape):,} values>, shape={x.shape}"
     if 0 in shape:
         numbers: list[Any] = []
     elif everything:
@@ -52,7 +57,7 @@ def _values(x: Any) -> str:
     else:
         numbers = _ends(x)
     dtype = x.dtype if x.dtype.kind != "f" or x.dtype in DECIMALS else dtypes.float32
-    return array_text(numbers, [2 * ends or n for n, ends in zip(shape, cut)], dtype, cut, indent=len("Tensor("))
+    return array_text(numbers, shown, dtype, cut, indent=len("Tensor("))
 
 
 def _numbers(x: Any) -> Any:

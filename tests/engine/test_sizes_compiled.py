@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,6 +153,48 @@ def test_a_size_that_comes_often_gets_its_own_kernels(monkeypatch: pytest.Monkey
     assert counts == [0, 0, 0, 1, 0, 0]
 
 
+def test_only_few_of_many_sizes_that_come_often_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop over the steps of sentences of many lengths: 3 runs are enough for one length, 6 and 12 for others."""
+    monkeypatch.setattr(engine, "FIXED_AFTER", 3)
+
+    def steps(n: int) -> None:
+        x = data((n, 2))
+        rows = Tensor(x).realize()
+        for t in range(n):
+            np.testing.assert_array_equal((rows[t] + 1).numpy(), x[t] + 1)
+
+    count, _ = compiled_by(lambda: [steps(n) for n in range(2, 22)])
+    assert count <= 6                  # the buffers, two lengths, all lengths, and lengths of 4, 7 and 13 steps
+
+
+@pytest.mark.parametrize("widths", [(7, 19), (3, 5, 9), (8, 33, 12, 100)])
+@pytest.mark.parametrize("lengths", [(30, 7, 12, 5, 64, 33, 90), range(2, 12)], ids=["any", "growing"])
+def test_a_line_that_computes_several_widths_is_compiled_a_few_times_for_each(widths: tuple[int, ...],
+                                                                            lengths: Iterable[int]) -> None:
+    def program(n: int) -> None:
+        for width in widths:
+            x = data((n, width))
+            np.testing.assert_allclose(Tensor(x).sin().sum(0).numpy(), np.sin(x).sum(0), rtol=1e-4, atol=1e-4)
+
+    count, _ = compiled_by(lambda: [program(n) for n in lengths])
+    assert count <= 3 * len(widths)
+    assert compiled_by(lambda: program(77))[0] == 0
+
+
+def test_layers_of_several_widths_that_are_computed_one_by_one() -> None:
+    weights = [data(shape) for shape in ((8, 16), (16, 4), (4, 32), (32, 32), (32, 10))]
+    tensors = [Tensor(w).realize() for w in weights]
+
+    def network(n: int) -> None:
+        expected, x = (value := data((n, 8))), Tensor(value)
+        for w, tensor in zip(weights, tensors):
+            expected, x = np.tanh(expected @ w), (x @ tensor).tanh().realize()
+        np.testing.assert_allclose(x.numpy(), expected, rtol=1e-3, atol=1e-4)
+
+    count, _ = compiled_by(lambda: [network(n) for n in range(2, 20)])
+    assert count <= 3 * len(weights)
+
+
 def test_large_products_that_are_slower_with_a_variable_get_their_own_kernels() -> None:
     for n in (40, 48, 56):
         (Tensor(data((n, n))) @ Tensor(data((n, n)))).numpy()
@@ -169,6 +212,14 @@ def test_debug_says_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
             (Tensor(data((n, 2))) + 1).numpy()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DYNAMIC")]
     assert len(lines) == 1 and "kernels for all sizes from 2 to 1024, made at" in lines[0] and __file__ in lines[0]
+
+
+def test_debug_says_once_that_no_variable_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEBUG=1):
+        for n in range(4, 9 + families.MOST_SEEN):
+            Tensor(data((n, 2)))[:n // 2].sum(0).numpy()
+    lines = [line for line in capsys.readouterr().out.splitlines() if "compiled for itself" in line]
+    assert len(lines) == 1 and lines[0].startswith("DYNAMIC: a size changes, and each is compiled for itself: ")
 
 
 @pytest.mark.parametrize("seen, found", [

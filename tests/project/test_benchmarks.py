@@ -347,6 +347,8 @@ def test_results_survive_a_file_and_newer_ones_take_their_place():
 def test_lines_for_the_terminal():
     assert report.line(results().rows["matmul-256"]).split(maxsplit=1)[1] == (
         "glassgrad 100 us   torch 200 us (2.00x)   jax 50 us (0.50x)   tinygrad failed: a \\| b")
+    disturbed = Row("matmul-256", {OURS: Timing(median=1e-4), "torch": Timing(median=2e-4, ratio=70.0)})
+    assert report.line(disturbed).split(maxsplit=1)[1] == "glassgrad 100 us   torch 200 us (2.00x)"
     assert report.start_line("start-cnn", results().starts["start-cnn"]).split(maxsplit=1)[1] == (
         "glassgrad 2 s / 500 ms   torch 1.5 s / timed out")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -91,6 +92,17 @@ def test_llama_goes_on_with_its_story(tmp_path):
     begun = example("llama", "--tokens", "20", "--checkpoint", file)
     assert STORY.startswith(begun[:-1])
     assert STORY.startswith(example("llama", "--tokens", "50", "--checkpoint", file)[:-1])
+
+
+@pytest.mark.slow_on("PYTHON")
+def test_the_commands_that_llama_suggests_run(tmp_path):
+    needs("models/llama2c")
+    commands = re.findall(r"^    python examples/(llama.py.*?)(?:   .*)?$", example("llama", "--help"), re.M)
+    assert len(commands) == 3
+    for command in commands:
+        words = [sys.executable, str(ROOT / "examples" / "llama.py"), *shlex.split(command)[1:], "--tokens", "5"]
+        subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=300)
+    assert (tmp_path / "story.safetensors").exists()
 
 
 def test_llama_refuses_what_is_no_model(tmp_path):

@@ -252,6 +252,26 @@ def test_eviction_happens_by_itself(cache: DiskCache, monkeypatch: pytest.Monkey
         assert cache.get(key(199)) is not None and cache.get(key(0)) is None
 
 
+def test_a_large_cache_is_looked_at_in_part(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that writes looks at a sixteenth of the entries; at all of them only if these are too many."""
+    for number in range(3000):
+        cache.put(key(number), bytes(1000))
+    looked_at: list[int] = []
+    all_files = DiskCache._files
+
+    def counted(self: DiskCache, folders: list[str]) -> list[tuple[str, os.stat_result]]:
+        found = all_files(self, folders)
+        looked_at.append(len(found))
+        return found
+    monkeypatch.setattr(DiskCache, "_files", counted)
+    DiskCache(cache.folder).put(key(3000), b"value")
+    assert len(looked_at) == 1 and 90 < looked_at.pop() < 375
+    with Context(CACHE_MB=1):
+        DiskCache(cache.folder).put(key(3001), b"value")
+    assert len(looked_at) == 2 and looked_at[1] > 3000
+    assert sum(diskcache.disk_bytes(path.stat()) for path in files(cache)) <= 1 << 20
+
+
 def test_litter_of_dead_processes_is_removed(cache: DiskCache) -> None:
     cache.put(key(0), b"value")
     folder = Path(cache.path(key(0))).parent

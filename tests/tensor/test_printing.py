@@ -48,6 +48,13 @@ def test_only_the_ends_of_a_product_are_computed() -> None:
     assert repr(x @ x.T).count("3., 3., 3., ..., 3., 3., 3.") == 6
 
 
+@pytest.mark.parametrize("shape", [(2,) * 20, (6,) * 6, (9,) * 13], ids=str)
+def test_of_many_axes_the_number_of_values_is_shown(shape: tuple[int, ...]) -> None:
+    """Even their ends would fill many pages, and take minutes."""
+    x = Tensor.zeros(*shape)
+    assert repr(x) == f"Tensor(<{x.numel():,} values>, shape={shape}, dtype=float32, device={x.device})"
+
+
 def test_showing_never_raises() -> None:
     x = Tensor.ones(10**7, 10**7).contiguous().sort(0)[0]
     on_gpu, block = "the GPU has no memory left", f"{x.device} has no block as large as this tensor"

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import itemgetter
+from operator import itemgetter, ne
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, ShapeError
@@ -25,14 +25,15 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.changing_sizes.key_without_sizes import (SizesOf, argument_at, some_ops, split, with_sizes,
                                                                with_sources)
 from glassgrad.engine.changing_sizes.symbolic_graph import Polynomial, fit, grown_from_one, with_variable
+from glassgrad.engine.debug_report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes before a variable is compiled for: two are often a batch and its remainder
 SEEN_GROWING = 2          # the same, where one is longer by one than the other: a text that grows
 LEAST_HIGH = 1024         # the least upper bound of a variable
 GROWTH = 4                # the factor by which it exceeds the greatest size seen
-MOST_SEEN = 12            # sizes that no variable fits before a skeleton is given up
-FIXED_AFTER = 50          # runs of one size before that size gets kernels of its own
+MOST_SEEN = 24            # sizes before a skeleton is given up, and as many again for each variable that served others
+FIXED_AFTER = 50          # runs of one size before that size gets kernels of its own; the next one needs twice as many
 
 UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above which a kernel for its size pays
 IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26, "staged": 1 << 26}     # the same, for families whose blocks are for
@@ -52,6 +53,7 @@ class GeneralGraph:
         self.constants = self._other_floats(normal)
         self.fast_to = fast_up_to(compiled.items, compiled.programs, symbol)
         self.runs: dict[int, int] = {}                   # how often each value of the variable was computed
+        self.repaid = 0                                  # how many values were computed so often that they left
         rest = iter(formulas)
         by_row = [tuple(islice(rest, len(part.sizes))) for part in parts]
         self._parts, self._formulas = parts, by_row
@@ -124,15 +126,16 @@ class SizeFamily:
     parts: list[SizesOf] = field(default_factory=list)                 # the rows of the last graph
     constants: dict[int, set[bytes]] = field(default_factory=dict)     # what each float was
     grown: Any = None                        # the row of a leaf that was 1 long in the graph before, and is 2 now
+    made: list[GeneralGraph] = field(default_factory=list)
     given_up: str = ""
 
     def see(self, normal: NormalizedGraph, parts: list[SizesOf]) -> None:
         """One more graph of the skeleton."""
         self.parts, sizes = parts, tuple([n for part in parts for n in part.sizes])
-        if len(self.seen) >= MOST_SEEN:
-            self.given_up = f"no variable fits {MOST_SEEN} sizes"
-        elif any(n.op in (o.COPY, o.CALL) for n in normal.order):
+        if any(n.op in (o.COPY, o.CALL) for n in normal.order):
             self.given_up = "values are copied between devices, or passed to a function of the user's"
+        elif not self.given_up and len(self.seen) >= MOST_SEEN * (1 + sum([len(g.runs) > 1 for g in self.made])):
+            self._give_up(f"no variable fits {len(self.seen)} sizes")
         if self.given_up:
             return
         if sizes not in self.seen:
@@ -140,16 +143,22 @@ class SizeFamily:
         for i, c in enumerate(normal.constants):
             self.constants.setdefault(i, set()).add(_bits([c.arg]))
 
-    def refuse(self, why: str) -> bool:
-        """Note why no graph could be made for the sizes seen; return whether that is final, as after three sizes."""
-        self.given_up = why if len(self.seen) >= SEEN else ""
-        return bool(self.given_up)
+    def refuse(self, why: str) -> None:
+        """No graph could be made for the sizes seen. After three sizes that is final, if no others of the skeleton have
+        one."""
+        if len(self.seen) >= SEEN and not self.made:
+            self._give_up(why)
+
+    def _give_up(self, why: str) -> None:
+        self.given_up = why
+        report_sizes(f"a size changes, and each is compiled for itself: {why}")
 
     def formulas(self, normal: NormalizedGraph) -> SizeFormulas | None:
         """The formulas of the sizes, fitted to the last sizes seen; None where too few were, or no variable fits."""
-        last = self.seen[-SEEN:]
-        found = fit(last) if len(last) >= SEEN_GROWING else None
-        if len(last) == 1 and self.grown is not None:
+        found, last = None, self.seen
+        if len(last) >= SEEN_GROWING:
+            found, last = next(((fitted, sizes) for sizes in _alike(self.seen) if (fitted := fit(sizes))), (None, last))
+        elif self.grown is not None:
             found = grown_from_one(normal.key, self.parts, self.grown)
         if found is None:
             return None
@@ -230,6 +239,23 @@ class SizeFamilies:
         if len(self._general) >= self._most:
             self._general.pop(next(iter(self._general)))
         self._general.setdefault((where, some_ops(normal.key)), []).append(general)
+
+
+def _alike(seen: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """The sizes to fit a variable to: all that were seen, if they are few; else the last ones after two that differ
+    from them in the same places, the fewest places first. (Layers of several widths, each for many lengths, are one
+    skeleton.)
+
+    >>> _alike([(30, 8), (30, 16), (7, 8), (7, 16), (12, 8)])
+    [[(30, 8), (7, 8), (12, 8)], [(30, 16), (7, 16), (12, 8)]]
+    """
+    if len(seen) < SEEN:
+        return [seen]
+    *earlier, last = seen
+    groups: dict[tuple[bool, ...], list[tuple[int, ...]]] = {}
+    for sizes in earlier:
+        groups.setdefault(tuple(map(ne, sizes, last)), []).append(sizes)
+    return [[*groups[places][1 - SEEN:], last] for places in sorted(groups, key=sum) if len(groups[places]) >= SEEN - 1]
 
 
 def _grown(before: set[Any], leaves: set[Any]) -> Any:
