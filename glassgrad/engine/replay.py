@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import Record, RunCheck, Trace
-from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.counters import count_run
 from glassgrad.engine.custom_calls import HOST_PLANS, one_device_each
 from glassgrad.engine.debug_report import report_parts, report_run, run_reported
 from glassgrad.engine.memory_plan import MemoryUse
@@ -275,7 +275,7 @@ class Replay:
             ended = self._run()
         if not ended:
             elapsed = time.perf_counter() - start
-            GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
+            count_run(len(self.items), self.operations, self.bytes, elapsed)
             if self._debug:
                 report_run(len(self.items), elapsed, self.memory)
         return ended
