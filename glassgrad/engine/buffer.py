@@ -61,7 +61,7 @@ class Buffer:
         self._block = block = memory.allocate(nbytes)
         self.address = block.address
         GlobalCounters.mem_used += nbytes
-        _owning.add(weakref.ref(self, _owning.discard))
+        _own(weakref.ref(self, _disown))
 
     @classmethod
     def from_host(cls, owner: Any, address: int, shape: Shape, dtype: DType, device: str) -> Buffer:
@@ -163,6 +163,7 @@ class Buffer:
 
 
 _owning: set[weakref.ref[Buffer]] = set()      # every live buffer that owns memory
+_own, _disown = _owning.add, _owning.discard   # looked up once
 
 
 def live_buffers() -> list[Buffer]:

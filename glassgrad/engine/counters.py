@@ -30,8 +30,7 @@ GlobalCounters = Counters()        # an instance: class attributes are slower to
 
 def count_run(kernels: int, operations: int, nbytes: int, seconds: float) -> None:
     """One more run of a schedule or of a replay."""
-    total = GlobalCounters
-    total.kernel_count += kernels
-    total.global_ops += operations
-    total.global_mem += nbytes
-    total.time_sum_s += seconds
+    GlobalCounters.kernel_count += kernels
+    GlobalCounters.global_ops += operations
+    GlobalCounters.global_mem += nbytes
+    GlobalCounters.time_sum_s += seconds

@@ -45,9 +45,9 @@ _DEEP = 200                 # nested calls; Python allows 1000
 
 def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
     """Take a graph apart into structure and leaves."""
-    found = _Walk(sinks, frozenset())
+    found = _Walk(sinks)
     if found.targets and any([piece.src[0] in found.targets for piece in found.pieces]):
-        found = _Walk(sinks, frozenset(found.targets))      # gradients go to the whole, not to a piece of it
+        found = _Walk(sinks, found.targets)      # gradients go to the whole, not to a piece of it
     return found
 
 
@@ -56,7 +56,7 @@ class _Walk(NormalizedGraph):
     Slices of the nodes in `whole` are not taken for buffers."""
     __slots__ = ("rows", "places", "pieces", "targets", "whole", "special")
 
-    def __init__(self, sinks: Sequence[UOp], whole: frozenset[UOp]):
+    def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = ()):
         self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
         self.buffers, self.addresses, self.cells, self.constants = [], [], [], []
         self.rows: list[Any] = []
