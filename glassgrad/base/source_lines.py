@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable
 from functools import lru_cache
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -35,12 +35,7 @@ class _Files(dict[str, bool]):
 _is_ours = _Files()
 
 
-class _Held(threading.local):
-    on = False
-    place: Place | None = None
-
-
-_held = _Held()
+_held: dict[int, Place | None] = {}         # by thread: the place of the innermost `one_place` block
 _note_calls: Callable[[FrameType], Any] | None = None
 
 
@@ -77,8 +72,8 @@ class Line(NamedTuple):
 
 def user_place() -> Place | None:
     """The place in the innermost running frame outside this package: cheap enough for every node of a graph."""
-    if _held.on:
-        return _held.place
+    if _held and (thread := get_ident()) in _held:
+        return _held[thread]
     frame: FrameType | None = sys._getframe(2)           # our caller is in this package: start at its caller
     while frame is not None and _is_ours[frame.f_code.co_filename]:
         frame = frame.f_back
@@ -92,18 +87,21 @@ def user_place() -> Place | None:
 class one_place:
     """Within the block `user_place()` on this thread is the given place, or that of the block: a compiler makes a
     thousand nodes for one line."""
-    __slots__ = ("place", "before")
+    __slots__ = ("place", "thread", "is_outermost", "before")
 
     def __init__(self, place: Place | None = None):
         self.place = place or user_place()
 
     def __enter__(self) -> None:
-        held = _held
-        self.before = (held.on, held.place)
-        held.on, held.place = True, self.place
+        self.thread = thread = get_ident()
+        self.is_outermost, self.before = thread not in _held, _held.get(thread)
+        _held[thread] = self.place
 
     def __exit__(self, *_: object) -> None:
-        _held.on, _held.place = self.before
+        if self.is_outermost:
+            del _held[self.thread]
+        else:
+            _held[self.thread] = self.before
 
 
 def line_of(place: Place | None) -> Line | None:

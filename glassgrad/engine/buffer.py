@@ -46,9 +46,10 @@ class Buffer:
     __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "readers", "version", "leaves",
                  "_next_sweep", "_memory", "_block", "__weakref__")
 
-    def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
+    def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None,
+                 memory: DeviceMemory | None = None):
         self._block: MemoryBlock | None = None         # allocating it may fail, and then `__del__` runs
-        self.shape, self.dtype, self.device = tuple(shape), dtype, device
+        self.shape, self.dtype, self.device = shape, dtype, device
         self.nbytes = nbytes = math.prod(shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
         self.place = place or user_place()
@@ -56,11 +57,11 @@ class Buffer:
         self.version = 0                 # incremented by each write in place: cached facts about the contents are old
         self.leaves: list[Any] = []      # weak references to tensors that are leaves here
         self._next_sweep = _FIRST_SWEEP
-        self._memory = memory = Device[device].memory  # the block returns there, whatever the name means by then
+        self._memory = memory = memory or Device[device].memory     # where the block returns, whatever the name means
         self._block = block = memory.allocate(nbytes)
         self.address = block.address
         GlobalCounters.mem_used += nbytes
-        _owning.add(weakref.ref(self, _owning.discard))
+        _own(weakref.ref(self, _disown))
 
     @classmethod
     def from_host(cls, owner: Any, address: int, shape: Shape, dtype: DType, device: str) -> Buffer:
@@ -162,6 +163,7 @@ class Buffer:
 
 
 _owning: set[weakref.ref[Buffer]] = set()      # every live buffer that owns memory
+_own, _disown = _owning.add, _owning.discard   # looked up once
 
 
 def live_buffers() -> list[Buffer]:

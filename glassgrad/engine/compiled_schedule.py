@@ -17,7 +17,7 @@ from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.counters import count_run
 from glassgrad.engine.custom_calls import HOST_PLANS, CallProgram, one_device_each
 from glassgrad.engine.debug_report import report_run, run_reported
 from glassgrad.engine.device_copies import Copy
@@ -86,8 +86,8 @@ class CompiledSchedule:
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
         self._unbound = [0] * (self.slots - buffers)           # addresses that are not a graph's inputs
-        self._results = [(slot, self.shapes[slot], planned.slots[slot].dtype, planned.slots[slot].device or "")
-                         for slot in planned.sinks]
+        self._results = [(slot, self.shapes[slot], s.dtype, s.device or "", Device[s.device or ""].memory)
+                         for slot in planned.sinks for s in (planned.slots[slot],)]
         self.programs = [program for segment in self.segments for program in segment.programs]
         self.operations = sum(p.operations for p in self.programs)
         self.bytes = sum(p.bytes for p in self.programs)
@@ -160,14 +160,14 @@ class CompiledSchedule:
             self.write_numbers(addresses, [*[c.arg.value for c in normal.cells], *values,
                                            *[normal.constants[i].arg for i in self.scalars]])
         results = self._write_in_place(addresses, normal, free) if self.planned.updates else {}
-        for (slot, shape, dtype, device), sink in zip(self._results, normal.sinks):
+        for (slot, shape, dtype, device, memory), sink in zip(self._results, normal.sinks):
             if slot not in results:              # equal results share one
                 if slot in self.exact:
                     shape = self._shape(slot, values)
-                place = sink.place               # the line of the expression says more than that of realize()
-                buffer = into or Buffer(shape, dtype, device, place)
+                # the line of the expression says more than that of realize()
+                buffer = into or Buffer(shape, dtype, device, sink.place, memory)
                 addresses[slot] = buffer.address
-                results[slot] = UOp(o.BUFFER, dtype, (), buffer, place)
+                results[slot] = UOp(o.BUFFER, dtype, (), buffer, sink.place)
         blocks: list[Any] = []
         try:
             self.place(addresses, values, blocks)
@@ -178,7 +178,7 @@ class CompiledSchedule:
                 for bind, launch in self._calls if state is self._state else self._prepared(state):
                     bind(addresses)
                     launch()
-                GlobalCounters.count_run(len(self.items), self.operations, self.bytes, perf_counter() - start)
+                count_run(len(self.items), self.operations, self.bytes, perf_counter() - start)
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -248,7 +248,7 @@ class CompiledSchedule:
         elif observers:
             run_timed(self)
         elapsed = perf_counter() - start
-        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
+        count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug >= 1:
             report_run(len(self.items), elapsed, self.memory_for(values))
 

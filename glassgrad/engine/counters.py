@@ -24,12 +24,13 @@ class Counters:
         self.time_sum_s = 0.0      # seconds spent running them
         self.schedules = 0         # graphs scheduled anew (a cached schedule does not count)
 
-    def count_run(self, kernels: int, operations: int, nbytes: int, seconds: float) -> None:
-        """One more run of a schedule or of a replay."""
-        self.kernel_count += kernels
-        self.global_ops += operations
-        self.global_mem += nbytes
-        self.time_sum_s += seconds
-
 
 GlobalCounters = Counters()        # an instance: class attributes are slower to write, and every run does
+
+
+def count_run(kernels: int, operations: int, nbytes: int, seconds: float) -> None:
+    """One more run of a schedule or of a replay."""
+    GlobalCounters.kernel_count += kernels
+    GlobalCounters.global_ops += operations
+    GlobalCounters.global_mem += nbytes
+    GlobalCounters.time_sum_s += seconds

@@ -42,6 +42,7 @@ from glassgrad.runtime.devices import Device
 from glassgrad.runtime.schedule_cache import can_be_kept, keep_schedule, kept_schedule
 
 _VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH))
+_IN_MEMORY = frozenset((*o.MOVEMENT, o.BUFFER))       # what may be no more than memory
 _MOST_SCHEDULES = 1024
 _running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches are bound to one run's addresses
 
@@ -119,7 +120,7 @@ def _sinks(nodes: Sequence[UOp]) -> list[UOp]:
     for node in nodes:
         while node.op in _VIEWS:
             node = node.src[0]
-        if node.op is not o.BUFFER and (node.op not in o.MOVEMENT or node.base.op is not o.BUFFER):
+        if node.op not in _IN_MEMORY or node.base.op is not o.BUFFER:
             found[node] = None
     return list(found)
 
@@ -316,7 +317,7 @@ def _kept_or_made(normal: NormalizedGraph, scalars: tuple[int, ...], parts: tupl
     if _forgetting or observing() or not can_be_kept(normal.order):
         return make(_stores_scores)
     name = name_on_disk(normal, scalars, parts)
-    return _from_disk(name, normal.order) or _made_for_disk(name, normal.order, make)
+    return _from_disk(name, list(normal.order)) or _made_for_disk(name, list(normal.order), make)
 
 
 def _from_disk(name: str, order: Sequence[UOp]) -> tuple[Schedule, Any] | None:

@@ -58,11 +58,6 @@ class Registry:
         """Those of some nodes that have leaves, each with the list: BUFFERs first, each kind in the nodes' order."""
         return [(n, n.arg.leaves) for n in nodes if n.op is _BUFFER and n.arg.leaves] + self.leaves.among(nodes)
 
-    def is_leaf(self, tensor: Any, node: UOp) -> bool:
-        """Whether a tensor is a leaf at a node."""
-        known = node.arg.leaves if node.op is _BUFFER else self.leaves.get(node)
-        return any([r() is tensor for r in known]) if known else False
-
     # -- values ----------------------------------------------------------------------------------------------
     def remember(self, node: UOp, value: UOp) -> None:
         """Record where the value of a computed node is, for as long as the node lives; nothing is recorded if the value

@@ -21,7 +21,7 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.partial_updates import Update, rewrites
 from glassgrad.engine.capture import Record, RunCheck, Trace
 from glassgrad.engine.compiled_schedule import CompiledSchedule
-from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.counters import count_run
 from glassgrad.engine.debug_report import report_parts, report_run, run_reported
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import observing, run_timed, tell_ran
@@ -248,7 +248,7 @@ class Replay:
         if not ended:
             elapsed = time.perf_counter() - start
             kernels, operations, nbytes = self._counts
-            GlobalCounters.count_run(kernels, operations, nbytes, elapsed)
+            count_run(kernels, operations, nbytes, elapsed)
             if self._debug:
                 report_run(len(self.items), elapsed, self.memory)
         return ended

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,12 @@ from glassgrad.runtime.schedule_cache import schedule_name
 class NormalizedGraph:
     """Structure and what was lifted out of it."""
     key: tuple[Any, ...]
-    order: list[UOp]
+    order: Collection[UOp]
     sinks: Sequence[UOp]
     buffers: list[UOp]           # BUFFER nodes, or slices that are one piece of one
     addresses: list[int]         # where each of them begins
     cells: list[UOp]             # SCALAR nodes
-    symbols: list[Symbol]        # variables in shapes
+    symbols: Collection[Symbol]  # variables in shapes
     constants: list[UOp]         # CONST nodes of float type
 
     @property
@@ -45,32 +45,32 @@ _DEEP = 200                 # nested calls; Python allows 1000
 
 def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
     """Take a graph apart into structure and leaves."""
-    found = _Walk(sinks, frozenset())
+    found = _Walk(sinks)
     if found.targets and any([piece.src[0] in found.targets for piece in found.pieces]):
-        found = _Walk(sinks, frozenset(found.targets))      # gradients go to the whole, not to a piece of it
+        found = _Walk(sinks, found.targets)      # gradients go to the whole, not to a piece of it
     return found
 
 
 class _Walk(NormalizedGraph):
     """One walk over a graph, depth first: a node's row comes after those of its sources, which it refers to by number.
     Slices of the nodes in `whole` are not taken for buffers."""
-    __slots__ = ("rows", "places", "pieces", "names", "targets", "whole", "special")
+    __slots__ = ("rows", "places", "pieces", "targets", "whole", "special")
 
-    def __init__(self, sinks: Sequence[UOp], whole: frozenset[UOp]):
+    def __init__(self, sinks: Sequence[UOp], whole: Collection[UOp] = ()):
         self.sinks, self.whole, self.special = sinks, whole, _SPECIAL
         self.buffers, self.addresses, self.cells, self.constants = [], [], [], []
         self.rows: list[Any] = []
-        self.places: dict[UOp, int] = {}         # the number of each node's row
+        places: dict[UOp, int] = {}
+        self.order = self.places = places        # the number of each node's row
         self.pieces: dict[UOp, int] = {}         # slices that are one piece, and where each begins
-        self.names: dict[Symbol, Symbol] = {}    # of variables, renamed by the order in which they occur
+        self.symbols: dict[Symbol, Symbol] = {}  # variables, renamed by the order in which they occur
         self.targets: set[UOp] = set()           # of gradients
         for sink in sinks:
-            if sink.src and sink not in self.places:
+            if sink.src and sink not in places:
                 self.add(sink, _DEEP)
-            elif sink not in self.places:
+            elif sink not in places:
                 self.add_leaf(sink)
-        self.key = (*self.rows, *map(self.places.__getitem__, sinks))
-        self.order, self.symbols = list(self.places), list(self.names)
+        self.key = (*self.rows, *map(places.__getitem__, sinks))
 
     def add(self, node: UOp, depth: int) -> None:
         """Add the nodes under a node that are not there yet, then the node; `depth` is how many more calls may nest."""
@@ -133,7 +133,7 @@ class _Walk(NormalizedGraph):
                 self.buffers.append(node)
                 self.addresses.append(begin)
                 return (_BUFFER, dtype, node.shape, node.device)
-        arg = _renamed(arg, self.names) if node.symbolic and op is not _DETACH else arg
+        arg = _renamed(arg, self.symbols) if node.symbolic and op is not _DETACH else arg
         return (op, dtype, arg, *[self.places[s] for s in src])
 
 

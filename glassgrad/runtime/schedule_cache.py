@@ -9,7 +9,7 @@ index of the graph node that was made there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ def _compiler() -> tuple[Any, ...]:
 _OWN_COMPILER = _compiler()
 
 
-def can_be_kept(order: Sequence[UOp]) -> bool:
+def can_be_kept(order: Collection[UOp]) -> bool:
     """Whether to cache the schedule of a graph of these nodes: the graph is large enough, the program has not extended
     the compiler, and no setting (DEBUG=4, CHECK) needs the passes to run."""
     ops = Counter(n.op for n in order)

@@ -76,7 +76,7 @@ class Check(NamedTuple):
         """Remember that the index is in range: its values do not change, so once is enough."""
         if registry.reads_foreign(self.indices):
             return                                # others write to that memory: it is checked again
-        (_watched.get(self.indices) or {}).pop(self.watched.limit, None)
+        (watched_nodes.get(self.indices) or {}).pop(self.watched.limit, None)
         first = self.watched.picks[0].indices
         known = _in_range.get(first) or set()
         known.add(_identity(self.watched))
@@ -84,7 +84,7 @@ class Check(NamedTuple):
 
 
 # by the kernel's index, and its limit: one index may be used on several tensors
-_watched: WeakNodeDict[dict[Any, Watched]] = WeakNodeDict()
+watched_nodes: WeakNodeDict[dict[Any, Watched]] = WeakNodeDict()
 # the index and its limit, by the node that uses it in another form
 _used_by: weakref.WeakKeyDictionary[UOp, tuple[UOp, Any]] = weakref.WeakKeyDictionary()
 # what an index was found to be in range for, by the user's index, with the version of its contents
@@ -109,13 +109,13 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any
     for pick in picks:
         known = limits(pick.indices, stored=not repeated)
         if known[0] < pick.least or known[1] >= pick.size:
-            _watched.set(linear, {**(_watched.get(linear) or {}), limit: watched})
+            watched_nodes.set(linear, {**(watched_nodes.get(linear) or {}), limit: watched})
             return
 
 
 def watch_for(user: UOp, index: UOp, limit: Any) -> None:
     """Check a watched index when `user`, which uses it in another form, is computed."""
-    if limit in (_watched.get(index) or ()):
+    if limit in (watched_nodes.get(index) or ()):
         _used_by[user] = index, limit
 
 
@@ -132,7 +132,7 @@ def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple
 def watched_by(node: UOp) -> tuple[UOp, Watched] | None:
     """The index that is checked when a node is computed, and what is checked of it, for code that rewrites the node."""
     index, limit = _index_of(node)
-    watched = (_watched.get(index) or {}).get(limit) if index is not None else None
+    watched = (watched_nodes.get(index) or {}).get(limit) if index is not None else None
     if index is None or watched is None:
         return None
     return index, watched._replace(picks=_broadcast_picks(watched.picks, index))
@@ -180,7 +180,7 @@ def nearest(index: UOp, size: int) -> UOp:
 # -- checking as results are computed ------------------------------------------------------------------------
 def sinks(nodes: Sequence[UOp]) -> list[Check]:
     """The checks to compute along with these nodes."""
-    if not _watched.rows or not checking():
+    if not watched_nodes.rows or not checking():
         return []
     found: dict[tuple[UOp, Any], Check] = {}
     for node in toposort(nodes):
@@ -188,7 +188,7 @@ def sinks(nodes: Sequence[UOp]) -> list[Check]:
             index, limit = _index_of(node)
             if index is None or (index, limit) in found or not index.size:
                 continue
-            watched = (_watched.get(index) or {}).get(limit)
+            watched = (watched_nodes.get(index) or {}).get(limit)
             if watched is not None:
                 found[index, limit] = Check(node, index, watched, _first_bad(index, watched))
     return list(found.values())

@@ -84,14 +84,14 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER. Values assigned to tensors and computed on
     the way are cached. Along with them, checks compute a number each: whether an index is in range and, under
     SANITIZE=1, whether a result is finite."""
-    checks: list[Any] = index_range_check.sinks(nodes)
-    waiting = assigned_within(nodes) if registry.assigned else []
     state = current_state()
+    if not (index_range_check.watched_nodes.rows or registry.assigned or state.sanitize):
+        return compute(nodes, device, state)
+    checks: list[Any] = index_range_check.sinks(nodes)
+    waiting = assigned_within(nodes)
     if state.sanitize:
         from glassgrad.tensor.sanitizer import finite_checks
         checks += finite_checks(written_out(with_known_values([*nodes, *waiting], device)))
-    if not checks and not waiting:
-        return compute(nodes, device, state)
     flags = [check.first_bad for check in checks]
     numbers = getattr(Device[device].memory, "numbers", None) if checks else None
     if numbers is not None:

@@ -85,13 +85,12 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             of_kind("list[Tensor]", "realize", others=others)
         elif self.uop.op is BUFFER and is_only_leaf(self):
             return self
-        tensors: list[Tensor] = [self]
-        views: list[tuple[Tensor, Tensor]] = []
-        nodes = [self.uop]
-        if others or self._storage is not None:
-            tensors, views = _owners_first((self, *others))
-            nodes = [t.uop for t in tensors]
-        for t, node in zip(tensors, running.realize(nodes, self.device)):
+        if not others and self._storage is None:
+            [node] = running.realize([self.uop], self.device)
+            computed_at(node, self)
+            return self
+        tensors, views = _owners_first((self, *others))
+        for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             if (storage := t._storage) is not None and t._steps and t.uop is not node:
                 if is_shared(t):
                     storage.keep()

@@ -223,7 +223,7 @@ class Recorder(Observer):
             kernels.append(RecordedKernel(item, [number[n] for n in inside if n in number],
                                           [number[n] for n in roots if n in number]))
         made_at = {node: buffer.base.place for node, buffer in zip(work.inputs, normal.buffers)}
-        self.graphs.append(RecordedGraph(node_rows(normal.order), node_rows(order, made_at),
+        self.graphs.append(RecordedGraph(node_rows(list(normal.order)), node_rows(order, made_at),
                                          [number[s] for s in work.sinks if s in number], kernels,
                                          _with_initial(passes, with_params(normal, ready.scalars)[0]),
                                          *_between(ready, by_slot)))

@@ -16,6 +16,7 @@ import pytest
 from graph_leaves import Values, buffer
 
 from glassgrad.base.errors import Bug, DeviceError, ShapeError
+from glassgrad.base.source_lines import one_place, user_place
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import node as node_module, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -249,6 +250,19 @@ def test_a_node_knows_the_line_that_made_it():
     assert node.line is not None and node.line.short.startswith("test_graph_uop.py:")
     here = sys._getframe().f_lineno
     assert here - 4 <= node.line.number < here
+
+
+def test_a_place_is_held_for_one_thread_and_until_the_outermost_block_ends():
+    outer, inner = ((compile("", name, "exec"), 0) for name in ("outer.py", "inner.py"))
+    with one_place(outer):
+        with one_place(inner):
+            assert user_place() is inner
+        assert user_place() is outer
+        found = []
+        thread = threading.Thread(target=lambda: found.append(user_place()))
+        thread.start()
+        thread.join()
+    assert found[0] is not outer and user_place() is not outer
 
 
 # -- small builders ---------------------------------------------------------------------------------------------------

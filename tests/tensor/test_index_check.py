@@ -244,9 +244,9 @@ def test_what_cannot_be_wrong_costs_nothing():
         x[index].realize()
         assert GlobalCounters.kernel_count == 1
     GlobalCounters.reset()
-    before = len(index_range_check._watched)
+    before = len(index_range_check.watched_nodes)
     Tensor([3.0, 1.0, 2.0]).sort()[0].realize()
-    assert len(index_range_check._watched) == before
+    assert len(index_range_check.watched_nodes) == before
 
 
 @pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")

@@ -100,7 +100,7 @@ class Node:
                 return first
         node = _create(cls)
         node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
-        _describe(node, op, src, arg)
+        node.shape, node.device, node.symbolic = _layout_of(op, src, arg)
         node.place = place or user_place()
         entry = _Entry(node, _forget)
         for source in src:
@@ -175,27 +175,25 @@ _layouts: dict[Any, tuple[Shape, str | None, bool]] = {}      # by op, argument 
 _MOST_LAYOUTS = 8192
 
 
-def _describe(node: Node, op: Op, src: tuple[Any, ...], arg: Any) -> None:
+def _layout_of(op: Op, src: tuple[Any, ...], arg: Any) -> tuple[Shape, str | None, bool]:
     """Shape, device and whether it is symbolic, by the rules of shape_inference.py. Most nodes are elementwise, of
     sources on one device whose sizes are plain numbers: for these it is read off. The rest is looked up."""
     kind = op.kind
     if kind is _BINARY:
         x, y = src
         shape, other, device = x.shape, y.shape, x.device
-        if (shape == other or not shape or not other) and (device is y.device or y.device is None) and \
+        if (not other or shape == other or not shape) and (device is y.device or y.device is None) and \
                 not x.symbolic and not y.symbolic:
-            node.shape, node.device, node.symbolic = shape or other, device, False
-            return
+            return shape or other, device, False
     elif kind is _UNARY or kind is _MEMORY and len(src) == 1 and op is not o.COPY:
         x = src[0]
-        node.shape, node.device, node.symbolic = x.shape, x.device, x.symbolic
-        return
+        return x.shape, x.device, x.symbolic
     if len(src) == 1:
         x = src[0]
         key: Any = (op, arg, x.shape, x.device, x.symbolic)
     else:
         key = (op, arg if op is not _DETACH else None, *map(_layout, src))      # what is detached is no matter
-    node.shape, node.device, node.symbolic = _layouts.get(key) or _new_layout(op, src, arg, key)
+    return _layouts.get(key) or _new_layout(op, src, arg, key)
 
 
 def _new_layout(op: Op, src: tuple[Any, ...], arg: Any, key: Any) -> tuple[Shape, str | None, bool]:

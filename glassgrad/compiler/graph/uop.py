@@ -8,6 +8,7 @@ that equal ones are one object, is in node.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from glassgrad.base.errors import InputError
@@ -207,23 +208,18 @@ known_values: WeakNodeDict[UOp] = WeakNodeDict()      # values of nodes that wer
 
 
 # -- making leaves -------------------------------------------------------------------------------------------
-_constants: dict[Any, UOp] = {}     # the latest constants, kept: they are small and come again with the next line
-_MOST_CONSTANTS = 1024
-
-
 def const(value: Any, dtype: DType | None = None) -> UOp:
     """A constant of shape (), its value rounded or wrapped into the type as a cast would; or a length as a number."""
     if isinstance(value, Length):
         return number_of(value, dtype or dtypes.default_int)
     if dtype is None:
         dtype = dtypes.from_py(value)
-    key = (value, type(value), dtype) if value else (str(value), dtype)     # 0.0 and -0.0 are equal, and differ
-    known = _constants.get(key)
-    if known is None:
-        if len(_constants) >= _MOST_CONSTANTS:
-            _constants.clear()
-        known = _constants[key] = UOp(o.CONST, dtype, (), convert(value, dtype))
-    return known
+    return _constant(value, dtype) if value else _constant(value, dtype, str(value))     # 0.0 equals -0.0, and differs
+
+
+@lru_cache(maxsize=1024, typed=True)        # constants are small, and come again with the next line
+def _constant(value: Any, dtype: DType, _text: str = "") -> UOp:
+    return UOp(o.CONST, dtype, (), convert(value, dtype))
 
 
 def number_of(length: Length, dtype: DType) -> UOp:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any
 
 from glassgrad.base.interrupts import take_interrupt
@@ -129,9 +130,10 @@ class NativePlan(DevicePlan):
         self.programs = list(programs)
         self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
         self.spans: list[tuple[int, int]] = []          # (first command, count) of each program
-        self._slots = [slot for uses in slots for slot in uses]          # of all programs' arguments, concatenated
-        self._arguments = (ctypes.c_void_p * max(1, len(self._slots)))()
-        self._format = struct.Struct(f"{len(self._slots)}P")
+        self._slots = used = [slot for uses in slots for slot in uses]      # of all programs' arguments, concatenated
+        self._arguments = (ctypes.c_void_p * max(1, len(used)))()
+        self._pack = partial(struct.Struct(f"{len(used)}P").pack_into, self._arguments, 0)
+        self._gather = itemgetter(*used) if len(used) > 1 else lambda addresses: [addresses[slot] for slot in used]
         self._by_value: dict[int, list[tuple[int, TasksByValue]]] = {}      # scalar's slot: commands it limits
         self._values: dict[int, int] = {}                     # scalar's slot: the value that task counts are set for
         rows: list[Command] = []
@@ -181,7 +183,7 @@ class NativePlan(DevicePlan):
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Point every launch at the memory of its slots."""
-        self._format.pack_into(self._arguments, 0, *map(addresses.__getitem__, self._slots))
+        self._pack(*self._gather(addresses))
         for slot, cuts in self._by_value.items():
             self._set_task_counts(cuts, slot, ctypes.c_int64.from_address(addresses[slot]).value)
 

@@ -65,7 +65,10 @@ def hold(tensor: Any) -> None:
 
 def is_held(tensor: Any) -> bool:
     """Whether this tensor is a leaf."""
-    return registry.is_leaf(tensor, tensor.uop)
+    node = tensor.uop
+    if node.op is not o.BUFFER and id(node) not in registry.leaves.rows:         # most nodes are computed
+        return False
+    return any([r() is tensor for r in registry.leaves_of(node) or ()])
 
 
 def is_only_leaf(tensor: Any) -> bool:
@@ -90,13 +93,15 @@ def leaf_shared(node: UOp, tensor: Any) -> bool:
 
 def computed_at(node: UOp, tensor: Any) -> None:
     """Move a tensor to the node of its computed value: it is a leaf there, and still one at its earlier node."""
-    earlier, wants = tensor.uop, tensor._requires_grad is not False
-    is_new = node.op is o.BUFFER and not node.arg.leaves
-    # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-    tensor.uop = distinct(node) if wants and not is_new and leaf_shared(node, tensor) else node
+    earlier = tensor.uop
+    if tensor._requires_grad is not False:
+        # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
+        if (node.op is not o.BUFFER or node.arg.leaves) and leaf_shared(node, tensor):
+            node = distinct(node)
+        if node is not earlier and is_held(tensor):
+            still_a_leaf(tensor, earlier)
+    tensor.uop = node
     hold(tensor)
-    if wants and tensor.uop is not earlier and registry.is_leaf(tensor, earlier):
-        still_a_leaf(tensor, earlier)
 
 
 def _alive(references: Tensors | None) -> list[Any]:

@@ -70,7 +70,7 @@ def binary(op: o.Op, x: Any, y: Any) -> UOp:
     elif not isinstance(x, UOp):
         x = number(x, y.dtype, op)
         y = y.cast(x.dtype)
-    elif x.dtype is not y.dtype or x.shape != y.shape and x.shape and y.shape:
+    elif x.dtype is not y.dtype or y.shape and x.shape != y.shape and x.shape:
         x, y = broadcast_pair(x, y, op)
     dtype = x.dtype
     if dtype is _bool:
