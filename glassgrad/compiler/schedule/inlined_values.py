@@ -150,7 +150,7 @@ class InlinedValues:
         known: dict[UOp, int] = {}
         for top in toposort([node], self.computed_sources):
             if top is node or top.op in SHIFTS:
-                inside = toposort([top], lambda n, top=top: [] if n in known else self.computed_sources(n))
+                inside = toposort([top], lambda n: [] if n in known else self.computed_sources(n))
                 known[top] = sum(known.get(n, n.op.cost) for n in inside)
         return known[node]
 
