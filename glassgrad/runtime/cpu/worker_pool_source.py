@@ -11,8 +11,8 @@ runs a command list; the other workers are inside `glassgrad_worker`. How it wor
 - To claim a task is to change the word of a share with a compare-and-exchange, which fails if the command has changed
   meanwhile: a worker that was asleep or preempted can neither run a stale task nor hold up the others. The first
   worker that reaches the share of a late one initializes it: a word of an earlier command means an unclaimed share.
-  Command numbers wrap, and a share without tasks stays as it is: every 4 million commands, before it would seem to be of
-  a later command, the caller renews all shares.
+  Command numbers wrap, and a share without tasks stays as it is: every 4 million commands, before it would seem to be
+  of a later command, the caller renews all shares.
 - A command is over when `DONE` reaches its number of tasks. The caller claims tasks like the others, so progress never
   depends on a worker waking up: one that comes late costs speed, not correctness.
 - An idle worker spins, then counts itself in `SLEEPERS`, looks once more at `WORD`, and waits on the bell (a
