@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError
+
+STARTED = time.time()           # before any file of the compiler and the runtime is loaded
 
 
 class Setting(NamedTuple):
