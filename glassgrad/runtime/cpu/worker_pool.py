@@ -102,14 +102,9 @@ def _native() -> Native:
     return Native(native_object())
 
 
-def _address_of(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
 class Bells:
-    """The system's semaphore functions: their addresses, and how to create a semaphore."""
-
-    _make: Callable[[], int]
+    """The system's semaphore functions: their addresses, and `make`, which creates a semaphore at zero."""
+    make: Callable[[], int]
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
@@ -117,17 +112,18 @@ class Bells:
             system = ctypes.WinDLL("kernel32")
             names = ("WaitForSingleObject", "ReleaseSemaphore", "SwitchToThread")
             system.CreateSemaphoreW.restype = ctypes.c_void_p
-            self._make = lambda: system.CreateSemaphoreW(None, 0, 0x7FFFFFFF, None)
+            self.make = lambda: system.CreateSemaphoreW(None, 0, 0x7FFFFFFF, None)
         else:
             system = ctypes.CDLL(None)
             if sys.platform == "darwin":  # sem_init does not work there
                 names = ("dispatch_semaphore_wait", "dispatch_semaphore_signal", "sched_yield")
                 system.dispatch_semaphore_create.restype = ctypes.c_void_p
-                self._make = lambda: system.dispatch_semaphore_create(ctypes.c_long(0))
+                self.make = lambda: system.dispatch_semaphore_create(ctypes.c_long(0))
             else:
                 names = ("sem_wait", "sem_post", "sched_yield")
-                self._make = lambda: self._posix(system)
-        self.wait, self.post, self.give_way = (_address_of(getattr(system, name)) for name in names)
+                self.make = lambda: self._posix(system)
+        self.wait, self.post, self.give_way = (ctypes.cast(getattr(system, name), ctypes.c_void_p).value
+                                               for name in names)
 
     def _posix(self, system: Any) -> int:
         memory = ctypes.create_string_buffer(64)  # sem_t has 32 bytes at most
@@ -136,10 +132,6 @@ class Bells:
             raise DeviceError("the system has no semaphore left", given="sem_init", expected="a semaphore",
                               fix="end other programs, or set THREADS=1")
         return ctypes.addressof(memory)
-
-    def make(self) -> int:
-        """A new semaphore at zero."""
-        return self._make()
 
 
 class _Crew:
