@@ -285,6 +285,27 @@ def test_closed_pool_still_runs(native: Native) -> None:
     assert (counts == 2).all()
 
 
+def test_a_pool_that_is_closed_while_a_launch_waits_starts_no_threads_again(native: Native) -> None:
+    before = worker_threads()
+    pool, counts = WorkerPool(3, native=native), np.zeros(9, np.int64)
+    commands = CommandList([(COUNT, [address(counts)], 9, False)])
+    lock = pool._lock
+
+    class Late:
+        """The pool's lock, which a thread gets only after another has closed the pool."""
+
+        def __enter__(self) -> None:
+            pool._lock = lock
+            pool.close()
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    pool._lock = Late()
+    pool.run(commands.address, 1)
+    assert (counts == 1).all() and worker_threads() <= before
+
+
 def test_dropped_pool_ends_its_threads(native: Native) -> None:
     before = worker_threads()
     pool, counts = WorkerPool(3, native=native), np.zeros(9, np.int64)

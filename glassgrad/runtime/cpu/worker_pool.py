@@ -227,14 +227,16 @@ class WorkerPool:
         if me == self._caller or me in self._inside or self._closed:
             return self._run_inline(commands, count)
         with self._lock:
-            crew = self._crew
-            if crew is None or crew.scratch_bytes < self._scratch_bytes:
-                crew = self._prepare()
-            self._caller = me
-            try:
-                return self.native.run(crew.address, commands, count)      # type: ignore[no-any-return]
-            finally:
-                self._caller = 0
+            if not self._closed:            # it may have been, while this thread waited
+                crew = self._crew
+                if crew is None or crew.scratch_bytes < self._scratch_bytes:
+                    crew = self._prepare()
+                self._caller = me
+                try:
+                    return self.native.run(crew.address, commands, count)      # type: ignore[no-any-return]
+                finally:
+                    self._caller = 0
+        return self._run_inline(commands, count)
 
     def _prepare(self) -> _Crew:
         if self._crew is None:
