@@ -122,7 +122,7 @@ class Bells:
             else:
                 names = ("sem_wait", "sem_post", "sched_yield")
                 self.make = lambda: self._posix(system)
-        self.wait, self.post, self.give_way = (ctypes.cast(getattr(system, name), ctypes.c_void_p).value
+        self.wait, self.post, self.give_way = (ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0
                                                for name in names)
 
     def _posix(self, system: Any) -> int:
