@@ -13,8 +13,6 @@ from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.runtime.disk_cache import sha256
 
-_CLOCK_STEP = 0.02           # seconds: file systems read a clock that lags by so much
-
 
 @lru_cache(maxsize=4)
 def source_digest(*stages: str) -> str:
@@ -31,7 +29,7 @@ def source_digest(*stages: str) -> str:
                         digest.update(file.encode() + f.read())
                         about = os.fstat(f.fileno())
                         changed = max(changed, about.st_mtime if os.name == "nt" else about.st_ctime)
-    if changed > STARTED - _CLOCK_STEP:
+    if changed > STARTED - 0.02:                 # seconds by which the clock of file systems may lag
         digest.update(os.urandom(32))
     return digest.hexdigest()
 

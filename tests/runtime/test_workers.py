@@ -20,9 +20,11 @@ from pool_kernels import KERNELS, CommandList
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import Context
 from glassgrad.runtime.cpu import llvm_compiler as llvm, worker_pool as workers
+from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import ElfObject, Image
-from glassgrad.runtime.cpu.worker_pool import Command, Native, WorkerPool, native_object, worker_pool
-from glassgrad.runtime.cpu.worker_pool_renderer import ir_text
+from glassgrad.runtime.cpu.processor import host_description
+from glassgrad.runtime.cpu.worker_pool import Command, Native, WorkerPool, worker_pool
+from glassgrad.runtime.cpu.worker_pool_renderer import c_text, ir_text
 from glassgrad.runtime.cpu.worker_pool_source import MOST_TASKS
 
 pytest.importorskip("llvmlite", reason="the kernels of these tests are LLVM IR")
@@ -36,7 +38,8 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void
 @pytest.fixture(scope="module", params=["llvm", "c"])
 def native(request: pytest.FixtureRequest) -> Native:
     try:
-        return Native(native_object(request.param))
+        ir = ir_text(host_description().arch)
+        return Native(compile_c(c_text()) if request.param == "c" else llvm.compile_ir(ir))
     except DeviceError as missing:
         pytest.skip(str(missing))
 

@@ -71,30 +71,20 @@ class Native:
         return time.perf_counter_ns() - start
 
 
-def native_object(compiler: str = "") -> bytes:
-    """The pool for this machine: from the disk cache, by "llvm", or by "c" where there is no llvmlite."""
+def native_object() -> bytes:
+    """The pool for this machine: from the disk cache, by LLVM, or by a C compiler where there is no llvmlite."""
     host = host_description()
     key = hashlib.sha256(f"workers\n{host.key}\n{llvm.compiler_version()}\n{source_digest()}".encode()).hexdigest()
-    data = default_cache().get(key) if not compiler else None
-    if data is not None:
-        return data
-    if compiler == "c":
-        return _compile_c()
-    try:
-        from glassgrad.runtime.cpu.worker_pool_renderer import ir_text
-        data = llvm.compile_ir(ir_text(host.arch))
-    except DeviceError:
-        if compiler:
-            raise
-        data = _compile_c()
-    default_cache().put(key, data)
+    data = default_cache().get(key)
+    if data is None:
+        from glassgrad.runtime.cpu.worker_pool_renderer import c_text, ir_text
+        try:
+            data = llvm.compile_ir(ir_text(host.arch))
+        except DeviceError:
+            from glassgrad.runtime.cpu.c_compiler import compile_c  # loads subprocess, which most users never need
+            data = compile_c(c_text())
+        default_cache().put(key, data)
     return data
-
-
-def _compile_c() -> bytes:
-    from glassgrad.runtime.cpu.c_compiler import compile_c  # loads subprocess, which most users never need
-    from glassgrad.runtime.cpu.worker_pool_renderer import c_text
-    return compile_c(c_text())
 
 
 @lru_cache(maxsize=1)
@@ -144,10 +134,9 @@ class _Crew:
         self._bells = Bells()
         self._table = (ctypes.c_int64 * count)()
         self.scratch_bytes = 0
-        crowded = count > available_cores()
-        spin = (_CROWDED_SPIN_NANOSECONDS if crowded else SPIN_NANOSECONDS) / native.pause_nanoseconds
-        for name, value in [("SPINS", int(spin)), ("WORKERS", count), ("WAIT", self._bells.wait),
-                            ("POST", self._bells.post), ("YIELD", self._bells.give_way),
+        spin = _CROWDED_SPIN_NANOSECONDS if count > available_cores() else SPIN_NANOSECONDS
+        for name, value in [("SPINS", int(spin / native.pause_nanoseconds)), ("WORKERS", count),
+                            ("WAIT", self._bells.wait), ("POST", self._bells.post), ("YIELD", self._bells.give_way),
                             ("BELL", self._bells.make()), ("CALLER_BELL", self._bells.make()),
                             ("SCRATCH", ctypes.addressof(self._table))]:
             ctypes.c_int64.from_address(self.address + OFFSETS[name]).value = value
@@ -185,7 +174,6 @@ class _Crew:
             thread.join()
         for address in filter(None, list(self._table)):
             unmap_pages(address, self.scratch_bytes)
-        self._table[:] = [0] * self.count
 
 
 def _map_arena(nbytes: int) -> int:
