@@ -5,6 +5,7 @@ awake."""
 from __future__ import annotations
 
 import ctypes
+import platform
 import random
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pool_kernels import KERNELS, CommandList
+from pool_kernels import KERNELS, CommandList, with_delays
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import Context
@@ -56,7 +57,24 @@ def address(array: np.ndarray) -> int:
 
 
 def test_every_task_runs_once_and_commands_follow_each_other(pool: WorkerPool, seed: int) -> None:
-    chance = random.Random(seed)
+    _follow(pool, random.Random(seed))
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="it reads the clock of x86-64")
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_delays_between_atomic_operations_change_nothing(threads: int, seed: int) -> None:
+    """As when other processes take a worker's core away between any two steps."""
+    text = with_delays(c_text())
+    assert text.count("delay();") == 6
+    try:
+        pool = WorkerPool(threads, native=Native(compile_c(text)))
+    except DeviceError as missing:
+        pytest.skip(str(missing))
+    _follow(pool, random.Random(seed))
+    pool.close()
+
+
+def _follow(pool: WorkerPool, chance: random.Random) -> None:
     n = 97
     cell = np.array([n], np.int64)
     for _ in range(20):
