@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError
+
+STARTED = time.time()           # before any file of the compiler and the runtime is loaded
 
 
 class Setting(NamedTuple):
@@ -40,7 +43,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("CACHE_MB", 1024, "Size in MiB above which the oldest entries of the disk cache are removed."),
     Setting("MEMORY_MB", 0, "Most MiB of tensors on a device, else MemoryLimitError; 0 leaves it to the system."),
     Setting("POOL_MB", 4096, "Most MiB of freed buffers kept for reuse; `Device[name].empty_cache()` empties it."),
-    Setting("GUARD_PAGES", 0, "1 puts CPU tensors between forbidden pages: a stray access ends the process there."),
+    Setting("GUARD_PAGES", 0, "1 puts CPU tensors between forbidden pages, to find stray accesses; 2 to the byte."),
     Setting("DYNAMIC", 1, "0 compiles every new size for itself, even where sizes keep changing."),
     Setting("CHECK_INDEX", 1, "0 stops checking that tensor indices are in range; 2 waits for each check on GPUs too."),
     Setting("DISABLE_RULES", "", "Comma-separated names of rewrite rules to leave out, to bisect a wrong result."),

@@ -5,7 +5,8 @@ dies at that instruction with a segmentation fault, and `python -X faulthandler`
 released block is not used again: its pages become forbidden too, so that a use after release is found. The oldest
 released blocks are given back to the system once they take more than POOL_MB.
 
-Blocks are rounded up to 64 bytes, the alignment that kernels rely on: an access inside that rounding is not found.
+Blocks are rounded up to 64 bytes: an access inside that rounding is not found. With GUARD_PAGES=2, blocks up to 256 KiB
+end at the very byte, as arrays of other libraries may. (Streaming stores to larger ones rely on the alignment.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class GuardedMemory(HostMemory):
         """A block that ends where a forbidden page begins."""
         if nbytes <= 0:
             return super().allocate(nbytes)
-        size = round_up(nbytes, _ALIGNMENT)
+        size = round_up(nbytes, 1 if settings.GUARD_PAGES > 1 and nbytes <= _MEBIBYTE // 4 else _ALIGNMENT)
         self._check_limit(size)
         inner = round_up(size, PAGE)
         start = map_pages(inner + 2 * PAGE)

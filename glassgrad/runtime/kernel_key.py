@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from glassgrad.base.settings import settings
+from glassgrad.base.settings import STARTED, settings
 from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.runtime.disk_cache import sha256
@@ -16,8 +16,10 @@ from glassgrad.runtime.disk_cache import sha256
 
 @lru_cache(maxsize=4)
 def source_digest(*stages: str) -> str:
-    """A digest of the source of compiler and runtime, or of the given stages: a change invalidates cache entries."""
-    digest = sha256()
+    """A digest of the source of compiler and runtime, or of the given stages: a change invalidates cache entries. If a
+    file has changed since this process started, what is loaded has no name: the digest is one that no other process
+    gets. (Under the new files' digest, processes would run each other's kernels, made for other layouts of memory.)"""
+    digest, changed = sha256(), 0.0
     for stage in stages or ("compiler", "runtime"):
         for folder, inner, files in os.walk(PACKAGE + stage):
             inner.sort()
@@ -25,6 +27,10 @@ def source_digest(*stages: str) -> str:
                 if file.endswith(".py"):
                     with open(os.path.join(folder, file), "rb") as f:
                         digest.update(file.encode() + f.read())
+                        about = os.fstat(f.fileno())
+                        changed = max(changed, about.st_mtime if os.name == "nt" else about.st_ctime)
+    if changed > STARTED - 0.02:                 # seconds by which the clock of file systems may lag
+        digest.update(os.urandom(32))
     return digest.hexdigest()
 
 

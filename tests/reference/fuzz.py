@@ -8,7 +8,7 @@
     ./dev fuzz graphs --device HIP_SHIM      graphs on one device: kernels for GPUs run on the CPU (shim_device.py);
                                        ARM64_SHIM: kernels for ARM64 run in an emulator (arm64_device.py)
     ./dev fuzz writes --seed 7 --count 1000
-    GUARD_PAGES=1 ./dev fuzz methods   the same, and a kernel that touches foreign memory ends the process at once
+    GUARD_PAGES=2 ./dev fuzz methods   the same, and a kernel that touches foreign memory ends the process at once
 
 A failure prints its seed and the smallest program found; the command goes on, and ends with status 1.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 
 from glassgrad.runtime.cpu.worker_pool import Command
@@ -20,6 +21,23 @@ class CommandList:
 
     def __len__(self) -> int:
         return len(self.commands)
+
+
+DELAY = """typedef int64_t i64;
+static void delay(void) {          // mostly nothing; else a few pauses, many, or a call that gives the core away
+  unsigned low, high;
+  __asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
+  const unsigned long chance = (low ^ (unsigned long)&low) * 0x9E3779B97F4A7C15ul >> 50;
+  if (chance < 100) { long yield = 24; __asm__ volatile("syscall" : "+a"(yield) :: "rcx", "r11", "memory"); }
+  else if (chance < 2000) for (int i = 0; i < (chance < 110 ? 3000 : 40); i++) __builtin_ia32_pause();
+}
+"""
+
+
+def with_delays(text: str) -> str:
+    """The pool's C text with a random delay before every atomic operation (Linux on x86-64)."""
+    return re.sub(r"static i64 (?:load|store|set|add|exchange|exchange_if)\([^)]*\) \{", r"\g<0> delay();",
+                  text.replace("typedef int64_t i64;\n", DELAY))
 
 
 KERNELS = """

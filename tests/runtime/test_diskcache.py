@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from glassgrad.base.settings import Context
 from glassgrad.runtime import disk_cache as diskcache
@@ -344,3 +346,15 @@ def test_get_is_quick(cache: DiskCache) -> None:
         cache.get(key(0))
         taken.append(time.perf_counter() - start)
     assert min(taken) < 2e-3, "one open and one read should take some 30 us"
+
+
+def test_a_process_whose_source_is_changed_meanwhile_shares_no_entries(tmp_path: Path) -> None:
+    """It has the old source loaded, and found the new one when it first named an entry: kernels and worker pools of two
+    versions were taken for each other, and called with memory laid out for the other one."""
+    package = tmp_path / "glassgrad"
+    shutil.copytree(ROOT / "glassgrad", package, ignore=shutil.ignore_patterns("__pycache__"))
+    changed = str(package / "runtime" / "cpu" / "worker_pool_source.py")
+    named = "import glassgrad.runtime.kernel_key as keys\n{}print(keys.source_digest(), keys.source_digest())"
+    change = f"with open({changed!r}, 'a') as file: file.write('# another version')\n"
+    old, first, second = (run_script(named.format(line), PYTHONPATH=str(tmp_path))[0] for line in (change, "", ""))
+    assert first == second != old and len({*old.split()}) == len({*first.split()}) == 1

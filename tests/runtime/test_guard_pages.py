@@ -39,6 +39,12 @@ def test_an_access_outside_a_block_ends_the_process(access: str) -> None:
     assert run(ALLOCATE + access).returncode == -signal.SIGSEGV
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the exit status of a forbidden access is another one there")
+@pytest.mark.parametrize(("at", "ends"), [(999, 0), (1000, -signal.SIGSEGV)])
+def test_a_block_ends_at_the_very_byte(at: int, ends: int) -> None:
+    assert run(f"{ALLOCATE}ctypes.string_at(block.address + {at}, 1)", GUARD_PAGES="2").returncode == ends
+
+
 def test_every_byte_of_a_block_can_be_used() -> None:
     done = run(ALLOCATE + "ctypes.memset(block.address, 7, 1000); print(memory.copy_out(block.address, 1000)[-1])")
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
@@ -61,7 +67,22 @@ for size in range(24, 44):
         x, w = Tensor.ones(4, 8, size, size).contiguous().realize(), Tensor.ones(8, 1, 3, 3).contiguous().realize()
         x.conv2d(w, groups=8, padding=1, stride=stride).realize()
 print("done")
-""", GUARD_PAGES="1", DEV="CPU", DYNAMIC="0")
+""", GUARD_PAGES="2", DEV="CPU", DYNAMIC="0")
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_odd_sizes_read_nothing_beyond_their_last_byte() -> None:
+    """Memory of other libraries is not rounded up to whole vectors, and may begin at any element."""
+    done = run("""
+from glassgrad import Tensor, dtypes
+for size in (1, 7, 17, 33):
+    for dtype in (dtypes.float32, dtypes.uint8):
+        x = (Tensor.arange(size * 5) % 7).cast(dtype).reshape(5, size).contiguous().realize()
+        for y in (x + 1, x.sum(0), x.sum(1), x.max(), x.T.contiguous(), x.flip(1).contiguous(), x[:, ::2].contiguous(),
+                  x[:, 1::3].contiguous(), x.pad((1, 2)).contiguous(), x @ x.T, x.T @ x, x.cumsum(1), x.sort(1)[0]):
+            y.realize()
+print("done")
+""", GUARD_PAGES="2", DEV="CPU", DYNAMIC="0")
     assert done.stdout == "done\n", done.stderr
 
 

@@ -5,6 +5,7 @@ awake."""
 from __future__ import annotations
 
 import ctypes
+import platform
 import random
 import subprocess
 import sys
@@ -15,14 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pool_kernels import KERNELS, CommandList
+from pool_kernels import KERNELS, CommandList, with_delays
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import Context
 from glassgrad.runtime.cpu import llvm_compiler as llvm, worker_pool as workers
+from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import ElfObject, Image
-from glassgrad.runtime.cpu.worker_pool import Command, Native, WorkerPool, native_object, worker_pool
-from glassgrad.runtime.cpu.worker_pool_renderer import ir_text
+from glassgrad.runtime.cpu.processor import host_description
+from glassgrad.runtime.cpu.worker_pool import Command, Native, WorkerPool, worker_pool
+from glassgrad.runtime.cpu.worker_pool_renderer import c_text, ir_text
 from glassgrad.runtime.cpu.worker_pool_source import MOST_TASKS
 
 pytest.importorskip("llvmlite", reason="the kernels of these tests are LLVM IR")
@@ -36,7 +39,8 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void
 @pytest.fixture(scope="module", params=["llvm", "c"])
 def native(request: pytest.FixtureRequest) -> Native:
     try:
-        return Native(native_object(request.param))
+        ir = ir_text(host_description().arch)
+        return Native(compile_c(c_text()) if request.param == "c" else llvm.compile_ir(ir))
     except DeviceError as missing:
         pytest.skip(str(missing))
 
@@ -53,7 +57,24 @@ def address(array: np.ndarray) -> int:
 
 
 def test_every_task_runs_once_and_commands_follow_each_other(pool: WorkerPool, seed: int) -> None:
-    chance = random.Random(seed)
+    _follow(pool, random.Random(seed))
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="it reads the clock of x86-64")
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_delays_between_atomic_operations_change_nothing(threads: int, seed: int) -> None:
+    """As when other processes take a worker's core away between any two steps."""
+    text = with_delays(c_text())
+    assert text.count("delay();") == 6
+    try:
+        pool = WorkerPool(threads, native=Native(compile_c(text)))
+    except DeviceError as missing:
+        pytest.skip(str(missing))
+    _follow(pool, random.Random(seed))
+    pool.close()
+
+
+def _follow(pool: WorkerPool, chance: random.Random) -> None:
     n = 97
     cell = np.array([n], np.int64)
     for _ in range(20):
@@ -283,6 +304,27 @@ def test_closed_pool_still_runs(native: Native) -> None:
     assert worker_threads() <= before
     pool.run(commands.address, 1)
     assert (counts == 2).all()
+
+
+def test_a_pool_that_is_closed_while_a_launch_waits_starts_no_threads_again(native: Native) -> None:
+    before = worker_threads()
+    pool, counts = WorkerPool(3, native=native), np.zeros(9, np.int64)
+    commands = CommandList([(COUNT, [address(counts)], 9, False)])
+    lock = pool._lock
+
+    class Late:
+        """The pool's lock, which a thread gets only after another has closed the pool."""
+
+        def __enter__(self) -> None:
+            pool._lock = lock
+            pool.close()
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    pool._lock = Late()
+    pool.run(commands.address, 1)
+    assert (counts == 1).all() and worker_threads() <= before
 
 
 def test_dropped_pool_ends_its_threads(native: Native) -> None:

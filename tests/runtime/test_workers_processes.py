@@ -99,3 +99,22 @@ def test_control_c_arrives_after_the_call_and_the_pool_survives() -> None:
         print((counts == 100).all(), sum(t.name.startswith("glassgrad-worker") for t in threading.enumerate()))
     """)
     assert (done.returncode, done.stdout) == (0, "interrupted\nTrue 3\n"), done.stderr
+
+
+def test_a_share_that_was_empty_for_millions_of_commands_is_claimed_again() -> None:
+    """Commands of two tasks leave the other workers' shares as they are; the numbers of commands wrap meanwhile."""
+    done = run_script("""
+        from glassgrad.runtime.cpu.worker_pool_source import CONSTANTS, OFFSETS
+        launch()                                            # 50 tasks: every worker has a share
+        small = CommandList([(image.address("count"), [counts.ctypes.data], 2, False)] * 4)
+        word = ctypes.c_int64.from_address(pool._crew.address + OFFSETS["WORD"])
+        renewed = CONSTANTS["COMMANDS"] >> 2
+        for number in (renewed, 2 * renewed, 3 * renewed):
+            word.value = (number - 2) * CONSTANTS["ONE_COMMAND"]         # as after so many commands
+            pool.run(small.address, 4)
+        counts[:] = 0
+        launch(5)
+        assert (counts == 100).all()
+        print("fine")
+    """, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr

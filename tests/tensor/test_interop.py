@@ -7,9 +7,11 @@ import ctypes
 import gc
 import io
 import pickle
+import weakref
 
 import numpy as np
 import pytest
+from scripts import run_script
 from torch_reference import TORCH, Tensor, dtypes, torch
 
 from glassgrad import DeviceError, DTypeError, InputError, nn
@@ -145,6 +147,32 @@ def test_dlpack_keeps_what_it_needs_and_no_more():
     here = Tensor.from_dlpack(np.arange(1000, dtype="float32"))
     gc.collect()
     assert here.sum().item() == 499500.0
+
+
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="others copy to the host")
+def test_dlpack_gives_back_what_it_was_given():
+    """It did not: the finalizer that calls the other library's deleter held what it waited for."""
+    array = np.arange(1000, dtype="float32")
+    known, here = weakref.ref(array), Tensor.from_dlpack(array)
+    del array
+    gc.collect()
+    assert known() is not None and here[999].item() == 999.0
+    del here
+    gc.collect()
+    assert known() is None
+
+
+@pytest.mark.parametrize("held", ["numpy.from_dlpack(x)", "x.__dlpack__()", "x.__dlpack__(max_version=(1, 0))"])
+def test_dlpack_at_the_end_of_a_process(held):
+    """Arrays and capsules that outlive the module that made them: a segmentation fault, before."""
+    assert run_script(f"""
+        import faulthandler, sys, numpy
+        from glassgrad import Tensor
+        faulthandler.enable()
+        x = Tensor([1.0, 2.0])
+        sys.kept = {held}
+        print("end")
+    """) == ("end\n", "")
 
 
 def test_dlpack_refuses():

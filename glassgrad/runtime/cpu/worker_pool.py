@@ -71,30 +71,20 @@ class Native:
         return time.perf_counter_ns() - start
 
 
-def native_object(compiler: str = "") -> bytes:
-    """The pool for this machine: from the disk cache, by "llvm", or by "c" where there is no llvmlite."""
+def native_object() -> bytes:
+    """The pool for this machine: from the disk cache, by LLVM, or by a C compiler where there is no llvmlite."""
     host = host_description()
     key = hashlib.sha256(f"workers\n{host.key}\n{llvm.compiler_version()}\n{source_digest()}".encode()).hexdigest()
-    data = default_cache().get(key) if not compiler else None
-    if data is not None:
-        return data
-    if compiler == "c":
-        return _compile_c()
-    try:
-        from glassgrad.runtime.cpu.worker_pool_renderer import ir_text
-        data = llvm.compile_ir(ir_text(host.arch))
-    except DeviceError:
-        if compiler:
-            raise
-        data = _compile_c()
-    default_cache().put(key, data)
+    data = default_cache().get(key)
+    if data is None:
+        from glassgrad.runtime.cpu.worker_pool_renderer import c_text, ir_text
+        try:
+            data = llvm.compile_ir(ir_text(host.arch))
+        except DeviceError:
+            from glassgrad.runtime.cpu.c_compiler import compile_c  # loads subprocess, which most users never need
+            data = compile_c(c_text())
+        default_cache().put(key, data)
     return data
-
-
-def _compile_c() -> bytes:
-    from glassgrad.runtime.cpu.c_compiler import compile_c  # loads subprocess, which most users never need
-    from glassgrad.runtime.cpu.worker_pool_renderer import c_text
-    return compile_c(c_text())
 
 
 @lru_cache(maxsize=1)
@@ -102,14 +92,9 @@ def _native() -> Native:
     return Native(native_object())
 
 
-def _address_of(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
 class Bells:
-    """The system's semaphore functions: their addresses, and how to create a semaphore."""
-
-    _make: Callable[[], int]
+    """The system's semaphore functions: their addresses, and `make`, which creates a semaphore at zero."""
+    make: Callable[[], int]
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
@@ -117,17 +102,18 @@ class Bells:
             system = ctypes.WinDLL("kernel32")
             names = ("WaitForSingleObject", "ReleaseSemaphore", "SwitchToThread")
             system.CreateSemaphoreW.restype = ctypes.c_void_p
-            self._make = lambda: system.CreateSemaphoreW(None, 0, 0x7FFFFFFF, None)
+            self.make = lambda: system.CreateSemaphoreW(None, 0, 0x7FFFFFFF, None)
         else:
             system = ctypes.CDLL(None)
             if sys.platform == "darwin":  # sem_init does not work there
                 names = ("dispatch_semaphore_wait", "dispatch_semaphore_signal", "sched_yield")
                 system.dispatch_semaphore_create.restype = ctypes.c_void_p
-                self._make = lambda: system.dispatch_semaphore_create(ctypes.c_long(0))
+                self.make = lambda: system.dispatch_semaphore_create(ctypes.c_long(0))
             else:
                 names = ("sem_wait", "sem_post", "sched_yield")
-                self._make = lambda: self._posix(system)
-        self.wait, self.post, self.give_way = (_address_of(getattr(system, name)) for name in names)
+                self.make = lambda: self._posix(system)
+        self.wait, self.post, self.give_way = (ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0
+                                               for name in names)
 
     def _posix(self, system: Any) -> int:
         memory = ctypes.create_string_buffer(64)  # sem_t has 32 bytes at most
@@ -136,10 +122,6 @@ class Bells:
             raise DeviceError("the system has no semaphore left", given="sem_init", expected="a semaphore",
                               fix="end other programs, or set THREADS=1")
         return ctypes.addressof(memory)
-
-    def make(self) -> int:
-        """A new semaphore at zero."""
-        return self._make()
 
 
 class _Crew:
@@ -152,10 +134,9 @@ class _Crew:
         self._bells = Bells()
         self._table = (ctypes.c_int64 * count)()
         self.scratch_bytes = 0
-        crowded = count > available_cores()
-        spin = (_CROWDED_SPIN_NANOSECONDS if crowded else SPIN_NANOSECONDS) / native.pause_nanoseconds
-        for name, value in [("SPINS", int(spin)), ("WORKERS", count), ("WAIT", self._bells.wait),
-                            ("POST", self._bells.post), ("YIELD", self._bells.give_way),
+        spin = _CROWDED_SPIN_NANOSECONDS if count > available_cores() else SPIN_NANOSECONDS
+        for name, value in [("SPINS", int(spin / native.pause_nanoseconds)), ("WORKERS", count),
+                            ("WAIT", self._bells.wait), ("POST", self._bells.post), ("YIELD", self._bells.give_way),
                             ("BELL", self._bells.make()), ("CALLER_BELL", self._bells.make()),
                             ("SCRATCH", ctypes.addressof(self._table))]:
             ctypes.c_int64.from_address(self.address + OFFSETS[name]).value = value
@@ -193,7 +174,6 @@ class _Crew:
             thread.join()
         for address in filter(None, list(self._table)):
             unmap_pages(address, self.scratch_bytes)
-        self._table[:] = [0] * self.count
 
 
 def _map_arena(nbytes: int) -> int:
@@ -235,14 +215,16 @@ class WorkerPool:
         if me == self._caller or me in self._inside or self._closed:
             return self._run_inline(commands, count)
         with self._lock:
-            crew = self._crew
-            if crew is None or crew.scratch_bytes < self._scratch_bytes:
-                crew = self._prepare()
-            self._caller = me
-            try:
-                return self.native.run(crew.address, commands, count)      # type: ignore[no-any-return]
-            finally:
-                self._caller = 0
+            if not self._closed:            # it may have been, while this thread waited
+                crew = self._crew
+                if crew is None or crew.scratch_bytes < self._scratch_bytes:
+                    crew = self._prepare()
+                self._caller = me
+                try:
+                    return self.native.run(crew.address, commands, count)      # type: ignore[no-any-return]
+                finally:
+                    self._caller = 0
+        return self._run_inline(commands, count)
 
     def _prepare(self) -> _Crew:
         if self._crew is None:

@@ -11,6 +11,8 @@ runs a command list; the other workers are inside `glassgrad_worker`. How it wor
 - To claim a task is to change the word of a share with a compare-and-exchange, which fails if the command has changed
   meanwhile: a worker that was asleep or preempted can neither run a stale task nor hold up the others. The first
   worker that reaches the share of a late one initializes it: a word of an earlier command means an unclaimed share.
+  Command numbers wrap, and a share without tasks stays as it is: every 4 million commands, before it would seem to be
+  of a later command, the caller renews all shares.
 - A command is over when `DONE` reaches its number of tasks. The caller claims tasks like the others, so progress never
   depends on a worker waking up: one that comes late costs speed, not correctness.
 - An idle worker spins, then counts itself in `SLEEPERS`, looks once more at `WORD`, and waits on the bell (a
@@ -153,6 +155,13 @@ def alone(command, scratch):               # run one command here; whether the r
         task = task + 1
     return 1
 
+def renew(pool, seen):                     # before a command: all shares become those of the command before it
+    whose = load(pool + WORKERS)
+    while whose > 0:
+        whose = whose - 1
+        store(pool + SHARES + 8 * whose, seen - ONE_COMMAND & -ONE_COMMAND)
+    return 0
+
 def glassgrad_run(pool, command, count):   # run a command list; how many commands it did not come to
     while count:
         tasks = load(command + 16)
@@ -165,6 +174,8 @@ def glassgrad_run(pool, command, count):   # run a command list; how many comman
             set(pool + ARGS, load(command + 8))
             set(pool + DONE, 0)
             seen = (load(pool + WORD) & -ONE_COMMAND) + ONE_COMMAND | tasks
+            if (seen >> 2 * TASK_BITS & (COMMANDS >> 2) - 1) == 0:
+                renew(pool, seen)
             store(pool + WORD, seen)
             wake_two(pool, tasks)
             work(pool, 0, seen)

@@ -8,6 +8,7 @@ Does not know tensors.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 import weakref
@@ -73,9 +74,18 @@ def _taken_back(managed: int) -> None:
 @_Deleter
 def _capsule_dropped(capsule: int) -> None:
     """A capsule that was not taken is freed, and what it holds with it."""
-    for name in (_NAME, _NAME_1):
+    for name in (_NAME, _NAME_1) if _given else ():        # None, once the interpreter has cleared this module
         if _is_capsule(capsule, name):
             _given.pop(_pointer(capsule, name), None)
+
+
+@atexit.register
+def _keep_for_ever() -> None:
+    """When the interpreter ends, other libraries may free their arrays after the callbacks above are gone. So what they
+    still hold is never freed, and they are told to call nothing."""
+    for managed, *_ in _given.values():
+        managed.deleter = _Deleter()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object((_given, _capsule_dropped)))
 
 
 # -- giving --------------------------------------------------------------------------------------------------
@@ -118,8 +128,9 @@ def take(source: Any) -> Foreign:
     address = _pointer(id(capsule), _NAME_1 if versioned else _NAME)
     managed: Any = (_Versioned if versioned else _Managed).from_address(address)
     _set_name(id(capsule), _USED_1 if versioned else _USED)
-    if managed.deleter:                              # given back when the last buffer over it goes
-        weakref.finalize(managed, managed.deleter, address).atexit = False
+    deleter = ctypes.cast(managed.deleter, ctypes.c_void_p).value        # `managed.deleter` itself would hold `managed`
+    if deleter:                                      # given back when the last buffer over it goes
+        weakref.finalize(managed, _Deleter(deleter), address).atexit = False
     if versioned and managed.major > _MAJOR:
         raise InputError("this DLPack capsule is of a later version", given=f"version {managed.major}.{managed.minor}",
                          expected=f"version {_MAJOR}", fix="go through NumPy: Tensor(numpy.asarray(array))")
