@@ -23,20 +23,22 @@ PACK_WORK = 32 * 1024    # elements to pack that are worth a task
 MOST_PACKED = 1 << 28    # elements of a packed factor that is much larger than the memory it reads
 
 # -- contract: a register tile of vectors ----------------------------------------------------------------------------
-PHASE = 20_000           # cycles of one more barrier between workers
+PHASE = 6_000            # cycles of one more barrier between workers
 TASK_BYTES = 192 * 1024  # of the right factor that are worth a task: reading them takes as long as `task_work`
 SHORT_K = 8              # size of K below which writing a result that leaves the caches takes longer than its products
 NEAR_K = 2048            # size of K above which panels do not stay in a cache: all tiles do a part of K, then the next
 FEW_PANELS = 16          # of N, up to which the left factor may be read in place, again for each panel
-LEAST_TASKS = 16         # that pack the right factor themselves: fewer leave workers idle, unless the work is small
-NEAR_WORK = 2 << 20      # multiply-adds for each task that packs its part of the right factor
-NEAR_ROWS = 128          # of M: with fewer, it does not pay for a task to pack the right factor itself
 EVEN_ROWS = 64           # of M with a run-time bound, up to which they are split into panels of balanced height
 USUAL_ROWS = 8, 16, 33   # typical numbers of them
 MOST_HEIGHTS = 144       # vectors of sums in the tiles of 1, 2, .. rows, which all have separate code then
 WORKER_TASKS = 6         # per worker, where more tasks would pack more: cores differ in speed
+TASK_SPREAD = 0.5        # of a task, by which the last worker is done later than the average: cores differ in speed
+TASK_CYCLES = 1_500      # to claim a task and begin it
 SUM_CYCLES = 1.0         # to add a vector of sums to memory
 PACK_CYCLES = 0.25       # to pack one element
+NEAR_CYCLES = 0.5        # the same in a task that packs what it multiplies
+REMOTE_CYCLES = 0.6      # to read a packed element from another core's cache
+SHARED_CYCLES = 50       # to write a cache line that another core writes too
 APART_CYCLES = 2.5       # to store one element of a vector with strided stores
 NARROW_VECTORS = 4       # of N, below which lanes may go along M instead, though stores are strided then
 LONG_EPILOGUE = 16       # operations per result from which a tile's rows are a loop: unrolling them is no faster
