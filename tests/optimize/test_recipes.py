@@ -364,6 +364,14 @@ def test_tasks_write_whole_rows_where_rows_share_cache_lines() -> None:
     assert "vectors=4" in move and "block_n=5" in move and "block_n=1" in even, (move, even)
 
 
+def test_a_result_that_leaves_the_caches_is_written_row_by_row() -> None:
+    """Where sums are short. Its other packed panels stay in the second-level cache meanwhile; else the next one."""
+    for k, outer, inner in ((32, "mo", "no"), (600, "nb", "mo")):
+        [phase] = _product(2000, k, 2000, replace(SPACIOUS, workers=1), transposed=True).phases
+        loops = [s.range.arg.name for s in walk(phase.body) if isinstance(s, For)]
+        assert loops.index(outer) < loops.index(inner), loops
+
+
 @pytest.mark.parametrize("m,k,n", [(190, 70, 287), (235, 323, 453), (251, 653, 42), (13, 979, 35), (60, 1500, 20)])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_products_have_the_same_blocks_of_k_for_any_number_of_workers(m: int, k: int, n: int, transposed: bool) -> None:

@@ -261,21 +261,27 @@ class RegisterPlan(FactorAccess):
 
     def _blocks_that_pack(self, tile: Tiling) -> tuple[int, int]:
         """The same where each task packs its panels of the right factor: the blocks that are done first, by what they
-        multiply and pack, and by how long workers wait. Several panels stay in the first-level cache, or in half the
-        second-level one where there are many. Where rows of the result share cache lines, two tasks that write parts of
-        a row wait for each other."""
+        multiply, pack and write, and by how long workers wait. Several panels stay in the first-level cache, or in half
+        the second-level one where there are many. They are best all in one task, which writes whole rows then, if the
+        result does not stay in a cache, or if its rows share cache lines, which two tasks would both write."""
         (panels_m, panels_n), panel = self.panels(tile.rows, tile.vectors), self.panel_bytes(tile.vectors)
-        fit = max(1, 3 * self.target.l1_bytes // (4 * panel),
-                  min(self.target.l2_bytes // (2 * panel), panels_n // self.wanted))
-        ragged = self.n.size * self.itemsize % cpu.CACHE_LINE > 0
         each, packing = self.tile_cycles(tile, self.m.size), cpu.NEAR_CYCLES * tile.vectors * self.lanes
+        row = self.n.size * self.itemsize
+        piece = cpu.SHARED_CYCLES if row % cpu.CACHE_LINE and self.workers > 1 else 0.0
+        if self.around * self.m.size * row > self.workers * self.target.l2_bytes:      # written while others multiply
+            piece = max(piece, cpu.PIECE_CYCLES - self.depth * each / tile.rows)
+        many = panels_n if piece else panels_n // self.wanted
+        fit = max(1, 3 * self.target.l1_bytes // (4 * panel))
+        more = max(fit, min(self.target.l2_bytes // (2 * panel), many))
 
         def cycles(m: int, n: int) -> float:
             tasks = -(-panels_m // m) * -(-panels_n // n)
-            shared = cpu.SHARED_CYCLES * m * tile.rows if ragged and n < panels_n and self.workers > 1 else 0
-            task = n * (m * each + packing) + (cpu.TASK_CYCLES + shared) / self.depth
+            pieces = m * tile.rows if n < panels_n else 0
+            again = cpu.AGAIN_CYCLES * tile.vectors if n > fit else 0
+            task = n * (m * (each + again) + packing) + (cpu.TASK_CYCLES + pieces * piece) / self.depth
             return self.waiting(tasks) * tasks * task
-        found = [blocks(panels_m, panels_n, least, cycles, lambda m: fit) for least in self.task_counts]
+        found = [blocks(panels_m, panels_n, least, cycles, fits) for least in self.task_counts
+                 for fits in (lambda m: fit, lambda m: more)]
         return min(found, key=lambda block: cycles(*block))
 
     # -- other choices ---------------------------------------------------------------------------------------
