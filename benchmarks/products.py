@@ -5,7 +5,7 @@ Measures the products that are named, as in `256x256x256` (M x N x K), `64x128x7
 some in batches. Each is compiled by `TinyJit` and compared with float64. A ratio is PyTorch's time over ours: above 1,
 ours is faster.
 
-The two take turns in blocks of calls. PyTorch's threads spin for up to 15 ms after a call, on cores that ours need, so
+The two take turns in blocks of calls. PyTorch's threads spin for about 10 ms after a call, on cores that ours need, so
 all threads get the time to fall asleep before a block; its first calls, which wake them, are not counted. A block
 counts with the median of its calls, a library with its best block: other programs only ever add time.
 """
