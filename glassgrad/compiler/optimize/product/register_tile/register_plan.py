@@ -280,8 +280,9 @@ class RegisterPlan(FactorAccess):
             again = cpu.AGAIN_CYCLES * tile.vectors if n > fit else 0
             task = n * (m * (each + again) + packing) + (cpu.TASK_CYCLES + pieces * piece) / self.depth
             return self.waiting(tasks) * tasks * task
-        found = [blocks(panels_m, panels_n, least, cycles, fits) for least in self.task_counts
-                 for fits in (lambda m: fit, lambda m: more)]
+        found = [blocks(panels_m, panels_n, least, cycles, lambda m: fit) for least in self.task_counts]
+        if more > fit:
+            found += [blocks(panels_m, panels_n, least, cycles, lambda m: more) for least in self.task_counts]
         return min(found, key=lambda block: cycles(*block))
 
     # -- other choices ---------------------------------------------------------------------------------------
