@@ -1,9 +1,13 @@
-"""Products of random sizes beside PyTorch's: `python -m benchmarks.products --threads 1 --count 40`.
+"""Products of matrices beside PyTorch's: `python -m benchmarks.products --threads 1 4 16 --count 20`.
 
-Sizes are drawn from 1 to 2000, evenly on a logarithmic scale, factors as they are or transposed, some in batches. Each
-product is compiled by `TinyJit` and compared with float64; then both take turns, and the best time of each counts:
-other programs only ever add time. A ratio is PyTorch's time over ours: above 1, ours is faster. `--shapes` measures
-products that are named, as in `256x256x256` (M x N x K), `64x784x128nt` (the right factor transposed), `8*32x32x64`.
+Measures the products that are named, as in `256x256x256` (M x N x K), `64x128x784nt` (the right factor transposed) or
+`8*32x32x64`, and some of random sizes: 1 to 2000, evenly on a logarithmic scale, factors as they are or transposed,
+some in batches. Each is compiled by `TinyJit` and compared with float64. A ratio is PyTorch's time over ours: above 1,
+ours is faster.
+
+The two take turns in blocks of calls. PyTorch's threads spin for about 10 ms after a call, on cores that ours need, so
+all threads get the time to fall asleep before a block; its first calls, which wake them, are not counted. A block
+counts with the median of its calls, a library with its best block: other programs only ever add time.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +27,9 @@ import torch
 from glassgrad import Context, Device, Tensor, TinyJit
 from glassgrad.runtime.cpu.native_device import NativeProgram
 
+NAMED = "256x256x256 64x128x784 512x512x512 1024x1024x1024 2048x2048x2048 333x777x555".split()
 LARGEST = 2000
+SETTLING, WAKING, BLOCK = 0.02, 0.002, 0.008      # seconds: before a block, of its calls that do not count, that count
 KINDS = ("nn", "nn", "nt", "tn")     # which factors are transposed
 
 
@@ -70,25 +77,29 @@ def transposed(shape: Shape, a: Any, b: Any) -> list[Any]:
     return [f.transpose(-1, -2) if kind == "t" else f for f, kind in zip((a, b), shape.kind)]
 
 
-def best_times(calls: list[Callable[[], object]], seconds: float) -> list[float]:
-    """The best time of each, all taking turns for so many seconds in all."""
-    for call in calls:
+def best_blocks(calls: list[Callable[[], object]], rounds: int) -> list[float]:
+    """Seconds of a call of each, all taking turns in blocks."""
+    found: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, medians in zip(calls, found):
+            time.sleep(SETTLING)
+            times_of_calls(call, WAKING)
+            medians.append(statistics.median(times_of_calls(call, BLOCK)))
+    return [min(medians) for medians in found]
+
+
+def times_of_calls(call: Callable[[], object], seconds: float) -> list[float]:
+    """The times of consecutive calls, for so many seconds in all; of two at least."""
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < 2 or time.perf_counter() < until:
+        start = time.perf_counter()
         call()
-    best, until = [math.inf] * len(calls), time.perf_counter() + seconds
-    rounds = 0
-    while time.perf_counter() < until or rounds < 5:
-        rounds += 1
-        for number, call in enumerate(calls):
-            spent, times = 0.0, 0
-            while spent < 2e-4 or times < 3:
-                start = time.perf_counter()
-                call()
-                took = time.perf_counter() - start
-                best[number], spent, times = min(best[number], took), spent + took, times + 1
-    return best
+        times.append(time.perf_counter() - start)
+    return times
 
 
-def measured(shape: Shape, dtype: str, seconds: float, moves: bool, kernel: bool) -> tuple[float, float, str]:
+def measured(shape: Shape, dtype: str, rounds: int, moves: bool, kernel: bool) -> tuple[float, float, str]:
     """Seconds of one call: ours and PyTorch's; and how our kernels were optimized."""
     x, y = shape.factors(np.random.default_rng(0))
     a, b = (Tensor(f).cast(dtype).contiguous().realize() for f in (x, y))
@@ -104,7 +115,8 @@ def measured(shape: Shape, dtype: str, seconds: float, moves: bool, kernel: bool
     program, run = kernel_of(shape, x, y, dtype)
     found = "; ".join(program.moves) if moves else ""
     calls = [run if kernel else lambda: ours(a, b), lambda: torch.matmul(p, q, out=out)]
-    return (*best_times(calls, seconds), found)
+    ours_took, theirs_took = best_blocks(calls, rounds)
+    return ours_took, theirs_took, found
 
 
 def turned_arrays(shape: Shape, x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
@@ -143,29 +155,37 @@ def aligned(given: Tensor) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="*", default=[1])
-    parser.add_argument("--count", type=int, default=40, help="products of random sizes")
+    parser.add_argument("--shapes", nargs="*", default=NAMED)
+    parser.add_argument("--count", type=int, default=20, help="products of random sizes")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for each product")
-    parser.add_argument("--shapes", nargs="*", default=[])
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of each product")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--moves", action="store_true", help="show how each was optimized")
     parser.add_argument("--kernel", action="store_true", help="time the kernel alone, not the call of TinyJit")
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
-    shapes = [Shape.read(text) for text in options.shapes] or [Shape.drawn(rng) for _ in range(options.count)]
+    shapes = [*map(Shape.read, options.shapes), *[Shape.drawn(rng) for _ in range(options.count)]]
+    ratios: dict[str, list[float]] = {str(shape): [] for shape in shapes}
     for threads in options.threads:
         torch.set_num_threads(threads)
-        rows = []
+        print(f"{threads} threads: PyTorch's time over ours, our time, PyTorch's")
         with Context(THREADS=threads):
             for shape in shapes:
-                ours, theirs, moves = measured(shape, options.dtype, options.seconds, options.moves,
-                                               options.kernel)
-                rows.append((theirs / ours, ours, theirs, shape, moves))
-        mean = math.exp(sum(math.log(row[0]) for row in rows) / len(rows))
-        print(f"{threads} threads: mean {mean:.3f}, least {min(rows, key=lambda r: r[0])[0]:.2f}")
-        for ratio, ours, theirs, shape, moves in sorted(rows, key=lambda row: row[0]):
-            rate = 2e-9 * shape.batch * shape.m * shape.n * shape.k / ours
-            print(f"{ratio:6.2f}  {str(shape):22} {ours * 1e6:9.1f} {theirs * 1e6:9.1f} us {rate:7.1f} GFLOPS  {moves}")
+                ours, theirs, moves = measured(shape, options.dtype, options.rounds, options.moves, options.kernel)
+                ratios[str(shape)].append(theirs / ours)
+                rate = 2e-9 * shape.batch * shape.m * shape.n * shape.k / ours
+                print(f"{theirs / ours:6.2f}  {str(shape):22} {ours * 1e6:9.1f} {theirs * 1e6:9.1f} us "
+                      f"{rate:7.1f} GFLOPS  {moves}", flush=True)
+    print(table(options.threads, ratios))
+
+
+def table(threads: list[int], ratios: dict[str, list[float]]) -> str:
+    """PyTorch's time over ours for each product and number of threads, in Markdown; last their geometric means."""
+    means = [math.exp(statistics.fmean(map(math.log, column))) for column in zip(*ratios.values())]
+    rows = [["M x N x K", *[f"{count} thread{'s' * (count > 1)}" for count in threads]], ["---"] * (1 + len(threads))]
+    for name, row in (*ratios.items(), ("geometric mean", means)):
+        rows.append([name, *[f"{ratio:.2f}" for ratio in row]])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 if __name__ == "__main__":

@@ -261,7 +261,7 @@ from hour to hour.
     ./dev bench --gpu                      kernels, launches, copies and training steps on an NVIDIA GPU, beside PyTorch
     ./dev bench --list                     what there is
     python -m benchmarks.two_trees A B     two checkouts of glassgrad, in turns: what a change did to each workload
-    python -m benchmarks.products          products of random sizes, in turns with PyTorch's
+    python -m benchmarks.products          matrix products, in turns with PyTorch's, as a table
     python -m benchmarks.unjitted_peers    small calls and 40 tokens without the jit, beside PyTorch's
 
 The first run installs the peers (the `bench` extra). tinygrad compiles with `clang` (Debian, Ubuntu: `sudo apt install

@@ -6,6 +6,7 @@ Endless, random graphs for every processor by command:  python tests/optimize/te
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -314,7 +315,7 @@ def test_choices_depend_on_nothing_but_shapes_and_target() -> None:
     (384, 384, 384, "near"),                 # there is more of it
 ])
 def test_a_right_factor_in_the_cache_is_read_in_place(m: int, k: int, n: int, where: str) -> None:
-    move = _tiling_of(m, k, n, replace(AVX512, l2_bytes=1 << 20))
+    move = _tiling_of(m, k, n, replace(AVX512, l2_bytes=1 << 20, workers=1))
     assert f"right={where}" in move, move
 
 
@@ -339,16 +340,58 @@ def test_blocks_of_a_right_factor_that_few_rows_use(m: int, k: int, n: int, name
 
 def test_fewer_workers_pack_a_right_factor_less_often() -> None:
     """A task of fewer rows packs it again, so there are no more of them than the workers need."""
-    one, many = (_tiling_of(512, 512, 512, replace(AVX512, workers=workers)) for workers in (1, 16))
-    assert "block_m=86, block_n=1" in one and "block_m=22, block_n=1" in many, (one, many)
+    one, few, many = (_tiling_of(1024, 1024, 1024, replace(AVX512, workers=workers)) for workers in (1, 4, 16))
+    assert "block_m=171, block_n=1" in one and "block_m=57, block_n=1" in few, (one, few)
+    assert "block_m=19, block_n=1" in many, many
+
+
+SPACIOUS = replace(AVX512, l1_bytes=48 << 10, l2_bytes=2 << 20)
+
+
+@pytest.mark.parametrize("m,k,n", [(190, 70, 287), (235, 323, 453), (251, 653, 42), (333, 555, 777), (64, 784, 128)])
+@pytest.mark.parametrize("workers", [4, 16])
+def test_a_product_has_enough_tasks_for_the_workers(m: int, k: int, n: int, workers: int) -> None:
+    """More than one for each, since cores differ in speed; many workers do not wait for a packed factor either."""
+    phases = _product(m, k, n, replace(SPACIOUS, workers=workers)).phases
+    tasks = [math.prod(loop.range.arg.size for loop in task_loops(phase.body)[0]) for phase in phases]
+    assert tasks[-1] >= 1.5 * workers, tasks
+    assert len(tasks) == 1 or workers == 4, tasks
+
+
+def test_tasks_write_whole_rows_where_rows_share_cache_lines() -> None:
+    """Two tasks that wrote parts of a row would both write the line between them."""
+    move, even = (_product(948, 9, n, replace(SPACIOUS, workers=8), transposed=True).moves[0] for n in (311, 320))
+    assert "vectors=4" in move and "block_n=5" in move and "block_n=1" in even, (move, even)
+
+
+def test_a_result_that_leaves_the_caches_is_written_row_by_row() -> None:
+    """Where sums are short. Its other packed panels stay in the second-level cache meanwhile; else the next one."""
+    for k, outer, inner in ((32, "mo", "no"), (600, "nb", "mo")):
+        [phase] = _product(2000, k, 2000, replace(SPACIOUS, workers=1), transposed=True).phases
+        loops = [s.range.arg.name for s in walk(phase.body) if isinstance(s, For)]
+        assert loops.index(outer) < loops.index(inner), loops
+
+
+@pytest.mark.parametrize("m,k,n", [(190, 70, 287), (235, 323, 453), (251, 653, 42), (13, 979, 35), (60, 1500, 20)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_have_the_same_blocks_of_k_for_any_number_of_workers(m: int, k: int, n: int, transposed: bool) -> None:
+    """Hence the same bits."""
+    targets = [replace(SPACIOUS, workers=workers) for workers in (1, 2, 4, 8, 16, 64)]
+    found = [_product(m, k, n, target, transposed).moves[0] for target in targets]
+    assert len({(move.split("(")[0], *re.findall(r"k_block=\d+", move)) for move in found}) == 1, found
 
 
 def _tiling_of(m: int, k: int, n: int, target: Target) -> str:
-    x, y = UOp(o.PARAM, FLOAT, (), Param(1, (m, k))), UOp(o.PARAM, FLOAT, (), Param(2, (k, n)))
-    value = matmul(x, y)
-    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
-    [move] = optimize(lower(ast), target).moves
+    [move] = _product(m, k, n, target).moves
     return move
+
+
+def _product(m: int, k: int, n: int, target: Target, transposed: bool = False) -> Kernel:
+    x, y = (UOp(o.PARAM, FLOAT, (), Param(slot, shape))
+            for slot, shape in ((1, (m, k)), (2, (n, k) if transposed else (k, n))))
+    value = matmul(x, y.permute([1, 0]) if transposed else y)
+    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
+    return optimize(lower(ast), target)
 
 
 def test_nothing_is_packed_into_much_more_memory_than_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:

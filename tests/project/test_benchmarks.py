@@ -378,19 +378,25 @@ def test_two_trees_refuses_what_it_cannot_compare(arguments: list[str], said: st
     assert said in capsys.readouterr().err
 
 
-# ---- products of random sizes
+# ---- matrix products
 
 def test_products_are_read_drawn_and_measured() -> None:
     pytest.importorskip("torch")
-    from benchmarks.products import Shape, measured
+    from benchmarks.products import Shape, measured, table
     assert Shape.read("8*32x48x64nt") == Shape(32, 48, 64, "nt", 8)
     drawn = [Shape.drawn(np.random.default_rng(seed)) for seed in range(20)]
     assert [Shape.read(str(shape)) for shape in drawn] == drawn
     with pytest.raises(SystemExit, match="expected a product such as"):
         Shape.read("32x48")
     for kernel in (False, True):
-        ours, theirs, moves = measured(Shape(20, 30, 40, "tn", 2), "float32", 0.0, True, kernel)
+        ours, theirs, moves = measured(Shape(20, 30, 40, "tn", 2), "float32", 1, True, kernel)
         assert ours > 0 and theirs > 0 and moves.startswith("contract(")
+    assert table([1, 4], {"2x2x2": [0.5, 2.0], "4x4x4": [2.0, 2.0]}) == """\
+| M x N x K | 1 thread | 4 threads |
+| --- | --- | --- |
+| 2x2x2 | 0.50 | 2.00 |
+| 4x4x4 | 2.00 | 2.00 |
+| geometric mean | 1.00 | 2.00 |"""
 
 
 # ---- a GPU's page

@@ -61,14 +61,11 @@ class FactorAccess(FlatProduct):
             return "the left factor is not read as it is"
         return None if self.left_along_m else self.why_left_not_along_k(rows)
 
-    def must_pack_together(self, rows: int, vectors: int) -> str | None:
-        """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a
+    def must_pack_together(self, vectors: int) -> str | None:
+        """Why tasks must share the packed right factor; None where each can pack its own part of it. That saves a
         phase, and reads of what another core has just written. The left factor, read by every task, is prefetched."""
         if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
-        tasks = self.panels(rows, vectors)[1] * max(1, self.m.size // cpu.NEAR_ROWS) * self.around
-        if tasks < min(cpu.LEAST_TASKS, max(2, self.work / cpu.NEAR_WORK)):
-            return "there are too few panels and rows for a task each"
         if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
             return "a panel of the right factor does not stay in the second-level cache"
         return None

@@ -1,18 +1,20 @@
 """The sizes of a register tile. In: a product and a processor. Out: the cheapest `Tiling`, and others for a search.
 
-    384 x 384 x 384, float32, AVX2  ->  contract(rows=6, vectors=2, lanes=8, block_m=32, block_n=1,
+    384 x 384 x 384, float32, AVX2  ->  contract(rows=6, vectors=2, lanes=8, block_m=16, block_n=1,
                                                  left=in_place, right=near)
 
 A tile of 6 rows and 2 vectors of 8 lanes has 12 accumulators; with 2 vectors of the right factor and a broadcast
 element of the left one, 15 of 16 registers are taken. A panel is all tiles of the same rows (of M: there are 64) or
-columns (of N: 24). A task takes `block_m` panels of M and `block_n` panels of N: here there are 48 tasks.
+columns (of N: 24). A task takes `block_m` panels of M and `block_n` panels of N: here there are 96 tasks.
 
 A cost model, no measurements: each register tile that fits, with its factors packed or read in place, is priced by what
-it multiplies, loads and packs (targets/cpu_costs.py). `BEAM` times the others. Makes no loops: register_loops.py does.
+it multiplies, loads and packs, and by how long workers wait (targets/cpu_costs.py). `BEAM` times the others. Makes no
+loops: register_loops.py does.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -53,14 +55,19 @@ class RegisterPlan(FactorAccess):
     @staticmethod
     def cheapest(product: Product, target: Target) -> RegisterPlan | None:
         """The product with lanes along the contiguous axis of the result. Where that axis is narrow and the other
-        factor can be read in place, with lanes along the other axis if that is cheaper in spite of scalar stores."""
+        factor can be read in place, with lanes along the other axis if that is cheaper in spite of scalar stores: by
+        the cost for one worker, since sums may be split into other blocks then, and bits should not depend on that."""
         plan = RegisterPlan.of(product.with_lanes_right(), target)
         if plan is None or product.stops or plan.n.size >= cpu.NARROW_VECTORS * plan.lanes:
             return plan
         other = RegisterPlan.of(plan.product.swapped(), target)
         if other is None or other.why_right_not_along_n() is not None:
             return plan
-        return min(plan, other, key=lambda either: either.cycles(min(either.tiles(), key=either.cycles)))
+        return min(plan, other, key=RegisterPlan.cycles_of_one_worker)
+
+    def cycles_of_one_worker(self) -> float:
+        alone = replace(self, target=replace(self.target, workers=1))
+        return min(map(alone.cycles, alone.tiles()))
 
     # -- the choice ------------------------------------------------------------------------------------------
     def own(self) -> Tiling:
@@ -76,25 +83,25 @@ class RegisterPlan(FactorAccess):
 
     def tiles(self) -> list[Tiling]:
         """Every tile that fits the registers, with where its factors are read; its blocks are not decided yet."""
-        right = ["in_place"] if self.why_right_not_along_n() is None else []
-        right = right if self.right_streams else [*right, "packed"]
+        in_place = ["in_place"] if self.why_right_not_along_n() is None else []
         found = []
         for vectors in (2, 1, 3, 4, 5, 6, 7):
             if vectors > max(1, -(-self.n.size // self.lanes)):
                 continue
             few = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
+            apart = self.must_pack_together(vectors) is None
+            copied = [] if self.right_streams else ["near", "packed"] if apart else ["packed"]
             for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
                 if self.m.balanced and rows * (rows + 1) // 2 * vectors > cpu.MOST_HEIGHTS:
                     continue
-                apart = self.must_pack_together(rows, vectors) is None
                 left = self.left_must_be_packed(rows) is None and (
                     self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
                 found += [Tiling("contract", rows, vectors, self.lanes, left="in_place" if left else "packed",
-                                 right="near" if apart and where == "packed" else where) for where in right]
+                                 right=where) for where in (*in_place, *copied)]
         if self.product.k_stop is None and not self.right_streams:
             return found
-        in_place = [t for t in found if t.left == t.right == "in_place"]
-        return in_place or (found if self.right_streams else [])
+        not_copied = [t for t in found if t.left == t.right == "in_place"]
+        return not_copied or (found if self.right_streams else [])
 
     def cycles(self, tile: Tiling) -> float:
         """The estimated cycles of all tiles per step of K; where M has a run-time bound, per row, summed over typical
@@ -106,14 +113,36 @@ class RegisterPlan(FactorAccess):
                     for size, panels in sizes])
 
     def cycles_of(self, tile: Tiling, size: int) -> float:
-        """The same for one size of M. Counts: two multiply-adds a cycle, or a little under two loads; cache lines of
-        both panels from the second-level cache (more for rows read in place), and vectors that cross a line; packing,
-        per element (more where other cores read it from further away) and per phase; the right factor's lines where it
-        is read in place, once if they stay in the first-level cache, none if it flows (`right_flows`); the epilogue's
-        accesses, double where rows past the edge are masked, and per element where they are strided."""
-        rows, vectors, target = tile.rows, tile.vectors, self.target
-        panels_m, panels_n = -(-size // rows), self.panels(rows, vectors)[1]
+        """The same for one size of M, of all workers together: those of `tile_cycles`, of packing and of workers that
+        wait. Packing is counted per element (more where other cores read it from further away) and per phase; of a
+        right factor that is read in place, its lines, once if they stay in the first-level cache, none if it flows
+        (`right_flows`)."""
+        target, readers = self.target, max(1, self.workers // self.around)
+        panels_m, panels_n = -(-size // tile.rows), self.panels(tile.rows, tile.vectors)[1]
         left_far, right_far = 2 * self.left_bytes > target.l2_bytes, self.right_bytes > target.l2_bytes
+        phase = cpu.PHASE * self.workers / self.depth
+        tiles, packing = panels_m * panels_n * self.tile_cycles(tile, size), 0.0
+        if tile.left == "packed":
+            packing += phase + ((1.2 if left_far else 0.7) + cpu.REMOTE_CYCLES * (min(readers, panels_n) - 1)) * size
+        if tile.right == "near":                                     # again for each block of rows
+            times = {min(panels_m, -(-least // panels_n)) for least in self.task_counts}
+            packing += cpu.TASK_CYCLES / self.depth
+            return packing + min([self.waiting(min(self.wanted, blocks_m * panels_n))
+                                  * (tiles + cpu.NEAR_CYCLES * blocks_m * self.n.size) for blocks_m in times])
+        if tile.right == "packed":
+            each = (1.8 if right_far else 0.5) + cpu.REMOTE_CYCLES * (min(readers, panels_m) - 1)
+            packing += (phase + each * self.n.size) / self.repeats
+        elif not (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes):
+            stays = self.right_stays_near(tile.vectors)
+            packing += (0.12 if right_far else 0.08) * (1 if stays else panels_m) * self.n.size
+        return packing + self.waiting(min(self.wanted, panels_m * panels_n)) * tiles
+
+    def tile_cycles(self, tile: Tiling, size: int) -> float:
+        """The estimated cycles of a tile per step of K. Counts: two multiply-adds a cycle, or a little under two loads;
+        cache lines of both panels from the second-level cache (more for rows read in place), and vectors that cross a
+        line; the epilogue's accesses, double where rows past the edge are masked, and per element where they are
+        strided."""
+        rows, vectors, target = tile.rows, tile.vectors, self.target
         in_place = tile.right == "in_place"
         flows = in_place and (self.right_flows or self.right_streams or self.right_bytes <= target.l1_bytes)
         stays = in_place and self.right_stays_near(vectors)
@@ -122,7 +151,7 @@ class RegisterPlan(FactorAccess):
         if tile.left == "in_place" and not self.left_along_m:
             step += 0.1 * rows + 0.3
         else:
-            step += (0.12 if left_far else 0.05) * rows
+            step += (0.12 if 2 * self.left_bytes > target.l2_bytes else 0.05) * rows
         lines = vectors * target.vector_bytes / cpu.CACHE_LINE
         if not (tile.right == "near" or stays) or 4 * self.panel_bytes(vectors) > 3 * target.l1_bytes:
             step += 0.2 * lines
@@ -131,18 +160,37 @@ class RegisterPlan(FactorAccess):
             step = (step + 0.1 * max(0, rows - 8)) * (1.06 if overlaps else 1)
         elif in_place and self.right_pitch % target.vector_bytes:
             step += 0.6 * lines
-        packing = 0.0
-        if tile.left == "packed":
-            packing += cpu.PHASE / self.depth + (1.2 if left_far else 0.7) * size
-        if tile.right == "near":
-            packing += 0.5 * self.n.size
-        elif tile.right == "packed":
-            packing += (cpu.PHASE / self.depth + (1.8 if right_far else 0.5) * self.n.size) / self.repeats
-        elif not flows:
-            packing += (0.12 if right_far else 0.08) * (1 if stays else panels_m) * self.n.size
         each = cpu.APART_CYCLES * target.vector_bytes / 4 if self.apart else 2 if size % rows else 1
-        ends = self.accesses * rows * vectors * each / self.depth
-        return panels_m * panels_n * (step + ends) + packing
+        return step + self.accesses * rows * vectors * each / self.depth
+
+    @cached_property
+    def wanted(self) -> int:
+        """How many tasks each repetition should be split into, by its multiply-adds or by what is read."""
+        limits = cpu.LIMITS["contract"]
+        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # what takes longest if rows are few
+        return max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
+
+    @cached_property
+    def workers(self) -> int:
+        """How many workers have a task."""
+        return min(self.target.workers, self.wanted * self.around)
+
+    @cached_property
+    def task_counts(self) -> list[int]:
+        """How many tasks each repetition may be split into, where more tasks pack more: 1 to `WORKER_TASKS` for each
+        worker, if there is enough work."""
+        if self.workers == 1:
+            return [1]
+        counts = [min(self.wanted, -(-each * self.workers // self.around)) for each in range(1, cpu.WORKER_TASKS + 1)]
+        return list(dict.fromkeys(counts))
+
+    def waiting(self, tasks: int) -> float:
+        """The time of equal tasks of each repetition, over that of the same work shared without any waiting: by whole
+        rounds of tasks, or by a part of one, since cores differ in speed."""
+        if self.workers == 1:
+            return 1.0
+        each = tasks * self.around / self.workers
+        return max(math.ceil(each), each + cpu.TASK_SPREAD) / each
 
     @cached_property
     def accesses(self) -> int:
@@ -165,13 +213,10 @@ class RegisterPlan(FactorAccess):
     # -- tasks and blocks of K -------------------------------------------------------------------------------
     def with_blocks(self, tile: Tiling) -> Tiling:
         """The tile with the recipe's blocks of panels and of K."""
-        limits = cpu.LIMITS["contract"]
-        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # what takes longest if rows are few
-        wanted = max(self.tasks_wanted(limits), min(reading, limits.most_tasks, self.target.most_tasks))
         k_block = self.k_block
         at_once = k_block if self.right_streams else cpu.NEAR_K
         k_blocks = min(at_once // k_block, -(-self.depth // k_block)) if k_block else 1
-        block_m, block_n = self.blocks(tile, wanted)
+        block_m, block_n = self.blocks(tile)
         in_l1 = 2 * self.right_bytes <= self.target.l1_bytes
         soon = self.m.size > cpu.MANY_PANELS * tile.rows or self.right_bytes <= cpu.FLOW_ROWS * cpu.FLOW_PITCH
         ahead = tile.right != "in_place" or not (in_l1 or soon and self.right_flows)      # else the hardware prefetches
@@ -184,17 +229,22 @@ class RegisterPlan(FactorAccess):
         longest = self.stream_k if self.right_streams else cpu.LIMITS["contract"].long_k
         return -(-self.depth // -(-self.depth // longest)) if self.depth > longest and not self.n.pitch else 0
 
-    def blocks(self, tile: Tiling, wanted: int) -> tuple[int, int]:
+    def blocks(self, tile: Tiling) -> tuple[int, int]:
         """Panels of M and N in one task.
 
         Where the right factor is read in place and stays in the first-level cache, each task takes the same number of
         whole rows of the result: what it writes is contiguous, likely to be read by rows again. Where it flows, a task
         has as many rows as leave enough tasks. Else blocks are as square as can be while the task's rows of the left
         factor (and its sums, where K is blocked) stay in half the second-level cache."""
-        if tile.right == "near" or self.right_streams:
-            return self._blocks_of_all_rows(tile, wanted)
-        rows, columns = tile.rows, tile.vectors * self.lanes
+        rows, columns, wanted = tile.rows, tile.vectors * self.lanes, self.wanted
         panels_m, panels_n = self.panels(rows, tile.vectors)
+        if tile.right == "near":
+            return self._blocks_that_pack(tile)
+        if self.right_streams:     # one block of K of a task's panels fits the first-level cache; few tasks read it
+            fit = max(1, self.target.l1_bytes // (self.k_block * columns * self.itemsize))
+            enough = min(wanted, cpu.WORKER_TASKS * self.target.workers, max(panels_n, 2 * self.target.workers))
+            enough = enough if self.target.workers > 1 else 1
+            return blocks(panels_m, panels_n, enough, lambda m, n: 1 / m, lambda m: fit)
         if tile.right == "in_place" and panels_m >= wanted and self.right_stays_near(tile.vectors):
             block_m, _ = blocks(panels_m, 1, wanted, lambda m, n: 1 / m, lambda m: int(panels_m % m == 0))
             return block_m, panels_n
@@ -209,21 +259,31 @@ class RegisterPlan(FactorAccess):
             return max(1, cache // (m * rows * columns * self.itemsize)) if self.depth > cpu.NEAR_K else panels_n
         return blocks(panels_m, panels_n, wanted, square(rows, columns), fits)
 
-    def _blocks_of_all_rows(self, tile: Tiling, wanted: int) -> tuple[int, int]:
-        """The same where few tasks should read the same panel of the right factor: no more tasks than the workers need.
+    def _blocks_that_pack(self, tile: Tiling) -> tuple[int, int]:
+        """The same where each task packs its panels of the right factor: the blocks that are done first, by what they
+        multiply, pack and write, and by how long workers wait. Several panels stay in the first-level cache, or in half
+        the second-level one where there are many. They are best all in one task, which writes whole rows then, if the
+        result does not stay in a cache, or if its rows share cache lines, which two tasks would both write."""
+        (panels_m, panels_n), panel = self.panels(tile.rows, tile.vectors), self.panel_bytes(tile.vectors)
+        each, packing = self.tile_cycles(tile, self.m.size), cpu.NEAR_CYCLES * tile.vectors * self.lanes
+        row = self.n.size * self.itemsize
+        piece = cpu.SHARED_CYCLES if row % cpu.CACHE_LINE and self.workers > 1 else 0.0
+        if self.around * self.m.size * row > self.workers * self.target.l2_bytes:      # written while others multiply
+            piece = max(piece, cpu.PIECE_CYCLES - self.depth * each / tile.rows)
+        many = panels_n if piece else panels_n // self.wanted
+        fit = max(1, 3 * self.target.l1_bytes // (4 * panel))
+        more = max(fit, min(self.target.l2_bytes // (2 * panel), many))
 
-        Where it streams, one block of K of all of a task's panels fits the first-level cache. Where each task packs its
-        panels, it takes all rows, or enough to repay the packing; its panels stay in half the second-level cache."""
-        panels_m, panels_n = self.panels(tile.rows, tile.vectors)
-        enough = min(wanted, cpu.WORKER_TASKS * self.target.workers) if self.target.workers > 1 else 1
-        if tile.right != "near":
-            fit = max(1, self.target.l1_bytes // (self.k_block * tile.vectors * self.lanes * self.itemsize))
-            enough = min(enough, max(panels_n, 2 * self.target.workers))      # fewer rows in a task read it again
-            return blocks(panels_m, panels_n, enough, lambda m, n: 1 / m, lambda m: fit)
-        fit = max(1, min(self.target.l2_bytes // 2 // self.panel_bytes(tile.vectors), panels_n // wanted))
-        least = -(-cpu.NEAR_ROWS // tile.rows)
-        return blocks(panels_m, panels_n, enough, lambda m, n: 1 / m,
-                      lambda m: fit if m == panels_m or m >= least else 0)
+        def cycles(m: int, n: int) -> float:
+            tasks = -(-panels_m // m) * -(-panels_n // n)
+            pieces = m * tile.rows if n < panels_n else 0
+            again = cpu.AGAIN_CYCLES * tile.vectors if n > fit else 0
+            task = n * (m * (each + again) + packing) + (cpu.TASK_CYCLES + pieces * piece) / self.depth
+            return self.waiting(tasks) * tasks * task
+        found = [blocks(panels_m, panels_n, least, cycles, lambda m: fit) for least in self.task_counts]
+        if more > fit:
+            found += [blocks(panels_m, panels_n, least, cycles, lambda m: more) for least in self.task_counts]
+        return min(found, key=lambda block: cycles(*block))
 
     # -- other choices ---------------------------------------------------------------------------------------
     def refuses(self, c: Tiling) -> str | None:
@@ -248,5 +308,5 @@ class RegisterPlan(FactorAccess):
             return "how much there is to pack is not known"
         why = self.left_must_be_packed(c.rows) if c.left == "in_place" else None
         if c.right == "near":
-            why = why or self.must_pack_together(c.rows, c.vectors)
+            why = why or self.must_pack_together(c.vectors)
         return why or (self.why_right_not_along_n() if c.right == "in_place" else None)
