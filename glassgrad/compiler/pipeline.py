@@ -24,7 +24,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.deferred_gradient import without_detach, written_out
+from glassgrad.compiler.graph.gradient import without_detach, written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
 from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
@@ -153,7 +153,7 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 
 
 # -- graph: the results stay the same values -----------------------------------------------------------------
-@compiler_pass(GRAPH, "graph/deferred_gradient.py")
+@compiler_pass(GRAPH, "graph/gradient.py")
 def write_gradients(work: GraphWork) -> None:
     """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH, which has no effect now."""
     work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))

@@ -22,7 +22,7 @@ from loop_kernels import AMX, AVX512, HOPPER, NEON, Inputs, check
 
 from glassgrad import Context, Tensor
 from glassgrad.compiler import optimize as package
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite

@@ -17,8 +17,8 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.numpy_products import once, seen, sum_of_products
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, REDUCE, Op
 from glassgrad.compiler.graph.symbolic import value_of

@@ -18,9 +18,8 @@ from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.operator_overloads import Operators
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph.uop import Operators, UOp, const
 
 MOST_REPLACEMENTS = 200    # pending at one time: more means that rules undo each other
 
