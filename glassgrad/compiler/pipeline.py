@@ -26,8 +26,7 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.gradient import without_detach, written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
-from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
+from glassgrad.compiler.graph.rules.reductions import join_sums, reduce_fewer_axes
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.schedule.attention_backward import with_one_number
 from glassgrad.compiler.schedule.device_placement import place_on_devices
@@ -159,7 +158,7 @@ def write_gradients(work: GraphWork) -> None:
     work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 
-@compiler_pass(GRAPH, "graph/rules/invariant_axes.py", OPTIMIZING)
+@compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING)
 def invariant_axes(work: GraphWork) -> None:
     """Reduce no axis along which the source is constant."""
     work.sinks = reduce_fewer_axes(work.sinks)
@@ -171,7 +170,7 @@ def fold(work: GraphWork) -> None:
     work.sinks = rewrite(work.sinks, ALGEBRA)
 
 
-@compiler_pass(GRAPH, "graph/rules/conv_input_gradient.py", OPTIMIZING, FOLDED)
+@compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING, FOLDED)
 def conv_input_gradient(work: GraphWork) -> None:
     """Join a sum of a moved sum of products into one sum: the gradient of a convolution by its input."""
     work.sinks = join_sums(work.sinks)
