@@ -21,7 +21,7 @@ from glassgrad.runtime.kernel_key import cache_key, cost
 
 if TYPE_CHECKING:
     from glassgrad.compiler.lower.loops import Kernel
-    from glassgrad.runtime.kernel_source import Built
+    from glassgrad.compiler.pipeline import Built
     from glassgrad.runtime.search.tuning_results import Tuned
 
 __all__ = ["CompiledKernels", "Rejected"]
@@ -102,7 +102,7 @@ class CompiledKernels:
         try:
             return self.compile_source(source)
         except Rejected as error:
-            from glassgrad.runtime.kernel_source import lines_of
+            from glassgrad.compiler.pipeline import lines_of
             raise Bug(f"{self.name} does not take a kernel: {error}\n{source}\n"
                       f"  at: {lines_of(ast) or 'unknown'}") from None
 
@@ -120,7 +120,7 @@ class CompiledKernels:
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """The loop tree that is rendered for a kernel."""
-        from glassgrad.runtime.kernel_source import kernel_of
+        from glassgrad.compiler.pipeline import kernel_of
         return kernel_of(ast, self.target, moves=self.moves(ast) or None)
 
     # -- searching ---------------------------------------------------------------------------------------------
