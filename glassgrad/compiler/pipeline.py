@@ -391,6 +391,7 @@ def make_source(kernel: Kernel, target: Target, language: str) -> str:
     return work.source
 
 
+# -- one kernel's graph through the list ---------------------------------------------------------------------
 class Built(NamedTuple):
     """A kernel as source text, with what a launch must provide."""
     name: str
@@ -414,8 +415,8 @@ def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None =
           rows: bool = False) -> Built:
     """Run all passes for one kernel, by the recipe or by the given moves. With `rows`, each line of LLVM IR ends with
     the row of the loop tree that it belongs to."""
-    work = KernelWork(ast, target, language, moves=moves, rows={} if rows else None)
     from glassgrad.compiler.render.launch_info import launch_info
+    work = KernelWork(ast, target, language, moves=moves, rows={} if rows else None)
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
         return Built(work.kernel.name, work.source, work.binary, launch_info(work.kernel), work.kernel, work.decisions)

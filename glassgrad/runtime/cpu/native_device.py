@@ -22,8 +22,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch_info import LaunchInfo, TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compile_queue import CompileQueue
-from glassgrad.runtime.compiled_kernels import CompiledKernels
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompileQueue
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
