@@ -29,11 +29,10 @@ from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.reductions import join_sums, reduce_fewer_axes
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.schedule.attention_backward import with_one_number
-from glassgrad.compiler.schedule.device_placement import place_on_devices
 from glassgrad.compiler.schedule.fusion import fuse
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
-from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
+from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph, place_on_devices
 from glassgrad.compiler.schedule.online_softmax import StoresScores
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ def kernels(work: GraphWork) -> None:
     work.schedule = cut_into_kernels(work.sinks, work.inputs, work.stored, work.groups)
 
 
-@compiler_pass(SCHEDULE, "schedule/device_placement.py")
+@compiler_pass(SCHEDULE, "schedule/kernels.py")
 def device_placement(work: GraphWork) -> None:
     """Give every kernel and value a device, and add the copies between devices."""
     place_on_devices(work.schedule, work.device)
