@@ -252,6 +252,16 @@ def expressions(statement: Statement) -> list[UOp]:
     return [e for e in found if e is not None]
 
 
+def nodes_in(body: Iterable[Statement]) -> list[UOp]:
+    """Every node of the expressions in these statements, and in those inside them; sources first, each once."""
+    return toposort([e for s in walk(body) for e in expressions(s)])
+
+
+def loads_in(body: Iterable[Statement]) -> list[UOp]:
+    """Every LOAD in these statements, and in those inside them."""
+    return [n for n in nodes_in(body) if n.op is o.LOAD]
+
+
 def rewritten(statement: Statement, new: Callable[[UOp], UOp]) -> Statement:
     """A copy of a statement with `new` applied to every expression that it evaluates itself."""
     made = _copied(statement)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.symbolic import least
-from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, Store, expressions, task_loops, walk
+from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement, Store, loads_in, task_loops, walk
 from glassgrad.compiler.optimize.contraction_tilings import (condition, contraction, contraction_with_run_time_bounds,
                                                              in_blocks, run_only_if)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
@@ -136,7 +136,7 @@ def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions:
     large = {s.memory for s in stores if _bytes(s.memory) >= FAR * target.l2_bytes}
     if not large:
         return ()
-    read = {n.src[0] for n in toposort(e for s in statements for e in expressions(s)) if n.op is o.LOAD}
+    read = {n.src[0] for body in bodies for n in loads_in(body)}
     changed = {s.memory for s in stores if s.combine is not None}
     far = sorted(memory.arg.slot for memory in large - read - changed)
     return tuple(far) if far and decisions.ask(Past(True), lambda c: None).caches else ()

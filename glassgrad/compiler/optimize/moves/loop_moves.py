@@ -17,8 +17,8 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, i
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
-                                            counter, expressions, fold, load, local, ranges_of, register, rewritten,
-                                            walk, with_body)
+                                            counter, expressions, fold, load, loads_in, local, nodes_in, ranges_of,
+                                            register, rewritten, walk, with_body)
 from glassgrad.compiler.lower.transcendental import RARELY
 from glassgrad.compiler.optimize.moves.move_limit import move
 
@@ -131,7 +131,7 @@ def merge(outer: For) -> For | None:
     a, b = outer.range.arg.size, inner.range.arg.size
     whole = counter(outer.range.arg.name, a * b)
     body = rebuild(inner.body, {outer.range: divide(whole, b), inner.range: modulo(whole, b)})
-    for node in toposort(e for s in walk(body) for e in expressions(s)):
+    for node in nodes_in(body):
         if node.op in (o.IDIV, o.MOD) and whole in ranges_of(node.src[0]) and node.src[0].dtype.name == "int64":
             return None
     return For(whole, outer.kind, body, None if outer.stop is None else multiply(outer.stop, b))
@@ -266,8 +266,7 @@ def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
 
 
 def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp) -> list[Statement]:
-    nodes = toposort(e for s in walk(body) for e in expressions(s))
-    loads = [n for n in nodes if n.op is o.LOAD and n.src[0] in memories]
+    loads = [n for n in loads_in(body) if n.src[0] in memories]
     body = rebuild(body, {n: load(memories[n.src[0]], add(multiply(n.src[1], copies), at), *n.src[2:]) for n in loads})
     for s in walk(body):
         if isinstance(s, Store) and s.memory in memories:

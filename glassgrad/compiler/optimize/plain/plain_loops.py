@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, ranges_of, task_loops, walk)
+                                            expressions, loads_in, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
@@ -357,7 +357,7 @@ def neighbours(body: list[Statement], lane: UOp) -> int:
     inner = list(walk(body))
     if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
         return 0
-    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    loads = loads_in(body)
     sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
     sizes += [s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]
     wide = min(WIDE_BYTES // min(sizes), 2 * WIDE_BYTES // max(sizes)) if sizes else 0
