@@ -21,6 +21,7 @@ import math
 
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, toposort
+from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
 from glassgrad.compiler.graph.uop import const, identity
 from glassgrad.compiler.schedule.fusion import counted
@@ -175,9 +176,5 @@ def _places(digits: UOp, count: int) -> UOp:
 
 
 def _below(ordered: UOp, limits: UOp) -> UOp:
-    """How many numbers are below each limit: a binary search, whose steps are powers of two."""
-    n, found = ordered.elements, full(limits.shape, 0, dtypes.int32)
-    for bit in range(n.bit_length() - 1, -1, -1):
-        more = found + (1 << bit)
-        found = ((more < n + 1) & (_taken(ordered, more - 1) < limits)).where(more, found)
-    return found
+    """How many numbers are below each limit."""
+    return passing_prefix(ordered, limits.shape, lambda number: number < limits)
