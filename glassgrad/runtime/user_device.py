@@ -25,7 +25,7 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.pipeline import kernel_of, lines_of, make_source
-from glassgrad.compiler.render.c.single_c_function import PLAIN, plain_function, plain_launch
+from glassgrad.compiler.render.c.c_source import PLAIN, plain_function, plain_launch
 from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.backend import Backend
 from glassgrad.runtime.host_memory import MemoryBlock

@@ -28,7 +28,7 @@ from glassgrad.compiler.lower.loops import (LOOP, For, Kernel, Phase, Statement,
                                             local, ranges_of, rewritten, walk)
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.c.single_c_function import PLAIN, plain_function, plain_launch
+from glassgrad.compiler.render.c.c_source import PLAIN, plain_function, plain_launch
 from glassgrad.engine.custom_calls import UserCall
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
