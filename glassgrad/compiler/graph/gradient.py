@@ -21,7 +21,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.source_lines import one_place, user_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.node import rebuilt, toposort
 from glassgrad.compiler.graph.op_arguments import Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, full
 
@@ -429,7 +429,4 @@ def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] =
 
 def without_detach(roots: Sequence[UOp]) -> list[UOp]:
     """The roots with DETACH nodes removed, once no more gradients are taken."""
-    new: dict[UOp, UOp] = {}
-    for node in toposort(roots):
-        new[node] = new[node.src[0]] if node.op is o.DETACH else node.over(tuple([new[s] for s in node.src]))
-    return [new[root] for root in roots]
+    return rebuilt(roots, lambda node, over: over.src[0] if node.op is o.DETACH else None)

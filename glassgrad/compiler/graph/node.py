@@ -21,7 +21,7 @@ from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.base.source_lines import Line, line_of, user_place
+from glassgrad.base.source_lines import Line, line_of, one_place, user_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.op_arguments import Dimension, Shape
@@ -252,6 +252,17 @@ def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[
             stack += waiting[::-1]
         else:
             done[stack.pop()] = None
+
+
+def rebuilt(roots: Sequence[N], rule: Callable[[N, N], N | None]) -> list[N]:
+    """The roots, rebuilt from the leaves up. `rule(node, over)` gives what a node becomes, where `over` is the node
+    over its rebuilt sources; None: that is it. What is made of a node keeps the user's line."""
+    new: dict[N, N] = {}
+    for node in toposort(roots):
+        with one_place(node.place):
+            over = node.over(tuple([new[s] for s in node.src]))
+            new[node] = rule(node, over) or over
+    return [new[r] for r in roots]
 
 
 def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, toposort
 from glassgrad.compiler.graph.binary_search import passing_prefix
+from glassgrad.compiler.graph.node import rebuilt
 from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
 from glassgrad.compiler.graph.uop import const, identity
 from glassgrad.compiler.schedule.fusion import counted
@@ -39,17 +39,11 @@ BLOCK = 64               # numbers that are compared with each other by a sort
 
 def with_flat_scatters_cut(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
     """The sinks, with SCATTERs of many numbers into one axis in parts or in bins."""
-    order = toposort(sinks)
-    if not any(_pays(node) for node in order):
+    if not any(_pays(node) for node in toposort(sinks)):
         return sinks
-    new: dict[UOp, UOp] = {}
-    for node in order:
-        with one_place(node.place):
-            new[node] = node.over(tuple([new[s] for s in node.src]))
-            if _pays(node):
-                new[node] = _cut(new[node], limits)
+    cut = rebuilt(sinks, lambda node, over: _cut(over, limits) if _pays(node) else None)
     # a result that is a view now is stored as such, not copied
-    return [new[s].contiguous() if new[s].op in o.MOVEMENT and s.op is o.SCATTER else new[s] for s in sinks]
+    return [new.contiguous() if new.op in o.MOVEMENT and s.op is o.SCATTER else new for s, new in zip(sinks, cut)]
 
 
 def _pays(node: UOp) -> bool:

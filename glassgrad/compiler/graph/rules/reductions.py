@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axis_dependence import AxisSet, moved_behind, nontrivial, runs, varies, varies_along
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.node import rebuilt, toposort
 from glassgrad.compiler.graph.op_arguments import Unwindow
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp, const
@@ -34,15 +33,14 @@ def reduce_fewer_axes(sinks: list[UOp]) -> list[UOp]:
     if not any(n.op in o.REDUCE for n in order):
         return sinks
     changes = varies(order)
-    new: dict[UOp, UOp] = {}
-    for n in order:
-        rebuilt = n.over(tuple([new[s] for s in n.src]))
-        if n.op in o.REDUCE:
-            fixed = frozenset(a for a in nontrivial(n.src[0].shape) - changes[n.src[0]] if least(n.src[0].shape[a]) > 0)
-            if fixed and 0 not in n.src[0].shape:
-                rebuilt = _over_fewer_axes(rebuilt, fixed) or rebuilt
-        new[n] = rebuilt
-    return [new[s] for s in sinks]
+
+    def fewer(node: UOp, over: UOp) -> UOp | None:
+        if node.op not in o.REDUCE or 0 in node.src[0].shape:
+            return None
+        shape = node.src[0].shape
+        fixed = frozenset(a for a in nontrivial(shape) - changes[node.src[0]] if least(shape[a]) > 0)
+        return _over_fewer_axes(over, fixed) if fixed else None
+    return rebuilt(sinks, fewer)
 
 
 def _over_fewer_axes(node: UOp, fixed: frozenset[int]) -> UOp | None:
@@ -74,15 +72,8 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
     for n in order:
         for s in n.src:
             readers[s] = readers.get(s, 0) + 1
-    new: dict[UOp, UOp] = {}
     known: dict[UOp, AxisSet] = {}       # along which axes values change
-    for n in order:
-        rebuilt = n.over(tuple([new[s] for s in n.src]))
-        if n.op is o.SUM and _alone(n, readers):
-            with one_place(n.place):     # what is made of a node keeps the user's line
-                rebuilt = _joined(rebuilt, known) or rebuilt
-        new[n] = rebuilt
-    return [new[s] for s in sinks]
+    return rebuilt(sinks, lambda n, over: _joined(over, known) if n.op is o.SUM and _alone(n, readers) else None)
 
 
 def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
