@@ -19,7 +19,7 @@ from draw_steps import grids  # noqa: E402
 from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402
 from glassgrad.base.svg import graph, nests  # noqa: E402
-from glassgrad.compiler.graph.deferred_gradient import written_out  # noqa: E402
+from glassgrad.compiler.graph.gradient import written_out  # noqa: E402
 from glassgrad.compiler.graph.picture import KINDS, graph_svg, node_box  # noqa: E402
 from glassgrad.compiler.lower.expression_text import LOOPS, loop_boxes  # noqa: E402
 from glassgrad.compiler.optimize.targets.target import Target  # noqa: E402

@@ -24,24 +24,24 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.deferred_gradient import without_detach, written_out
+from glassgrad.compiler.graph.gradient import without_detach, written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
-from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
+from glassgrad.compiler.graph.rules.reductions import join_sums, reduce_fewer_axes
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.schedule.attention_backward import with_one_number
-from glassgrad.compiler.schedule.device_placement import place_on_devices
 from glassgrad.compiler.schedule.fusion import fuse
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
-from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
+from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph, place_on_devices
 from glassgrad.compiler.schedule.online_softmax import StoresScores
 
 if TYPE_CHECKING:
     from glassgrad.compiler.lower.loops import Kernel, Statement
     from glassgrad.compiler.optimize.decisions import Decisions
     from glassgrad.compiler.optimize.targets.target import Target
+    from glassgrad.compiler.render.launch_info import LaunchInfo
     from glassgrad.compiler.render.unroll_and_jam import Jammed
+
 
 GRAPH, SCHEDULE, KERNEL, TEXT = "graph", "schedule", "kernel", "text"
 
@@ -153,13 +153,13 @@ OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.mo
 
 
 # -- graph: the results stay the same values -----------------------------------------------------------------
-@compiler_pass(GRAPH, "graph/deferred_gradient.py")
+@compiler_pass(GRAPH, "graph/gradient.py")
 def write_gradients(work: GraphWork) -> None:
     """Expand each FORMULA, and each GRADIENT by the gradient table; then remove DETACH, which has no effect now."""
     work.sinks = without_detach(written_out(work.sinks, stored=work.sinks))
 
 
-@compiler_pass(GRAPH, "graph/rules/invariant_axes.py", OPTIMIZING)
+@compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING)
 def invariant_axes(work: GraphWork) -> None:
     """Reduce no axis along which the source is constant."""
     work.sinks = reduce_fewer_axes(work.sinks)
@@ -171,7 +171,7 @@ def fold(work: GraphWork) -> None:
     work.sinks = rewrite(work.sinks, ALGEBRA)
 
 
-@compiler_pass(GRAPH, "graph/rules/conv_input_gradient.py", OPTIMIZING, FOLDED)
+@compiler_pass(GRAPH, "graph/rules/reductions.py", OPTIMIZING, FOLDED)
 def conv_input_gradient(work: GraphWork) -> None:
     """Join a sum of a moved sum of products into one sum: the gradient of a convolution by its input."""
     work.sinks = join_sums(work.sinks)
@@ -237,7 +237,7 @@ def kernels(work: GraphWork) -> None:
     work.schedule = cut_into_kernels(work.sinks, work.inputs, work.stored, work.groups)
 
 
-@compiler_pass(SCHEDULE, "schedule/device_placement.py")
+@compiler_pass(SCHEDULE, "schedule/kernels.py")
 def device_placement(work: GraphWork) -> None:
     """Give every kernel and value a device, and add the copies between devices."""
     place_on_devices(work.schedule, work.device)
@@ -388,3 +388,40 @@ def make_source(kernel: Kernel, target: Target, language: str) -> str:
     with one_place():
         run_passes(work, TEXT)
     return work.source
+
+
+# -- one kernel's graph through the list ---------------------------------------------------------------------
+class Built(NamedTuple):
+    """A kernel as source text, with what a launch must provide."""
+    name: str
+    source: str
+    binary: bytes                        # instead of `source`, for a binary format
+    info: LaunchInfo
+    kernel: Kernel
+    decisions: Decisions | None          # the optimizer's decisions; None under NOOPT=1
+
+
+def kernel_of(ast: UOp, target: Target, say: bool = False, moves: Sequence[str] | None = None,
+              plain: bool = False) -> Kernel:
+    """Return the optimized loop tree of a kernel's graph (with `plain` or NOOPT=1 the unoptimized one), by the recipe
+    or by the given moves; with `say`, DEBUG=4 prints the passes."""
+    work = KernelWork(ast, target, plain=plain, moves=moves)
+    run_passes(work, KERNEL, say=say)
+    return work.kernel
+
+
+def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None = None, say: bool = True,
+          rows: bool = False) -> Built:
+    """Run all passes for one kernel, by the recipe or by the given moves. With `rows`, each line of LLVM IR ends with
+    the row of the loop tree that it belongs to."""
+    from glassgrad.compiler.render.launch_info import launch_info
+    work = KernelWork(ast, target, language, moves=moves, rows={} if rows else None)
+    with one_place():
+        run_passes(work, KERNEL, TEXT, say=say)
+        return Built(work.kernel.name, work.source, work.binary, launch_info(work.kernel), work.kernel, work.decisions)
+
+
+def lines_of(ast: UOp) -> str:
+    """The lines of the user's program that a kernel computes, for messages; empty where they are not known."""
+    stored = [store.src[1] for store in ast.src if store.op is o.STORE]
+    return ", ".join(dict.fromkeys(str(node.line) for node in stored if node.line is not None))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import start_of_piece
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.schedule.partial_updates import replacement
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import recording

@@ -14,8 +14,8 @@ from collections.abc import Collection
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.compiler.graph.uop import UOp, known_values
-from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 
 _BUFFER = o.BUFFER
 Tensors = list["weakref.ref[Any]"]          # weak references to tensors

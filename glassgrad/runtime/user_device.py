@@ -24,13 +24,12 @@ from glassgrad.base.errors import Bug, DeviceError, GlassgradError, MemoryLimitE
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
-from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.c.single_c_function import PLAIN, plain_function, plain_launch
+from glassgrad.compiler.pipeline import kernel_of, lines_of, make_source
+from glassgrad.compiler.render.c.c_source import PLAIN, plain_function, plain_launch
 from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.backend import Backend
 from glassgrad.runtime.host_memory import MemoryBlock
 from glassgrad.runtime.kernel_key import cost
-from glassgrad.runtime.kernel_source import kernel_of, lines_of
 
 __all__ = ["Allocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "CStyleLanguage", "Compiled",
            "SignatureError"]

@@ -25,7 +25,7 @@ from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import Place, calls_of, line_of, user_place
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o, sizes_now, toposort
 from glassgrad.compiler.graph.axis_dependence import coordinates
-from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
+from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device

@@ -7,7 +7,7 @@ memory are read, once for each version of its contents. Does not know what an in
 from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
+from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.runtime.devices import Device
 
 Limits = tuple[int, int]

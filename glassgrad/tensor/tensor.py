@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
-from glassgrad.compiler.graph.deferred_gradient import at_once, deferred
 from glassgrad.compiler.graph.dtype import dtype_by_name
+from glassgrad.compiler.graph.gradient import at_once, deferred
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import BUFFER
 from glassgrad.compiler.graph.symbolic import sizes_now

@@ -12,10 +12,10 @@ from typing import Any
 
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.pipeline import build
 from glassgrad.compiler.render.llvm.llvm_ir import ROW
 from glassgrad.runtime.cpu.llvm_compiler import assembly
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.kernel_source import build
 
 MOST_LINES = 1_500              # of assembly kept
 _FIRST = 1000                   # number of our first metadata node, above those of the renderer

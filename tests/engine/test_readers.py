@@ -12,8 +12,8 @@ import pytest
 
 import glassgrad
 from glassgrad import Tensor
+from glassgrad.compiler.graph.node import WeakNodeDict
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.graph.weak_node_dict import WeakNodeDict
 from glassgrad.engine.buffer import Buffer, live_buffers
 from glassgrad.engine.registry import registry
 

@@ -11,7 +11,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
+from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 

@@ -9,9 +9,8 @@ from graph_leaves import Values, buffer
 
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.deferred_gradient import at_once, deferred, without_detach, written_out
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.gradient import FLAT, GRADIENTS, gradients
+from glassgrad.compiler.graph.gradient import FLAT, GRADIENTS, at_once, deferred, gradients, without_detach, written_out
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Axes, OwnGradient, Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, const, full

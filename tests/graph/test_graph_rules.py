@@ -19,8 +19,7 @@ from glassgrad.compiler.graph.dtype import ALL, DType, dtypes, largest
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Axes, Expand, Flip, Pad, Permute, Reshape, Shrink, Unwindow, Window
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE, Kind
-from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.elementwise import EXACT, fold, holds_all
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA, EXACT, fold, holds_all
 from glassgrad.compiler.graph.rules.rewrite import (Hole, Literal, NodePattern, Pattern, Rule, RuleSet, holes, node,
                                                     rewrite)
 from glassgrad.compiler.graph.uop import UOp, const, full

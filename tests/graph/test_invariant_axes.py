@@ -12,7 +12,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
+from glassgrad.compiler.graph.rules.reductions import reduce_fewer_axes
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, full
 

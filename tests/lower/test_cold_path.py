@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.op_arguments import Param
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import Assign, If, walk
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.moves.cold_path import usual_nodes
+from glassgrad.compiler.optimize.moves.loop_moves import usual_nodes
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import Target
 

@@ -19,10 +19,10 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.op_arguments import Iota, Param, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.element_expressions import flatten, reshape_index, source_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, For, Kernel, Store, counter, expressions, ranges_of,
                                             walk)
 from glassgrad.compiler.lower.lower import KEEP_BYTES, lower
-from glassgrad.compiler.lower.movement import flatten, reshape_index, source_index
 from glassgrad.compiler.lower.printing import linear, show
 
 FLOAT = dtypes.float32

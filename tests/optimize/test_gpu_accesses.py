@@ -9,7 +9,7 @@ import pytest
 from loop_kernels import HOPPER, Inputs, check
 
 from glassgrad import Tensor
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp

@@ -20,11 +20,11 @@ import glassgrad
 from glassgrad import Tensor, Variable
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.loop_interpreter import run_kernel
-from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.index_algebra import index, substitute_index
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
+from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, If, Kernel, Phase,

@@ -13,8 +13,8 @@ from shim_device import needs_cxx
 
 from glassgrad import Tensor, Variable
 from glassgrad.compiler.check.loop_interpreter import run_kernel
-from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp

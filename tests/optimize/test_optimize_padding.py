@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
+from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, TILE, Accumulate, Assign, For, If, Kernel, Phase, Store, counter,

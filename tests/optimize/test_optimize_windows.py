@@ -12,7 +12,7 @@ from loop_kernels import AVX512, NEON, Inputs, check
 from glassgrad import Tensor
 from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
+from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel

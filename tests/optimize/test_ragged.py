@@ -22,9 +22,9 @@ from loop_kernels import AMX, AVX512, HOPPER, NEON, Inputs, check
 
 from glassgrad import Context, Tensor
 from glassgrad.compiler import optimize as package
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
+from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
@@ -77,7 +77,7 @@ ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
     "contract": {"targets.cpu_costs": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
     "direct": {"targets.cpu_costs": {"LEAST_USE": 0.0, "REREAD": 0, "PACK": 0.0}},
-    "past": {"moves.streaming_stores": {"FAR": 1}},
+    "past": {"recipes": {"FAR": 1}},
     "taps": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
     "window": {"targets.cpu_costs": {"LEAST_OUTER": 1}},
     "unit": {"targets.matrix_units": {"LIMITS": TilingThresholds(task_work=1000, most_tasks=16, long_k=1, k_block=1)}},
@@ -192,7 +192,7 @@ REWRITES = {
     "loop_moves.tasks": "test_optimize.py::test_tasks",
     "reduction_moves.group": "test_optimize.py::test_group",
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
-    "cold_path.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
+    "loop_moves.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
     "redundant_phases.filled_once": "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
     "split_by_remainder.interleaved": "test_conv_window_copies.py::test_the_gradients_of_a_strided_convolution",
     "split_by_remainder.side_by_side": "test_short_gpu_loops.py::test_remainders_of_a_pooled_gradient_are_side_by_side",

@@ -10,8 +10,8 @@ from loop_kernels import HOPPER, Inputs, check
 
 from glassgrad import Tensor
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite

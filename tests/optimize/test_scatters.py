@@ -9,8 +9,8 @@ from loop_kernels import AVX2, Inputs, check, run_graph
 from glassgrad import Context, Tensor
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.op_arguments import Param, Scatter
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA

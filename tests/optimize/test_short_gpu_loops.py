@@ -12,10 +12,10 @@ from cuda_compiler import needs_nvrtc
 from loop_kernels import HOPPER, Inputs, check
 
 from glassgrad import Tensor
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.index_algebra import add, divide, modulo, multiply
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
+from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, counter

@@ -12,8 +12,7 @@ from render_kernels import HOST, run
 from glassgrad import Tensor
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.moves.streaming_stores import FAR
-from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.recipes import FAR, optimize
 from glassgrad.compiler.pipeline import make_source
 
 SMALL = replace(HOST, l2_bytes=64)        # a processor for which all that is larger than 512 bytes is large

@@ -164,7 +164,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 READING_ROW = re.compile(r"^\| *\d* *\| \[`[^`]+`\]\(([^)]+)\) \| (\d+) \|(.*)\| (.*) \|$", re.M)
 READING_ORDER = ["tinygrad_lite", "pipeline", "ops", "node", "tensor", "gradient", "realize", "fusion", "kernels",
                  "loops", "element_expressions", "loop_moves", "register_plan", "register_loops", "c_source",
-                 "llvm_ir", "backend", "kernel_source", "native_device", "llvm_compiler", "elf_loader",
+                 "llvm_ir", "backend", "native_device", "llvm_compiler", "elf_loader",
                  "compiled_schedule"]
 MOST_TO_READ = 6_000
 

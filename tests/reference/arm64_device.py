@@ -24,11 +24,11 @@ from typing import Any
 from glassgrad import DeviceError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.pipeline import build, kernel_of
 from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.cpu.elf_loader import ElfObject
 from glassgrad.runtime.kernel_key import cost
-from glassgrad.runtime.kernel_source import build, kernel_of
 from glassgrad.runtime.wasm.linear_memory import FIRST, FIRST_BYTES, LIMIT, LinearMemory
 
 RUNNER = Path(__file__).resolve().parent / "shims" / "arm64_runner.c"

@@ -23,11 +23,11 @@ from glassgrad import Device, DeviceError, InputError, MemoryLimitError, Tensor,
 from glassgrad.base.errors import Bug
 from glassgrad.cli import doctor
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.deferred_gradient import written_out
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.conv_input_gradient import join_sums
+from glassgrad.compiler.graph.rules.reductions import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, Assign, For, If, Kernel, Phase, Statement, Store, counter, load,

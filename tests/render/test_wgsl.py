@@ -19,10 +19,9 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Kernel, Phase, Store, counter, load,
                                             register, walk)
 from glassgrad.compiler.optimize.targets.target import GPU
-from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.pipeline import kernel_of, make_source
 from glassgrad.compiler.render.gpu.loop_iteration_limit import fewer_rounds, unroll_factor
 from glassgrad.compiler.render.unroll_and_jam import jam
-from glassgrad.runtime.kernel_source import kernel_of
 
 
 def text_of(result: Tensor, target: Any = GPU) -> str:

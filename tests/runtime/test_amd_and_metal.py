@@ -17,10 +17,10 @@ from glassgrad import (Context, Device, DeviceError, DTypeError, InputError, Mem
                        Variable, c_kernel)
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.pipeline import build
 from glassgrad.compiler.render.gpu.dialects import CUDA, HIP
 from glassgrad.runtime.gpu import cuda, hip, metal
 from glassgrad.runtime.gpu.gpu_device import Rejected
-from glassgrad.runtime.kernel_source import build
 
 pytestmark = fake_drivers.take_the_place
 

@@ -18,7 +18,7 @@ from glassgrad import Tensor
 from glassgrad.base.errors import Bug, DeviceError, InputError
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.runtime.compile_queue import SWITCH_INTERVAL, CompileQueue
+from glassgrad.runtime.compiled_kernels import SWITCH_INTERVAL, CompileQueue
 from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, processor as host
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.native_device import NativeDevice

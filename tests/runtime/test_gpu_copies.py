@@ -20,11 +20,11 @@ from shim_device import needs_cxx
 
 from glassgrad import Context, Tensor
 from glassgrad.base.errors import Bug
+from glassgrad.compiler.pipeline import build
 from glassgrad.engine.realize import forgotten_schedules
 from glassgrad.runtime.backend import Stopwatch
 from glassgrad.runtime.gpu import cuda, cuda_hip_device, cuda_hip_memory
 from glassgrad.runtime.gpu.gpu_device import Rejected
-from glassgrad.runtime.kernel_source import build
 from glassgrad.runtime.search import beam, tuning_results
 
 pytestmark = [needs_cxx, fake_drivers.take_the_place]

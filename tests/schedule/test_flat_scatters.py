@@ -8,7 +8,7 @@ from loop_kernels import HOPPER, Inputs, check, run_graph
 
 from glassgrad import Context, Tensor
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.lower.access_bounds import prove_accesses

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings as hypothesis_settings, stra
 
 from glassgrad import Context, Device, GlobalCounters, Tensor, nn
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.deferred_gradient import without_detach, written_out
+from glassgrad.compiler.graph.gradient import without_detach, written_out
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import make_schedule

@@ -12,7 +12,7 @@ import pytest
 from glassgrad import Context, GlobalCounters, ShapeError, Tensor, Variable, dtypes, nn
 from glassgrad.base.errors import AxisError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.uop import full
 from glassgrad.engine.capture import record
 from glassgrad.nn.optim import autocast

@@ -11,7 +11,7 @@ import torch
 
 from glassgrad import GlobalCounters, Tensor, nn
 from glassgrad.base.errors import GradientError
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.ops import Ops
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
-from glassgrad.compiler.lower.loops import WIDE, Accumulate, For, If, Prefetch, Statement, Store, expressions, walk
+from glassgrad.compiler.lower.loops import (WIDE, Accumulate, For, If, Prefetch, Statement, Store, expressions,
+                                            loads_in, walk)
 
 
 def is_axis(loop: For) -> bool:
@@ -35,9 +36,8 @@ def is_axis(loop: For) -> bool:
 
 def memories(loop: For) -> tuple[list[UOp], list[UOp]]:
     """What a loop stores to, once for each store, and what it loads from."""
-    inner = list(walk([loop]))
-    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
-    return [s.memory for s in inner if isinstance(s, Store)], list(dict.fromkeys(n.src[0] for n in loads))
+    loaded = list(dict.fromkeys(n.src[0] for n in loads_in([loop])))
+    return [s.memory for s in walk([loop]) if isinstance(s, Store)], loaded
 
 
 def operands(node: UOp) -> tuple[UOp, ...]:

@@ -13,8 +13,8 @@ from glassgrad.compiler.check.graph_interpreter import evaluate
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, bounds, index
 from glassgrad.compiler.lower.access_bounds import numbers_at
+from glassgrad.compiler.lower.element_expressions import Index, source_index
 from glassgrad.compiler.lower.loops import counter
-from glassgrad.compiler.lower.movement import Index, source_index
 
 Array = Any    # numpy.ndarray; NumPy is loaded when a function here first runs
 Box = tuple[tuple[int, int], ...]
@@ -56,7 +56,7 @@ def needed(node: UOp, box: Box) -> list[Box]:
 
 def _source_index(node: UOp, box: Box) -> tuple[list[UOp], Index, UOp | None]:
     """Counters over a box of a movement node; the index into its source at these, and the gate where that is real
-    (lower/movement.py)."""
+    (lower/element_expressions.py)."""
     counters = [counter(f"i{axis}", stop - start) for axis, (start, stop) in enumerate(box)]
     return counters, *source_index(node, tuple([add(c, index(start)) for c, (start, _) in zip(counters, box)]))
 

@@ -1,10 +1,11 @@
-"""What a graph is made of. In: an op, a dtype, sources, an argument. Out: interned, immutable nodes, and their order.
+"""What a graph is made of. In: an op, a dtype, sources, an argument. Out: interned, immutable nodes, and their order;
+`WeakNodeDict`, for facts about nodes that are not part of them.
 
 Equal nodes are the same object, so graphs compare with `is` and shared work is shared by construction. A node holds
 its shape, its device, and the user's line that first made it; and, as memos that are unset until they are computed,
 facts that follow from the node alone. What is true of a node at one time only (which tensor stands for it, where its
-value is) is in engine/registry.py. Does not know how expressions are written: uop.py makes `UOp`, the only class of
-nodes, by adding operators to `Node`.
+value is) is in a `WeakNodeDict`: engine/registry.py. Does not know how expressions are written: uop.py makes `UOp`, the
+only class of nodes, by adding operators to `Node`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import math
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from itertools import compress
 from operator import attrgetter, methodcaller
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.base.source_lines import Line, line_of, user_place
+from glassgrad.base.source_lines import Line, line_of, one_place, user_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.op_arguments import Dimension, Shape
@@ -250,6 +252,17 @@ def _visit_deep(root: N, sources: Callable[[N], Sequence[N]] | None, done: dict[
             done[stack.pop()] = None
 
 
+def rebuilt(roots: Sequence[N], rule: Callable[[N, N], N | None]) -> list[N]:
+    """The roots, rebuilt from the leaves up. `rule(node, over)` gives what a node becomes, where `over` is the node
+    over its rebuilt sources; None: that is it. What is made of a node keeps the user's line."""
+    new: dict[N, N] = {}
+    for node in toposort(roots):
+        with one_place(node.place):
+            over = node.over(tuple([new[s] for s in node.src]))
+            new[node] = rule(node, over) or over
+    return [new[r] for r in roots]
+
+
 def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:
     """The roots with some nodes exchanged (and everything above them rebuilt)."""
     new: dict[N, N] = dict(replace)
@@ -279,3 +292,58 @@ def _unflatten(cls: type[N], rows: list[tuple[Op, DType, tuple[int, ...], Any]])
     for op, dtype, src, arg in rows:
         nodes.append(cls(op, dtype, tuple(nodes[i] for i in src), arg))
     return nodes[-1]
+
+
+# -- facts about nodes that are not part of them -------------------------------------------------------------
+V = TypeVar("V")
+
+
+class WeakNodeDict(Generic[V]):
+    """A dict whose keys are nodes, held weakly and compared by identity. A fact is dropped when its node is freed. It
+    must not refer to its node, or neither would ever be freed.
+
+    >>> from glassgrad.compiler.graph.uop import const
+    >>> table: WeakNodeDict[str] = WeakNodeDict()
+    >>> node = const(2.6875) * 3.4375
+    >>> table.set(node, "nine")
+    >>> table.get(node), node in table, len(table)
+    ('nine', True, 1)
+    >>> del node
+    >>> len(table)
+    0
+    """
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows: dict[int, tuple[weakref.ref[Any], V]] = {}
+
+    def get(self, node: Any) -> V | None:
+        """The fact about a node, or None."""
+        row = self.rows.get(id(node))
+        return None if row is None else row[1]
+
+    def set(self, node: Any, fact: V) -> None:
+        """Keep a fact for as long as the node lives."""
+        rows, key = self.rows, id(node)
+        row = rows.get(key)
+        # the callback is written in C: Python drops what a callback raises, a Ctrl-C too. It runs before the node's
+        # memory is freed, so no other node has its id by then
+        rows[key] = (weakref.ref(node, partial(rows.pop, key)) if row is None else row[0], fact)
+
+    def pop(self, node: Any) -> None:
+        """Drop the fact about a node, if there is one."""
+        self.rows.pop(id(node), None)
+
+    def among(self, nodes: Collection[N]) -> list[tuple[N, V]]:
+        """(node, fact) for those of some nodes that have a fact, in their order."""
+        rows = self.rows
+        if not rows:
+            return []
+        found = compress(nodes, map(rows.__contains__, map(id, nodes)))
+        return [(node, rows[id(node)][1]) for node in found]
+
+    def __contains__(self, node: Any) -> bool:
+        return id(node) in self.rows
+
+    def __len__(self) -> int:
+        return len(self.rows)

@@ -232,8 +232,8 @@ GATHER = declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S +
 SCATTER = declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] op= value
 SCAN = declare("SCAN", Kind.SPECIAL)         # running combination along one axis, inclusive
 IOTA = declare("IOTA", Kind.SPECIAL)         # 0, 1, ..., n - 1 of arg.shape (n,): each element is its own index
-GRADIENT = declare("GRADIENT", Kind.SPECIAL)     # (target, value, seed): d value / d target: deferred_gradient.py
-FORMULA = declare("FORMULA", Kind.SPECIAL)       # (inputs): what arg.function makes of them: deferred_gradient.py
+GRADIENT = declare("GRADIENT", Kind.SPECIAL)     # (target, value, seed): d value / d target: gradient.py
+FORMULA = declare("FORMULA", Kind.SPECIAL)       # (inputs): what arg.function makes of them: gradient.py
 RANDOM = declare("RANDOM", Kind.SPECIAL, cost=60)    # (seed, stream) -> uint64 of arg.shape: counter-based random bits
 
 # -- inside kernels ------------------------------------------------------------------------------------------

@@ -1,31 +1,133 @@
 """The expression of one element of a node. In: a node and an index. Out: it; the loops it needs, in open blocks.
 
-Movement nodes only change the index, a LOAD ends the recursion, and a reduction becomes a loop of its own with a
-register, placed as far out as its index allows. That placement alone gives row fusion: a softmax's maximum is
-needed at an index that has only the row, so its loop is placed once per row. What is to be kept in LOCAL memory is
-stored by the first loop that computes it, and read by those that follow.
+Movement nodes only change the index (`source_index`), so that nothing is ever copied. A LOAD ends the recursion, and a
+reduction becomes a loop of its own with a register, placed as far out as its index allows. That placement alone gives
+row fusion: a softmax's maximum is needed at an index that has only the row, so its loop is placed once per row. What is
+to be kept in LOCAL memory is stored by the first loop that computes it, and read by those that follow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import DType, Length, Size, dtypes, most, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, bounds, index, operation, size_index
+from glassgrad.compiler.graph import DType, Length, Shape, Size, dtypes, most, ops as o, toposort
+from glassgrad.compiler.graph.axis_dependence import runs
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, build, divide, index, less,
+                                                    linear, modulo, multiply, operation, size_index, times)
 from glassgrad.compiler.graph.op_arguments import Measure
+from glassgrad.compiler.graph.symbolic import memory_size
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
                                             ranges_of, register)
-from glassgrad.compiler.lower.movement import Index, flatten, source_index, under_gate
 from glassgrad.compiler.lower.one_hot_sums import OneTerm, one_term
-from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.fusion import counted
 
+Index = tuple[UOp, ...]
+
+
+# -- movement: where an element comes from -------------------------------------------------------------------
+def source_index(node: UOp, at: Index, size: Callable[[Size], UOp] = index) -> tuple[Index, UOp | None]:
+    """The index into `node.src[0]` that element `at` of a movement node reads, and the gate outside which the element
+    is 0 (padding). `size` gives the index expression of a symbolic size."""
+    op, arg, shape = node.op, node.arg, node.src[0].shape
+    if op is o.RESHAPE:
+        return reshape_index(at, node.shape, shape, size), None
+    if op is o.PERMUTE:
+        return tuple(at[arg.order.index(i)] for i in range(len(shape))), None
+    if op is o.EXPAND:
+        return tuple(index(0) if n == 1 else i for i, n in zip(at, shape)), None
+    if op is o.SHRINK:
+        return tuple(add(i, size(start)) for i, (start, _) in zip(at, arg.bounds)), None
+    if op is o.FLIP:
+        return tuple(add(size(n - 1), multiply(i, -1)) if axis in arg.axes else i
+                     for axis, (i, n) in enumerate(zip(at, shape))), None
+    if op is o.WINDOW:
+        inner = add(multiply(at[arg.axis], arg.stride), multiply(at[-1], arg.dilation))
+        return at[:arg.axis] + (inner,) + at[arg.axis + 1:-1], None
+    if op is o.PAD:
+        gate: UOp | None = None
+        out = []
+        for i, n, (before, _) in zip(at, shape, arg.padding):
+            inner = add(i, size(-before))
+            gate = both(gate, both(less(index(-1), inner), less(inner, size(n))))
+            out.append(inner)
+        return tuple(out), gate
+    if op is o.UNWINDOW:
+        n = shape[arg.axis]
+        offset = add(at[arg.axis], multiply(at[-1], -arg.dilation))
+        gate = both(less(index(-1), offset), less(offset, size((n - 1) * arg.stride + 1)))
+        if arg.stride > 1:
+            gate = both(gate, less(modulo(offset, arg.stride), index(1)))
+        return at[:arg.axis] + (divide(offset, arg.stride),) + at[arg.axis + 1:], gate
+    raise Bug(f"{op.name} is not a movement op")
+
+
+def reshape_index(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp] = index) -> Index:
+    """The index in `source` at the row-major position of `at` in `shape`; matching runs of axes map separately."""
+    out: list[UOp] = []
+    for i, left, j, right in runs(shape, source):
+        out += _regroup(at[i:left], shape[i:left], source[j:right], size)
+    return tuple(out)
+
+
+def _regroup(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]) -> list[UOp]:
+    """Map an index from one shape to another: its row-major position, split into digits. A symbolic size that is not
+    the first makes strides that are known only at run time."""
+    if shape == source:
+        return list(at)
+    number, step = index(0), 1
+    for i, n in zip(reversed(at), reversed(shape)):
+        number = add(number, times(i, size(step)))
+        step = step * n
+    out: list[UOp] = []
+    left = sum(n != 1 for n in source)
+    for n in reversed(source):
+        left -= n != 1
+        last = left == 0                             # the rest is already below the first size
+        out.append(index(0) if n in (0, 1) else number if last else operation(o.MOD, number, size(n)))
+        number = number if last or n == 0 else operation(o.IDIV, number, size(n))
+    return out[::-1]
+
+
+def under_gate(at: UOp, gate: UOp) -> UOp:
+    """Simplify an index that is used only where the gate holds: (i + 23*k) % 24 is i - k where 0 <= i - k < 24."""
+    least: dict[frozenset[tuple[UOp, int]], int] = {}
+    below: dict[frozenset[tuple[UOp, int]], int] = {}
+    for terms, limit in filter(None, map(below_limit, reversed(all_of(gate)))):
+        below[frozenset(terms.items())] = limit
+        least[frozenset((a, -k) for a, k in terms.items())] = 1 - limit
+    constant, terms = linear(at)
+    for atom, k in terms.items():
+        if atom.op is not o.MOD or atom.src[1].op is not o.CONST:
+            continue
+        n, (c, parts) = atom.src[1].arg, linear(atom.src[0])
+        for sum_ in least.keys() & below.keys():
+            known = dict(sum_)
+            periods = (least[sum_] + c) // n, (below[sum_] - 1 + c) // n
+            if periods[0] == periods[1] and all((parts.get(a, 0) - known.get(a, 0)) % n == 0
+                                                for a in (*parts, *known)):
+                rest = build(constant, {a: m for a, m in terms.items() if a is not atom})
+                return under_gate(add(rest, multiply(build(c - periods[0] * n, known), k)), gate)
+    return at
+
+
+def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp:
+    """The row-major position of an index; memory is sized for the upper bounds of symbolic sizes, or (given `size`) for
+    the values of exact ones."""
+    total: UOp = index(0)
+    step: Size = 1
+    for i, n in zip(reversed(at), reversed(shape)):
+        total = add(total, times(i, size(step)))
+        step = step * (most(n) if size is index else memory_size(n))
+    return total
+
+
+# -- values --------------------------------------------------------------------------------------------------
 _PASSES = (o.CAST, o.BITCAST, o.WHERE)   # done on floats below float32 without widening
 
 Request = tuple[UOp, Index, Any]                  # a node, the index of one of its elements, the gate it is used under
@@ -260,3 +362,25 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
             return src[0].cast(dtypes.float32).cast(dtype)       # ... both ways
     result = UOp(op, dtype, src, node.arg, node.place)
     return expand(result) if op.approximate else result
+
+
+# -- random bits ---------------------------------------------------------------------------------------------
+_MULTIPLIER, _WEYL, _ROUNDS = 0xD256D193, 0x9E3779B9, 10
+
+
+def philox(seed: UOp, stream: UOp, element: UOp) -> UOp:
+    """Both 32-bit words (the first lowest) for key `seed` and counter (element's low 32 bits, stream).
+
+    Philox2x32 of ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011): a
+    bijection of 64-bit counters under a 32-bit key, so that element i is drawn without drawing the others. A round is
+    one 32x32 -> 64 bit product, written as a product of uint64s whose upper halves are zero, which vector units have.
+    About 7 operations a round. With a constant or scalar seed the ten keys are the same for all lanes.
+    """
+    low_half = const(0xFFFFFFFF, dtypes.uint64)
+    first = element.cast(dtypes.uint64) & low_half
+    second = stream.cast(dtypes.uint64) & low_half
+    for i in range(_ROUNDS):
+        key = (seed.cast(dtypes.uint32) + const(i * _WEYL, dtypes.uint32)).cast(dtypes.uint64)   # wraps as it should
+        product = first * const(_MULTIPLIER, dtypes.uint64)
+        first, second = (product >> 32) ^ (key ^ second), product & low_half
+    return first | (second << 32)

@@ -14,10 +14,9 @@ from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.attention.attention_backward import ComputedFactor
 from glassgrad.compiler.lower.attention.attention_blocks import SCORE_BLOCKS, ScoreBlocks
 from glassgrad.compiler.lower.attention.online_softmax import OnlineSoftmax
-from glassgrad.compiler.lower.element_expressions import Block, Values
+from glassgrad.compiler.lower.element_expressions import Block, Values, flatten, source_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Kernel, Phase, Statement, Store, load,
                                             register)
-from glassgrad.compiler.lower.movement import flatten, source_index
 from glassgrad.compiler.schedule.attention_backward import FactorProduct, in_kernel
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 

@@ -29,7 +29,7 @@ from glassgrad.compiler.graph.index_algebra import bounds
 
 # -- a float's layout, exact constants, Horner's scheme ------------------------------------------------------
 # The arg of a WHERE whose last source is costly and needed by few elements. Its condition is an integer below a
-# constant, so that one maximum tells whether any lane needs it: compiler/optimize/moves/cold_path.py then branches
+# constant, so that one maximum tells whether any lane needs it: compiler/optimize/moves/loop_moves.py then branches
 # around it.
 RARELY = "rarely"
 
@@ -191,7 +191,7 @@ def _log2(x: UOp) -> UOp:
 # sin(x) = +-sin(r) with r = x - n*pi in [-pi/2, pi/2]: the work is to find r for large x. Up to a limit, n*pi is
 # taken off in three exact pieces. Beyond it, x/pi is multiplied out in integers, mod 2, with the bits of 1/pi that
 # the exponent of x calls for, so that the result is right for every finite x. That costs much and is rarely needed:
-# it is marked, for compiler/optimize/moves/cold_path.py to branch around, and left out where the source is seen to
+# it is marked, for compiler/optimize/moves/loop_moves.py to branch around, and left out where the source is seen to
 # stay below the limit. cos(x) is written sin(pi/2 - x) or sin(x + pi/2): the quarter turn is recognized and added
 # to n, where it is exact.
 

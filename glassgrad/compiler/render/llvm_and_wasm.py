@@ -286,3 +286,46 @@ class LowLevelWalker(Walker):
             reads = reads.union(*[self.reads[a] for a in levels[depth]])
             pointer = self.in_scope(self.scopes[depth], key, reads, self.advanced, pointer, memory, levels[depth])
         return pointer
+
+
+# -- what both do by the same instructions --------------------------------------------------------------------
+def is_number(value: Any) -> bool:
+    """Whether a float is a literal and not a NaN."""
+    return value.constant is not None and bool(value.constant == value.constant)
+
+
+def divide(to: Any, dtype: DType, x: Any, y: Any, remainder: bool) -> Any:
+    """x // y, or x % y where `remainder`.
+
+    Both round down, give 0 for a division by 0, and never trap. Instructions round towards zero, and trap by 0 and
+    where the least integer is divided by -1. A renderer's arithmetic `to` has `constant`, `apply`, `select`, `bound` (a
+    value that can be used more than once) and `truncated`, the instruction itself.
+    """
+    by = None if y.constant is None else int(y.constant)
+    zero, one = to.constant(0, x, dtype), to.constant(1, x, dtype)
+    if by is not None and by > 0 and by & (by - 1) == 0:          # both round down, whatever the sign
+        if remainder:
+            return to.apply(o.AND, dtype, x, to.constant(by - 1, x, dtype))
+        return to.apply(o.SHR, dtype, x, to.constant(by.bit_length() - 1, x, dtype))
+    if by is not None and by > 0 and (dtype.kind == "u" or x.low is not None and x.low >= 0):
+        return to.truncated("u", dtype, x, y, remainder)
+    x, y = to.bound(x), to.bound(y)
+    if by is not None and by > 0:
+        result = to.bound(to.truncated("s", dtype, x, y, remainder))
+        if remainder:
+            return to.select(to.apply(o.CMPLT, dtype, result, zero), to.apply(o.ADD, dtype, result, y), result)
+        over = to.apply(o.CMPLT, dtype, x, to.apply(o.MUL, dtype, result, y))
+        return to.select(over, to.apply(o.SUB, dtype, result, one), result)
+    none = to.bound(to.apply(o.CMPEQ, dtype, y, zero))
+    if dtype.kind == "u":
+        return to.select(none, zero, to.truncated("u", dtype, x, to.select(none, one, y), remainder))
+    minus = to.bound(to.apply(o.CMPEQ, dtype, y, to.constant(-1, y, dtype)))      # x / -1 is -x
+    safe = to.bound(to.select(to.apply(o.OR, dtypes.bool, none, minus), one, y))
+    quotient = to.bound(to.truncated("s", dtype, x, safe, False))
+    rest = to.bound(to.apply(o.SUB, dtype, x, to.apply(o.MUL, dtype, quotient, safe)))
+    mixed = to.apply(o.CMPLT, dtype, to.apply(o.XOR, dtype, rest, safe), zero)
+    over = to.apply(o.AND, dtypes.bool, mixed, to.apply(o.CMPNE, dtype, rest, zero))
+    if remainder:
+        return to.select(over, to.apply(o.ADD, dtype, rest, safe), rest)          # by 1 instead of 0 or -1: 0
+    floor = to.select(over, to.apply(o.SUB, dtype, quotient, one), quotient)
+    return to.select(none, zero, to.select(minus, to.apply(o.SUB, dtype, zero, x), floor))

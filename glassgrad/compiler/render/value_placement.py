@@ -9,7 +9,7 @@ values go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from glassgrad.base.errors import Bug
@@ -316,3 +316,16 @@ class Walker:
 
 def _register_name(register: UOp) -> tuple[str, ...]:
     return (register.arg, *[str(s.arg) for s in register.src])
+
+
+# -- a renderer's table of ops: a function of the renderer, the operands' type and the operands for each -------
+_OF_BOOLEANS = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND, o.CMPNE: o.XOR}      # the same on booleans
+
+
+def line_of(table: Mapping[o.Op, Callable[..., Any]], op: o.Op, dtype: DType, language: str) -> Callable[..., Any]:
+    """The line of a renderer's table that writes an op on values of `dtype`."""
+    if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
+        raise Bug(f"{op.name} of {dtype.name} reached the {language} renderer; it must be computed in float32")
+    if op not in table or dtype.kind not in op.takes:
+        raise Bug(f"{op.name} of {dtype.name} reached the {language} renderer; it must be lowered before")
+    return table[_OF_BOOLEANS.get(op, op) if dtype.kind == "b" else op]

@@ -115,7 +115,8 @@ def with_one_number(sinks: list[UOp], device: str, stores_scores: StoresScores |
     factors = {chain.total: chain for chain in passes.factors if stored_type(chain.keys[0]).itemsize == 2}
     new: dict[UOp, UOp] = {}
     for node in order:
-        new[node] = _with_shift(factors[node], passes.softmaxes, new) if node in factors else _over(node, new)
+        new[node] = _with_shift(factors[node], passes.softmaxes, new) if node in factors else \
+            node.over(tuple([new[s] for s in node.src]))
     return [new[s] for s in sinks]
 
 
@@ -126,13 +127,8 @@ def _with_shift(chain: FactorProduct, softmaxes: list[SoftmaxProduct], new: dict
     mine = {*chain.inside, chain.total}
     for n in toposort([chain.total], lambda n: n.src if n in mine else ()):
         if n in mine:
-            own[n] = _shifted(n, softmaxes, known) or _over(n, known)
+            own[n] = _shifted(n, softmaxes, known) or n.over(tuple([known[s] for s in n.src]))
     return own[chain.total]
-
-
-def _over(node: UOp, new: Mapping[UOp, UOp]) -> UOp:
-    src = tuple([new[s] for s in node.src])
-    return node if src == node.src else node.over(src)
 
 
 def _shifted(node: UOp, softmaxes: list[SoftmaxProduct], new: Mapping[UOp, UOp]) -> UOp | None:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, full, ops as o, toposort
+from glassgrad.compiler.graph.binary_search import passing_prefix
+from glassgrad.compiler.graph.node import rebuilt
 from glassgrad.compiler.graph.op_arguments import Iota, Scan, Scatter
 from glassgrad.compiler.graph.uop import const, identity
 from glassgrad.compiler.schedule.fusion import counted
@@ -38,17 +39,11 @@ BLOCK = 64               # numbers that are compared with each other by a sort
 
 def with_flat_scatters_cut(sinks: list[UOp], limits: FusionLimits) -> list[UOp]:
     """The sinks, with SCATTERs of many numbers into one axis in parts or in bins."""
-    order = toposort(sinks)
-    if not any(_pays(node) for node in order):
+    if not any(_pays(node) for node in toposort(sinks)):
         return sinks
-    new: dict[UOp, UOp] = {}
-    for node in order:
-        with one_place(node.place):
-            new[node] = node.over(tuple([new[s] for s in node.src]))
-            if _pays(node):
-                new[node] = _cut(new[node], limits)
+    cut = rebuilt(sinks, lambda node, over: _cut(over, limits) if _pays(node) else None)
     # a result that is a view now is stored as such, not copied
-    return [new[s].contiguous() if new[s].op in o.MOVEMENT and s.op is o.SCATTER else new[s] for s in sinks]
+    return [new.contiguous() if new.op in o.MOVEMENT and s.op is o.SCATTER else new for s, new in zip(sinks, cut)]
 
 
 def _pays(node: UOp) -> bool:
@@ -175,9 +170,5 @@ def _places(digits: UOp, count: int) -> UOp:
 
 
 def _below(ordered: UOp, limits: UOp) -> UOp:
-    """How many numbers are below each limit: a binary search, whose steps are powers of two."""
-    n, found = ordered.elements, full(limits.shape, 0, dtypes.int32)
-    for bit in range(n.bit_length() - 1, -1, -1):
-        more = found + (1 << bit)
-        found = ((more < n + 1) & (_taken(ordered, more - 1) < limits)).where(more, found)
-    return found
+    """How many numbers are below each limit."""
+    return passing_prefix(ordered, limits.shape, lambda number: number < limits)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_along
-from glassgrad.compiler.graph.rules.conv_input_gradient import one_tap, padded
+from glassgrad.compiler.graph.rules.reductions import one_tap, padded
 from glassgrad.compiler.schedule.winograd import base_of, movements, of_axes, rewritten, summed_part
 
 LAUNCH_BYTES = 12 << 20          # bytes stored in the time of a kernel launch

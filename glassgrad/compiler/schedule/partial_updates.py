@@ -2,7 +2,7 @@
 
 A row written into a cache gives a new value, as values are immutable: a copy of the old one, with the row. That is two
 kernels. How much is copied is a variable of the first: all of it, or nothing where the result may reuse the old value's
-memory, because nothing else refers to it any more (in_place_results.py). A whole value may overwrite the old one where
+memory, because nothing else refers to it any more (engine/in_place.py). A whole value may overwrite the old one where
 a kernel reads only the element of it that it writes.
 """
 

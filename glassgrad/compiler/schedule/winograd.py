@@ -22,9 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.axis_dependence import AxisSet, carried, varies_along
+from glassgrad.compiler.graph.node import rebuilt
 from glassgrad.compiler.graph.op_arguments import Iota
 
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)     # and infinity: sums have 2.5 times the error of all products (2, -2: 4 times)
@@ -103,13 +103,9 @@ def rewritten(sinks: list[UOp], rule: Rewriting) -> list[UOp]:
     order = toposort(sinks)
     readers = Counter([*sinks, *[s for node in order for s in node.src]])
     alone: dict[UOp, bool] = {}          # whether one node reads a value, and what it is a view of
-    new: dict[UOp, UOp] = {}
     for node in order:
         alone[node] = readers[node] == 1 and (node.op not in o.MOVEMENT or alone[node.src[0]])
-        with one_place(node.place):
-            rebuilt = node.over(tuple([new[s] for s in node.src]))
-            new[node] = rule(rebuilt, [alone[s] for s in node.src]) or rebuilt
-    return [new[s] for s in sinks]
+    return rebuilt(sinks, lambda node, over: rule(over, [alone[s] for s in node.src]))
 
 
 def summed_part(node: UOp) -> UOp | None:

@@ -23,8 +23,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch_info import LaunchInfo, TasksByValue
 from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
-from glassgrad.runtime.compile_queue import CompileQueue
-from glassgrad.runtime.compiled_kernels import CompiledKernels
+from glassgrad.runtime.compiled_kernels import CompiledKernels, CompileQueue
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
@@ -94,7 +93,7 @@ class NativeDevice(CompiledKernels, Backend):
 
     # -- compiling -------------------------------------------------------------------------------------------
     def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
-        from glassgrad.runtime.kernel_source import build  # late: a warm process does not load the compiler
+        from glassgrad.compiler.pipeline import build  # late: a warm process does not load the compiler
         built = build(ast, self.target, self.language, moves, say)
         info = built.info
         return [built.name, info.phases, info.shared, info.scratch_bytes, info.by_value, built.kernel.moves], built
@@ -112,7 +111,7 @@ class NativeDevice(CompiledKernels, Backend):
 
     def source(self, ast: UOp) -> str:
         """The kernel as readable C, whatever the device compiles."""
-        from glassgrad.runtime.kernel_source import build
+        from glassgrad.compiler.pipeline import build
         return build(ast, self.target, "c", self.moves(ast) or None, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Sequence
 
 from glassgrad.base.errors import Bug
-from glassgrad.runtime.compile_queue import CompileQueue
+from glassgrad.runtime.compiled_kernels import CompileQueue
 from glassgrad.runtime.cpu.processor import available_cores
 from glassgrad.runtime.gpu.cuda_hip_calls import DriverCalls
 from glassgrad.runtime.gpu.cuda_hip_launch import DriverLaunch, DriverPlan, GraphPlan

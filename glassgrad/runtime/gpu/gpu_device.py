@@ -136,8 +136,8 @@ class GpuDevice(CompiledKernels, Backend):
                           tuple(BoxMap(*m) for m in maps), moves=tuple(moves))
 
     def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
+        from glassgrad.compiler.pipeline import build, lines_of
         from glassgrad.compiler.render.gpu.gpu_launch import gpu_launch  # a warm process does without
-        from glassgrad.runtime.kernel_source import build, lines_of
         self._refuse_missing_types(ast)
         built = build(ast, self.target, self.language, moves, say)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
@@ -155,7 +155,7 @@ class GpuDevice(CompiledKernels, Backend):
                 launch.info.by_value, kernel.moves], built
 
     def _refuse_missing_types(self, ast: UOp) -> None:
-        from glassgrad.runtime.kernel_source import lines_of
+        from glassgrad.compiler.pipeline import lines_of
         for missing in self.missing_types:
             smaller, rest = ("float32", "smaller floats, integers, bool") if missing == "float64" else \
                 ("int32", "smaller integers, floats, bool")

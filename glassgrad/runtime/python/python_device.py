@@ -19,11 +19,11 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.pipeline import kernel_of
 from glassgrad.compiler.render.launch_info import LaunchInfo
 from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.kernel_key import cost
-from glassgrad.runtime.kernel_source import kernel_of
 
 WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, tiled_products=False, task_steps=1,
               most_tasks=1 << 62)

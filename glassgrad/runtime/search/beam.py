@@ -27,7 +27,7 @@ from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import UOp, most, ops as o, toposort
 from glassgrad.compiler.graph.op_arguments import Measure
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
-from glassgrad.runtime.kernel_source import kernel_of
+from glassgrad.compiler.pipeline import kernel_of
 from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
 
 Moves = tuple[str, ...]

@@ -54,7 +54,7 @@ class WasmDevice(CompiledKernels, Backend):
 
     # -- compiling ---------------------------------------------------------------------------------------------
     def write(self, ast: UOp, moves: Sequence[str] | None, say: bool = True) -> tuple[list[Any], Any]:
-        from glassgrad.runtime.kernel_source import build  # late: a warm process does not load the compiler
+        from glassgrad.compiler.pipeline import build  # late: a warm process does not load the compiler
         built = build(ast, WASM, "wasm", moves, say)
         params = sorted(built.kernel.params, key=lambda p: p.arg.slot)
         return [built.name, built.info.shared, built.info.scratch_bytes, [p.arg.scalar for p in params]], built
@@ -71,7 +71,7 @@ class WasmDevice(CompiledKernels, Backend):
 
     def source(self, ast: UOp) -> str:
         """The module in WebAssembly's text format."""
-        from glassgrad.runtime.kernel_source import build
+        from glassgrad.compiler.pipeline import build
         return build(ast, WASM, "wat", say=False).source
 
     # -- running -----------------------------------------------------------------------------------------------

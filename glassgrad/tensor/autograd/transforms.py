@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.base.errors import Bug, InputError, ShapeError
 from glassgrad.compiler.graph import Axes, Param, Scan, UOp, dtypes, full, ops as o, substitute, toposort
 from glassgrad.compiler.graph.axis_dependence import moved_behind
-from glassgrad.compiler.graph.deferred_gradient import written_out
+from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, index_range_check
 from glassgrad.tensor.autograd.custom_gradient import own_gradient

@@ -1,7 +1,7 @@
 """Formulas that are one node until they are compiled. In: a function of nodes. Out: the same, which makes one FORMULA.
 
 A model computes the same formulas again and again. Their nodes, a dozen or more for each, are made by the compiler's
-first pass, once for all graphs of one structure (compiler/graph/deferred_gradient.py). A formula may be deferred so if
+first pass, once for all graphs of one structure (compiler/graph/gradient.py). A formula may be deferred so if
 its nodes follow from those it is given, their types and shapes, and from plain values that can be compared; if it
 computes floats, to each float among its inputs a gradient passes. Does not know tensors.
 """
@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any
 
 from glassgrad.compiler.graph import DType, UOp, ops as o
-from glassgrad.compiler.graph.deferred_gradient import is_writing_out
+from glassgrad.compiler.graph.gradient import is_writing_out
 from glassgrad.compiler.graph.op_arguments import Formula
 from glassgrad.engine.capture import wants_whole_graphs
 from glassgrad.tensor.autograd import autocast

@@ -9,10 +9,10 @@ position is a scalar argument, so every pass runs the same two kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from glassgrad.compiler.graph import Cell, DType, Scan, Scatter, UOp, const, dtypes, full, most, ops as o
+from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.movement import cat, counting, pad_axis
 
@@ -147,23 +147,10 @@ def _merged(blocks: UOp, ways: int) -> UOp:
     block = counting(count, _index_dtype(count * width)).reshape((count, 1))
     first, place = block - block % ways, counting(width).broadcast((count, width))
     for step in range(1, ways):
-        place = place + passing_prefix(blocks, first + (block + step) % ways, blocks.shape,
-                                       lambda read: read < blocks)
+        place = place + passing_prefix(blocks, blocks.shape, lambda read: read < blocks,
+                                       row=first + (block + step) % ways)
     joined = (count // ways, ways * width)
     return _moved_to(blocks.reshape(joined), place.reshape(joined))
-
-
-def passing_prefix(ordered: UOp, row: UOp, shape: tuple[Any, ...], passes: Callable[[UOp], UOp]) -> UOp:
-    """The length of the prefix of a row whose elements pass a test (all before some element do): a binary search in
-    steps of powers of two, for every element of `shape`. `row`: the row that each one searches."""
-    n = ordered.shape[1]
-    flat, found = ordered.reshape((ordered.elements,)), full(shape, 0, row.dtype)
-    for bit in range(most(n).bit_length() - 1, -1, -1):
-        more = found + (1 << bit)
-        at = (row * n + more - 1).reshape((found.elements,))
-        read = UOp(o.GATHER, flat.dtype, (flat, at)).reshape(shape)
-        found = ((more < n + 1) & passes(read)).where(more, found)
-    return found.cast(dtypes.int32)
 
 
 def _running(x: UOp) -> UOp:
@@ -239,7 +226,7 @@ def largest_of(key: UOp, k: int) -> UOp:
     def before(reached: UOp) -> UOp:
         return (reached >> half) + (reached & ((1 << half) - 1)).minimum(left.cast(count)) < wanted
     wanted = (counting(k, count) + 1).reshape((1, k)).broadcast((rows, k))
-    return passing_prefix(counts, counting(rows, _index_dtype(rows * n)).reshape((rows, 1)), (rows, k), before)
+    return passing_prefix(counts, (rows, k), before, row=counting(rows, _index_dtype(rows * n)).reshape((rows, 1)))
 
 
 def _by_one_count(key: UOp, limit: UOp, bit: UOp, k: int) -> UOp:

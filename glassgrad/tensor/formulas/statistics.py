@@ -9,12 +9,12 @@ import math
 from typing import Any
 
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
+from glassgrad.compiler.graph.binary_search import passing_prefix
 from glassgrad.tensor.formulas import (add, all_true, along, any_true, arg_extreme, as_float, at_most, ceil, clamp,
                                        counting, diagonal, divide, flatten, floor, gather_known, is_nan, lerp, less,
                                        matrix_transpose, maximum, mean, movedim, mul, pad_axis, part, round_half_even,
                                        rows_of, running, sort, total, unsqueeze)
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.sorting import passing_prefix
 from glassgrad.tensor.formulas.special_functions import differences
 
 
@@ -120,4 +120,4 @@ def search_sorted(rows: UOp, values: UOp, right: bool) -> UOp:
 
     lead, n = rows.shape[:-1], rows.shape[-1]
     row = counting(math.prod(lead), dtypes.int64).reshape((*lead, 1))
-    return passing_prefix(rows.reshape((math.prod(lead), n)), row, values.shape, goes_before)
+    return passing_prefix(rows.reshape((math.prod(lead), n)), values.shape, goes_before, row)

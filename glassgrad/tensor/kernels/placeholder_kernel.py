@@ -22,13 +22,13 @@ from typing import Any
 from glassgrad.base.errors import DeviceError, InputError
 from glassgrad.compiler.graph import DType, Param, UOp, const, dtypes, ops as o, promote, toposort
 from glassgrad.compiler.graph.index_algebra import rebuild, substitute_index
-from glassgrad.compiler.graph.operator_overloads import Operators
+from glassgrad.compiler.graph.uop import Operators
 from glassgrad.compiler.lower.expression_text import statement_text
 from glassgrad.compiler.lower.loops import (LOOP, For, Kernel, Phase, Statement, Store, counter, expressions, load,
                                             local, ranges_of, rewritten, walk)
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.compiler.render.c.single_c_function import PLAIN, plain_function, plain_launch
+from glassgrad.compiler.render.c.c_source import PLAIN, plain_function, plain_launch
 from glassgrad.engine.custom_calls import UserCall
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import own_gradient

@@ -2,7 +2,7 @@
 
 A rule's left side is written with holes and operators, `(x // c) // d`, and matches nodes of that form in any order of
 commutative operands; its right side is written the same way, or is a function of what the holes caught. Rules are
-looked up by a node's op and its sources' ops, so a node that no rule can match costs one dictionary lookup.
+looked up by a node's op, and tried one after another.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.operator_overloads import Operators
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph.uop import Operators, UOp, const
 
 MOST_REPLACEMENTS = 200    # pending at one time: more means that rules undo each other
 
@@ -218,23 +217,6 @@ def _build(pattern: Pattern, found: dict[str, UOp], dtype: DType) -> UOp:
 
 
 # -- looking rules up and applying them ----------------------------------------------------------------------
-def _may_match(pattern: NodePattern, op: Op, sources: Sequence[Op]) -> bool:
-    """Whether the ops of a node and of its sources allow a match at all."""
-    if op not in pattern.ops:
-        return False
-    if pattern.quantity == "list":
-        return len(sources) == len(pattern.sources) and all(map(_admits, pattern.sources, sources))
-    inner = [_admits(pattern.sources[0], source) for source in sources]
-    return all(inner) if pattern.quantity == "each" else any(inner)
-
-
-def _admits(pattern: Pattern, op: Op) -> bool:
-    if isinstance(pattern, NodePattern):
-        return op in pattern.ops
-    return op is o.CONST if isinstance(pattern, Literal) or (isinstance(pattern, Hole) and pattern.constant) else True
-
-
-Form = tuple[Op, ...]                  # a node's op and its sources' ops
 Candidates = list[tuple[Rule, NodePattern]]
 
 
@@ -243,23 +225,23 @@ class RuleSet:
 
     def __init__(self, rules: Iterable[Rule]):
         self.rules = tuple(rules)
-        self._tables: dict[str, dict[Form, Candidates]] = {}
+        self._tables: dict[str, dict[Op, Candidates]] = {}
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
-    def table(self) -> dict[Form, Candidates]:
-        """The rules that may match a form, filled as forms appear; rules that DISABLE_RULES names are left out."""
+    def table(self) -> dict[Op, Candidates]:
+        """The rules that may match an op, filled as ops appear; rules that DISABLE_RULES names are left out."""
         return self._tables.setdefault(settings.DISABLE_RULES, {})
 
-    def candidates(self, form: Form) -> Candidates:
+    def candidates(self, op: Op) -> Candidates:
         disabled = {name.strip() for name in settings.DISABLE_RULES.split(",") if name.strip()}
         unknown = disabled - Rule.known.keys()
         if unknown:
             raise InputError("DISABLE_RULES names rules that do not exist", given=", ".join(sorted(unknown)),
                              expected=f"names of rules: {', '.join(Rule.known)}", fix="check the spelling")
-        return [(rule, variant) for rule in self.rules if rule.name not in disabled and form[0] in rule.pattern.ops
-                for variant in rule.variants if _may_match(variant, form[0], form[1:])]
+        return [(rule, variant) for rule in self.rules if rule.name not in disabled and op in rule.pattern.ops
+                for variant in rule.variants]
 
 
 _noting: Callable[[Rule, UOp, UOp], None] | None = None
@@ -307,10 +289,9 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
             becomes[top] = top.over(sources)
             stack.append(becomes[top])
             continue
-        form = (top.op, *[s.op for s in sources])
-        candidates = table.get(form)
+        candidates = table.get(top.op)
         if candidates is None:
-            candidates = table[form] = rules.candidates(form)
+            candidates = table[top.op] = rules.candidates(top.op)
         for rule, variant in candidates:
             result = rule.apply(top, variant)
             if result is not None:

@@ -29,9 +29,8 @@ from glassgrad.compiler.graph.index_algebra import add, both, multiply, substitu
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, shifted_sum, without_factor
-from glassgrad.compiler.lower.element_expressions import Computation
+from glassgrad.compiler.lower.element_expressions import Computation, Index, source_index
 from glassgrad.compiler.lower.loops import Assign, Statement, Store, load, local, ranges_of, register
-from glassgrad.compiler.lower.movement import Index, source_index
 from glassgrad.compiler.schedule.attention_backward import FactorProduct
 
 

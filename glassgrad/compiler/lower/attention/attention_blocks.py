@@ -31,10 +31,10 @@ from glassgrad.compiler.graph import DType, Length, Size, UOp, const, most, ops 
 from glassgrad.compiler.graph.index_algebra import add, bounds, divide, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.lower.attention.attention_scores import blocks_in_sight, kept_below
-from glassgrad.compiler.lower.element_expressions import Block, Computation, Values
+from glassgrad.compiler.lower.element_expressions import (Block, Computation, Index, Values, flatten, reshape_index,
+                                                          source_index)
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
                                             counter, load, local, register, walk)
-from glassgrad.compiler.lower.movement import Index, flatten, reshape_index, source_index
 from glassgrad.compiler.schedule.online_softmax import WeightedSum
 
 

@@ -27,9 +27,9 @@ from glassgrad.compiler.graph.index_algebra import add, both, index, multiply, s
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.attention.attention_blocks import BlockLoops, ScoreBlocks, times_of
 from glassgrad.compiler.lower.attention.attention_scores import in_full_precision, without_factor
+from glassgrad.compiler.lower.element_expressions import Index, flatten, source_index
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Phase, Statement, Store, counter, load,
                                             local, ranges_of, register)
-from glassgrad.compiler.lower.movement import Index, flatten, source_index
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 

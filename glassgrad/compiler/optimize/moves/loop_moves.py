@@ -16,9 +16,10 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, i
                                                     substitute_index)
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Statement, Store,
-                                            counter, expressions, load, local, ranges_of, register, rewritten, walk,
-                                            with_body)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, WIDE, Accumulate, Assign, For, If, Statement, Store,
+                                            counter, expressions, fold, load, loads_in, local, nodes_in, ranges_of,
+                                            register, rewritten, walk, with_body)
+from glassgrad.compiler.lower.transcendental import RARELY
 from glassgrad.compiler.optimize.moves.move_limit import move
 
 Replace = dict[UOp, UOp]
@@ -130,7 +131,7 @@ def merge(outer: For) -> For | None:
     a, b = outer.range.arg.size, inner.range.arg.size
     whole = counter(outer.range.arg.name, a * b)
     body = rebuild(inner.body, {outer.range: divide(whole, b), inner.range: modulo(whole, b)})
-    for node in toposort(e for s in walk(body) for e in expressions(s)):
+    for node in nodes_in(body):
         if node.op in (o.IDIV, o.MOD) and whole in ranges_of(node.src[0]) and node.src[0].dtype.name == "int64":
             return None
     return For(whole, outer.kind, body, None if outer.stop is None else multiply(outer.stop, b))
@@ -265,8 +266,7 @@ def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
 
 
 def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp) -> list[Statement]:
-    nodes = toposort(e for s in walk(body) for e in expressions(s))
-    loads = [n for n in nodes if n.op is o.LOAD and n.src[0] in memories]
+    loads = [n for n in loads_in(body) if n.src[0] in memories]
     body = rebuild(body, {n: load(memories[n.src[0]], add(multiply(n.src[1], copies), at), *n.src[2:]) for n in loads})
     for s in walk(body):
         if isinstance(s, Store) and s.memory in memories:
@@ -356,3 +356,46 @@ def below(at: UOp, size: int) -> UOp | None:
     """at < size, or None where it always holds."""
     condition = less(at, index(size))
     return None if condition.op is o.CONST and condition.arg else condition
+
+
+# -- cold paths ----------------------------------------------------------------------------------------------
+# A lane cannot branch, but a vector can: where no lane needs the expensive side, it is skipped. The sine of large
+# angles is three quarters of a sine's work, and most vectors have none.
+
+@move(lambda body, *_: body)
+def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] | None = None) -> list[Statement]:
+    """S[v < limit ? usual : seldom]  ->  r = usual; if max over lanes of v >= limit: r = that WHERE; S[r]
+
+    refuses: what is inside a FOLD, whose lanes are not in scope where it is computed
+    """
+    names = [] if names is None else names                       # registers made so far
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, (For, If)):
+            inner = (*wide, s) if isinstance(s, For) and s.kind in WIDE else wide
+            out.append(with_body(s, branch(s.body, inner, names)))
+        else:
+            nodes = toposort(expressions(s))
+            marked = [] if any(n.op is o.FOLD for n in nodes) else [n for n in nodes if _is_rare(n)]
+            replace: dict[UOp, UOp] = {}
+            for node in marked:
+                condition, usual, seldom = (substitute_index(source, replace, {}) for source in node.src)
+                axes = [loop.range for loop in wide if loop.range in ranges_of(node)]
+                lanes = [loop.range for loop in wide if loop.kind == LANE]
+                value = register(f"rare{len(names)}", node.dtype, axes)
+                names.append(value)
+                measure, limit = condition.src
+                needed = const(limit.arg - 1, limit.dtype) < fold(measure, o.MAX, lanes)
+                out += [Assign(value, usual), If(needed, [Assign(value, condition.where(usual, seldom))])]
+                replace[node] = value
+            out += rebuild([s], replace) if replace else [s]
+    return out
+
+
+def usual_nodes(root: UOp) -> list[UOp]:
+    """Every node under the root that is not on a cold path."""
+    return toposort([root], lambda node: node.src[:2] if _is_rare(node) else node.src)
+
+
+def _is_rare(node: UOp) -> bool:
+    return node.op is o.WHERE and node.arg == RARELY

@@ -11,7 +11,7 @@ import math
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, expressions, load,
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Assign, For, Statement, Store, counter, load, loads_in,
                                             ranges_of, register)
 from glassgrad.compiler.optimize.moves.loop_moves import around, rebuild
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -113,8 +113,7 @@ def read_first(body: list[Statement], least: int = 2, most: int = MOST_FIRST) ->
 
 def _reads(inner: list[Statement]) -> list[UOp]:
     """The loads of statements from the device's memory."""
-    nodes = toposort([e for s in inner for e in expressions(s)])
-    return [n for n in nodes if n.op is o.LOAD and n.src[0].op is o.PARAM]
+    return [n for n in loads_in(inner) if n.src[0].op is o.PARAM]
 
 
 def _wide_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:

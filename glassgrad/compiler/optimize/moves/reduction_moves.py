@@ -13,7 +13,7 @@ from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, fold, load, local, register, walk)
+                                            expressions, fold, load, local, nodes_in, register, walk)
 from glassgrad.compiler.optimize.moves.loop_moves import (Replace, WideStep, accumulated, flat_index, left_of,
                                                           loops_around, rebuild, wide_steps, within)
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -49,7 +49,7 @@ def sums_together(body: list[Statement]) -> list[Statement]:
 
 def _needs_nothing(loop: For, own: set[UOp], before: list[Statement]) -> bool:
     """Whether a sum reads no register but its own, and nothing that statements before it store."""
-    nodes = {n for s in walk([loop]) for n in toposort(expressions(s))}
+    nodes = nodes_in([loop])
     stored = {s.memory for s in walk(before) if isinstance(s, Store)}
     return all(n in own for n in nodes if n.op is o.REGISTER) and stored.isdisjoint(nodes) and \
         all(isinstance(s, (For, Accumulate)) for s in walk([loop]))

@@ -18,7 +18,7 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
                                                     substitute_index)
 from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, register, task_loops, walk, with_body)
+                                            loads_in, register, task_loops, walk, with_body)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.move_limit import move
@@ -96,7 +96,7 @@ def side_by_side(nests: list[list[Statement]]) -> list[list[Statement]]:
     inner = [task_loops(nest)[1] for nest in nests]
     every = [s for body in inner for s in walk(body)]
     stored = {s.memory for s in every if isinstance(s, Store)}
-    read = {n.src[0] for n in toposort([e for s in every for e in expressions(s)]) if n.op is o.LOAD}
+    read = {n.src[0] for body in inner for n in loads_in(body)}
     if len(nests) < 2 or any(other != heads[0] for other in heads) or not stored.isdisjoint(read) or \
             not all(isinstance(s, (For, Assign, Accumulate, Store)) for s in every):
         return nests

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
-                                            expressions, ranges_of, task_loops, walk)
+                                            expressions, loads_in, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
-from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.read_ahead import read_ahead, read_first
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row, row_in_steps
@@ -357,7 +357,7 @@ def neighbours(body: list[Statement], lane: UOp) -> int:
     inner = list(walk(body))
     if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
         return 0
-    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    loads = loads_in(body)
     sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
     sizes += [s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]
     wide = min(WIDE_BYTES // min(sizes), 2 * WIDE_BYTES // max(sizes)) if sizes else 0
@@ -428,7 +428,7 @@ def work(body: list[Statement]) -> int:
     for s, times in weighed(body):
         cost = 1.0
         for e in expressions(s):
-            cost += 0.1 * len(cold_path.usual_nodes(e))
+            cost += 0.1 * len(moves.usual_nodes(e))
         total += times * cost
     return int(total)
 
@@ -455,7 +455,7 @@ def arithmetic(body: list[Statement]) -> int:
     """Arithmetic operations per element; 0 for a body with loops."""
     if any(isinstance(s, For) for s in body):
         return 0
-    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in cold_path.usual_nodes(e))
+    return sum(n.op in o.ELEMENTWISE for s in body for e in expressions(s) for n in moves.usual_nodes(e))
 
 
 def vectors_in_flight(body: list[Statement]) -> int:
@@ -468,6 +468,6 @@ def _itemsize(body: list[Statement]) -> int:
     """The element size that decides how many lanes fit a register: the largest of what is stored or summed and of float
     intermediates. Wide integer intermediates (random bits, addresses) take two registers: cheaper than fewer lanes."""
     values = [s.value for s in walk(body) if isinstance(s, (Assign, Accumulate, Store))]
-    floats = [n.dtype.itemsize for e in values for n in cold_path.usual_nodes(e)
+    floats = [n.dtype.itemsize for e in values for n in moves.usual_nodes(e)
               if n.dtype.is_float and n.op is not o.CONST]
     return max([4, *floats, *[e.dtype.itemsize for e in values]])

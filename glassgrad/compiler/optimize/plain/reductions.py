@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import ops as o, toposort
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter,
-                                            expressions, load, local)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter, load,
+                                            loads_in, local, nodes_in)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import one
@@ -70,7 +70,7 @@ class Reduction:
             return None
         if set(moves.accumulated(loops[0].body)) != {s.register for s in begins}:
             return None
-        reads = {n for s in loops[0].body for n in toposort(expressions(s)) if n.op is o.REGISTER}
+        reads = any(n.op is o.REGISTER for n in nodes_in(loops[0].body))
         return None if reads else Reduction(begins, loops[0], [*rest])
 
 
@@ -135,7 +135,7 @@ def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: 
         return None
     stored = [f for f in loops if f.stop is None and all(stride_along(s.index, f.range) == 1 for s in inner
                                                          if isinstance(s, Store))]
-    places = [n.src[1] for s in inner for n in toposort(expressions(s)) if n.op is o.LOAD]
+    places = [n.src[1] for n in loads_in(inner)]
     if not stored or stored[-1].range.arg.size < lanes:
         return None
     along = stored[-1]
@@ -202,4 +202,4 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
 
 def _reads(reduction: Reduction) -> list[UOp]:
     """The indices at which the reduction reads memory."""
-    return [n.src[1] for s in reduction.loop.body for n in toposort(expressions(s)) if n.op is o.LOAD]
+    return [n.src[1] for n in loads_in(reduction.loop.body)]

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph import UOp, ops as o
 from glassgrad.compiler.graph.index_algebra import index, linear, substitute_index
-from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, Statement, Store, expressions, load,
+from glassgrad.compiler.lower.loops import (LOOP, TASK, TILE, Assign, For, Statement, Store, load, loads_in, nodes_in,
                                             ranges_of, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
@@ -62,9 +62,8 @@ class Row:
         stored = {s.memory for s in stores}
         readers: dict[UOp, set[int]] = {}
         for at, s in enumerate(body):
-            for node in toposort([e for x in walk([s]) for e in expressions(x)]):
-                if node.op is o.LOAD:
-                    readers.setdefault(node, set()).add(at)
+            for node in loads_in([s]):
+                readers.setdefault(node, set()).add(at)
         own = {m for m in stored if m.op is o.LOCAL and m.arg.scope == "worker"}
         used = [(n.src[0], n.src[1]) for n in readers] + [(s.memory, s.index) for s in stores]
         kept = {m for m in own if all(at is counter for memory, at in used if memory is m)}
@@ -79,7 +78,7 @@ class Row:
     @property
     def is_light(self) -> bool:
         """Whether there are few operations per element, and all that is read has 4 bytes."""
-        nodes = toposort([e for s in walk(self.body) for e in expressions(s)])
+        nodes = nodes_in(self.body)
         return sum(n.op in o.ELEMENTWISE for n in nodes) <= gpu.LIGHT_ROW and not self.kept and \
             all(n.dtype.itemsize == 4 for n in self.reads)
 
@@ -146,7 +145,7 @@ def hold(row: Row, step: WideStep, kind: str) -> list[Statement]:
             continue
         loops = step.loop(step.tiled(step.of(s)), kind) if s.kind == TASK else sum_moves.reduce_step(s, step, kind)
         for loop in loops:
-            inside = {n for x in walk([loop]) for n in toposort(expressions(x))}
+            inside = set(nodes_in([loop]))
             first = [Assign(held[n], n) for n in waiting if n in inside]
             waiting = [n for n in waiting if n not in inside]
             out.append(_in_registers(loop, first, held, stored))
@@ -174,7 +173,7 @@ def _in_registers(loop: Statement, first: Sequence[Statement], held: dict[UOp, U
 
 def _even(row: Row, width: int) -> bool:
     """Whether all rows that are read and stored are aligned to a width."""
-    loads = [n.src[1] for s in walk(row.body) for n in toposort(expressions(s)) if n.op is o.LOAD]
+    loads = [n.src[1] for n in loads_in(row.body)]
     for at in [*loads, *[s.index for s in walk(row.body) if isinstance(s, Store)]]:
         constant, terms = linear(at)
         if row.counter in terms and any(k % width for k in (constant, *[k for a, k in terms.items()

@@ -27,8 +27,8 @@ from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter,
-                                            expressions, load, local, register)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, load,
+                                            loads_in, local, register)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
@@ -82,7 +82,7 @@ class RunningTotal:
                 len(stores) != len(loop.body) - 1:
             return None
         reads = [n for e in (first.value, *[s.index for s in stores]) for n in toposort([e]) if n.op is o.REGISTER]
-        memories = {n.src[0] for s in loop.body for n in toposort(expressions(s)) if n.op is o.LOAD}
+        memories = {n.src[0] for n in loads_in(loop.body)}
         if reads or any(s.memory in memories or s.gate is not None for s in stores):
             return None
         return RunningTotal(begin.register, begin.value, loop, first.combine, first.value, stores)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, linear, multiply, substitute_index
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Statement, Store, counter, expressions,
-                                            load, local, ranges_of, task_loops, walk)
+                                            load, loads_in, local, ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
@@ -295,7 +295,7 @@ def _shared_in_a_thread(found: GroupNest, target: Target) -> tuple[list[UOp], li
 def shared_loops(found: GroupNest, target: Target) -> dict[UOp, int]:
     """Loops of results, with how many consecutive iterations load the same: one thread does these, if enough threads
     are left for all processors. Of the last loop, pieces that are stored together."""
-    places = [n.src[1] for n in toposort([e for s in walk(found.rest) for e in expressions(s)]) if n.op is o.LOAD]
+    places = [n.src[1] for n in loads_in(found.rest)]
     by: dict[UOp, int] = {}
     if found.sums or len(places) < LEAST_SHARED:
         return by
@@ -324,7 +324,7 @@ def _has_windows(body: list[Statement], row: UOp) -> bool:
     """Whether windows along a loop overlap: an index has the same stride along it as along a short loop of a sum, up to
     its sign (which differs in a gradient)."""
     sums = {f.range for f in walk(body) if isinstance(f, For) and 1 < f.range.arg.size <= WINDOW}
-    places = [linear(n.src[1])[1] for s in walk(body) for n in toposort(expressions(s)) if n.op is o.LOAD]
+    places = [linear(n.src[1])[1] for n in loads_in(body)]
     return any(atom in sums and abs(stride) == terms.get(row) for terms in places for atom, stride in terms.items())
 
 
@@ -368,7 +368,7 @@ def along_sum(found: GroupNest, target: Target, decisions: Decisions) -> list[St
 
 def _moves_along(loop: For, window: UOp) -> bool:
     """Whether a short loop of results shifts what a sum reads by steps of the sum, as taps of a window do."""
-    places = [linear(n.src[1])[1] for s in walk(loop.body) for n in toposort(expressions(s)) if n.op is o.LOAD]
+    places = [linear(n.src[1])[1] for n in loads_in(loop.body)]
     return 1 < window.arg.size <= WINDOW and any(
         step == terms.get(window) and loop.range in ranges_of(atom) for terms in places for atom, step in terms.items())
 
@@ -421,7 +421,7 @@ def _stores_last(body: list[Statement]) -> list[Statement]:
     refuses: registers that are assigned twice; reads of memory that is stored to"""
     stores = [s for s in body if isinstance(s, Store)]
     begun = [s.register for s in body if isinstance(s, Assign)]
-    read = {n.src[0] for n in toposort(e for s in walk(body) for e in expressions(s)) if n.op is o.LOAD}
+    read = {n.src[0] for n in loads_in(body)}
     if len(set(begun)) < len(begun) or any(s.memory in read for s in stores):
         return body
     return [*[s for s in body if not isinstance(s, Store)], *stores]

@@ -22,7 +22,7 @@ from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply
 from glassgrad.compiler.graph.uop import identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter,
-                                            expressions, load, local, ranges_of, register, task_loops)
+                                            expressions, load, local, nodes_in, ranges_of, register, task_loops)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import WideStep, nested, one
@@ -263,4 +263,4 @@ def _accesses(body: list[Statement]) -> Iterator[tuple[bool, UOp, UOp, UOp | Non
 
 
 def _registers(body: list[Statement]) -> set[UOp]:
-    return {n for s in body for n in toposort(expressions(s)) if n.op is o.REGISTER}
+    return {n for n in nodes_in(body) if n.op is o.REGISTER}

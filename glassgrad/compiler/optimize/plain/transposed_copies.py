@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, modulo, multiply, substitute_index
-from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, expressions, load,
+from glassgrad.compiler.lower.loops import (LANE, TASK, TILE, Assign, For, Statement, Store, counter, load, loads_in,
                                             local, task_loops)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -54,7 +54,7 @@ class CopyAcross:
         stores = [s for s in inner if isinstance(s, Store) and s.combine is None]
         if len(stores) != len(inner) or any(f.stop is not None for f in loops):
             return None
-        reads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+        reads = loads_in(inner)
         stored = [r for r in ranges if all(stride_along(s.index, r) == 1 for s in stores)]
         if not stored or any(n.src[0] in {s.memory for s in stores} for n in reads):
             return None

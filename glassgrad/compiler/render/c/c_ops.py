@@ -16,7 +16,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
 from glassgrad.compiler.lower.cast_lowering import SMALL_FLOATS, bits_of, carrier, held
-from glassgrad.compiler.render.op_tables import line_of
+from glassgrad.compiler.render.value_placement import line_of
 
 NAMES = {dtypes.bool: "bool", dtypes.int8: "i8", dtypes.uint8: "u8", dtypes.int16: "i16", dtypes.uint16: "u16",
          dtypes.int32: "i32", dtypes.uint32: "u32", dtypes.int64: "i64", dtypes.uint64: "u64", dtypes.float32: "f32",

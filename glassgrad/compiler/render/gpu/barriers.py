@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph import UOp, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import linear
-from glassgrad.compiler.lower.loops import LANE, UNIT, For, If, Statement, Store, expressions, walk
+from glassgrad.compiler.lower.loops import LANE, UNIT, For, If, Statement, Store, expressions, loads_in, walk
 
 __all__ = ["fences"]
 
@@ -35,7 +35,7 @@ def fences(body: list[Statement]) -> set[int]:
 def unshared_memories(body: list[Statement]) -> set[UOp]:
     """Memories in which no element is accessed by two threads: y[row * 768 + thread] += .., for any row. Known where a
     memory is never loaded, and each index modulo one divisor is the thread plus a constant."""
-    read = {n.src[0] for s in walk(body) for n in toposort(expressions(s)) if n.op is o.LOAD}
+    read = {n.src[0] for n in loads_in(body)}
     stores: dict[UOp, list[tuple[int, int, int] | None]] = {}
     for lane, s in _stores(body):
         stores.setdefault(s.memory, []).append(None if lane is None else _remainder(s.index, lane))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import UOp, dtypes, ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import bounds, linear
-from glassgrad.compiler.lower.loops import Statement, expressions, walk
+from glassgrad.compiler.lower.loops import Statement, nodes_in
 
 __all__ = ["fit_32_bits", "of_counters", "sources_of"]
 
@@ -38,7 +38,7 @@ def sources_of(nodes: list[UOp]) -> list[UOp]:
 def fit_32_bits(body: list[Statement]) -> bool:
     """Whether every index computed from counters fits, and every intermediate result."""
     known: set[UOp] = set()                      # of counters alone
-    for node in toposort([e for s in walk(body) for e in expressions(s)]):
+    for node in nodes_in(body):
         if is_kept_counter(node):
             known.add(node)
             continue

@@ -8,6 +8,7 @@ Spelling of memory access is in `llvm_memory`, of arithmetic in `llvm_ops`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
@@ -44,7 +45,6 @@ class LlvmFunction(LlvmMemory):
                  streamed: tuple[int, ...], rows: Mapping[Statement, int]):
         super().__init__(places, jammed, name)
         self.target, self.declarations = target, declarations
-        self.matrices = Matrices(self)
         self.streamed, self.has_streamed = streamed, False
         self.labels = 0
         self.rows = rows
@@ -158,8 +158,14 @@ class LlvmFunction(LlvmMemory):
     def set_register(self, node: UOp, value: LlvmValue) -> None:
         self.registers[node] = value
 
+    @cached_property
+    def matrices(self) -> Matrices:
+        """What writes statements on matrices of a unit."""
+        return Matrices(self)
+
     def run(self, body: list[Statement]) -> None:
-        self.matrices.load_before(body)
+        if self.units:
+            self.matrices.load_before(body)
         super().run(body)
 
     def assign(self, statement: Assign) -> None:

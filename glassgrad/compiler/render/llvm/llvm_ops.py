@@ -17,7 +17,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
 from glassgrad.compiler.lower.cast_lowering import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.op_tables import divide, is_number, line_of
+from glassgrad.compiler.render.llvm_and_wasm import divide, is_number
+from glassgrad.compiler.render.value_placement import line_of
 
 
 class LlvmValue(NamedTuple):

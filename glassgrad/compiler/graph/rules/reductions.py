@@ -1,4 +1,11 @@
-"""Join sums of sums of products. In: sinks. Out: sinks, where a product is summed once over all its axes.
+"""Reduce less. In: sinks. Out: sinks that reduce no axis along which the source is constant, and sum a product once
+over all its axes.
+
+A value repeated along an axis (a bias, a gradient of ones) need not be reduced once for every repetition:
+    sum over k of x[k, *]  ==  the same for every *, so it is computed once and repeated        (a kept axis)
+    sum over n equal values == n times the value; their maximum is the value                    (a reduced axis)
+Which axes a value changes along is known from the graph (`axis_dependence.varies`), through any views and elementwise
+ops between. The rules of algebra come after it, and merge the views that it leaves.
 
 The gradient of a convolution by its input comes out of the chain rule as: sum over channels, then for each space axis
 move (UNWINDOW) and sum over the window. Computed so, the first sum is larger than the result by the window's size. But
@@ -10,13 +17,49 @@ change along the moved axis needs no mask: the other one's zeros are enough.
 
 from __future__ import annotations
 
-from glassgrad.base.source_lines import one_place
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axis_dependence import AxisSet, moved_behind, runs, varies_along
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.op_arguments import Unwindow
-from glassgrad.compiler.graph.uop import UOp
+import math
 
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axis_dependence import AxisSet, moved_behind, nontrivial, runs, varies, varies_along
+from glassgrad.compiler.graph.node import rebuilt, toposort
+from glassgrad.compiler.graph.op_arguments import Unwindow
+from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.uop import UOp, const
+
+
+def reduce_fewer_axes(sinks: list[UOp]) -> list[UOp]:
+    """The sinks with every reduction over no axis along which its source is constant."""
+    order = toposort(sinks)
+    if not any(n.op in o.REDUCE for n in order):
+        return sinks
+    changes = varies(order)
+
+    def fewer(node: UOp, over: UOp) -> UOp | None:
+        if node.op not in o.REDUCE or 0 in node.src[0].shape:
+            return None
+        shape = node.src[0].shape
+        fixed = frozenset(a for a in nontrivial(shape) - changes[node.src[0]] if least(shape[a]) > 0)
+        return _over_fewer_axes(over, fixed) if fixed else None
+    return rebuilt(sinks, fewer)
+
+
+def _over_fewer_axes(node: UOp, fixed: frozenset[int]) -> UOp | None:
+    """The reduction without the axes along which its source is constant; None where it stays as it is."""
+    source, axes = node.src[0], frozenset(node.arg.axes)
+    gone = fixed & axes
+    if gone and node.op is o.PROD:
+        fixed, gone = fixed - gone, frozenset()      # powers are left as they are
+        if not fixed:
+            return None
+    one = source.shrink([(0, 1) if a in fixed else (0, n) for a, n in enumerate(source.shape)])
+    rest = tuple(sorted(axes - gone))
+    value = UOp(node.op, node.dtype, (one,), node.arg._replace(axes=rest), node.place) if rest else one
+    if gone and node.op is o.SUM:
+        value = value * const(math.prod(source.shape[a] for a in gone), value.dtype)
+    return value.expand(node.shape)
+
+
+# -- sums of sums of products: the gradient of a convolution by its input -------------------------------------
 _THROUGH = (o.RESHAPE, o.PERMUTE, o.PAD, o.SHRINK, o.FLIP, o.UNWINDOW)
 
 
@@ -29,16 +72,13 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
     for n in order:
         for s in n.src:
             readers[s] = readers.get(s, 0) + 1
-    new: dict[UOp, UOp] = {}
     known: dict[UOp, AxisSet] = {}       # along which axes values change
-    for n in order:
-        rebuilt = n.over(tuple([new[s] for s in n.src]))
-        if n.op is o.SUM:
-            with one_place(n.place):     # what is made of a node keeps the user's line
-                joined = _joined(rebuilt, known) if _alone(n, readers) else None
-                rebuilt = joined or _overlapped(rebuilt) or rebuilt
-        new[n] = rebuilt
-    return [new[s] for s in sinks]
+
+    def joined(n: UOp, over: UOp) -> UOp | None:
+        if n.op is not o.SUM:
+            return None
+        return (_joined(over, known) if _alone(n, readers) else None) or _overlapped(over)
+    return rebuilt(sinks, joined)
 
 
 def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
