@@ -221,6 +221,20 @@ an operation in place keeps the type of a tensor that has views
     assert x.tolist() == [0.5, 1.0, 1.5]
 
 
+@pytest.mark.parametrize("other", ["uint8", "int32", "int64"])
+@pytest.mark.parametrize("own", ["int8", "uint8", "int16", "int32", "float16"])
+def test_an_operation_in_place_keeps_the_width_of_numbers(own, other):
+    for keep in (False, True):
+        x, y = (make(np.array([1, 2, 250]).astype(own)) for make in (Tensor, torch.tensor))
+        views = (x[1:], y[1:]) if keep else (x, y)
+        added = np.array([3, 4, 9], other)
+        x += Tensor(added)
+        y += torch.tensor(added)
+        assert x.dtype.name == own
+        same(x, y)
+        same(*views)
+
+
 # -- gradients -----------------------------------------------------------------------------------------------
 def test_gradients_pass_through_writes_to_views():
     def program(make):

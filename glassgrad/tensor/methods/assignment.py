@@ -130,8 +130,7 @@ class AssignmentMixin(TensorBase):
             raise ShapeError("an operation in place keeps the shape", given=f"{self.shape} would become {value.shape}",
                              expected=f"something that broadcasts to {self.shape}",
                              fix="write x = x + y, which makes a new tensor")
-        if value.dtype is not self.dtype and self.dtype.kind in ("f", value.dtype.kind):
-            value = value.cast(self.dtype)
+        value = self._in_own_type(value)
         if value.dtype is not self.dtype:
             if is_shared(self):
                 raise DTypeError("an operation in place keeps the type of a tensor that has views",
@@ -141,6 +140,12 @@ class AssignmentMixin(TensorBase):
             leave(self)
         self._write(value, leaf=False)
         return self
+
+    def _in_own_type(self, value: Self) -> Self:
+        """A result cast to this tensor's type, unless that would lose its kind (a float to an integer)."""
+        kinds = "b", "iu", "f"
+        richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
+        return value.cast(self.dtype) if richer[0] <= richer[1] else value
 
     def replace(self, value: Self = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Self:
         """Give this tensor the node of another, whatever its shape and type. Views of this tensor keep their value.
@@ -157,12 +162,6 @@ class AssignmentMixin(TensorBase):
         return self
 
     # -- with an underscore ----------------------------------------------------------------------------------
-    def _kept(self, value: Self) -> Self:
-        """Assign a result to this tensor, cast to its type unless that would lose its kind (a float to an integer)."""
-        kinds = "b", "iu", "f"
-        richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
-        return self.assign(value.cast(self.dtype) if richer[0] <= richer[1] else value)
-
     def copy_(self, src: Any = REQUIRED, **spelling: Any) -> Self:
         """Copy the values of another tensor into this one, in its own type, broadcast to its shape.
 
@@ -362,7 +361,7 @@ def _with_underscore(original: Any, cls: Any, name: str, before: str, example: s
 
     def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
-        return self._kept(value) if keeps_shape else self.replace(value)
+        return self.assign(self._in_own_type(value)) if keeps_shape else self.replace(value)
 
     in_place.__name__, in_place.__qualname__ = f"{name}_", f"{cls.__name__}.{name}_"
     in_place.__wrapped__ = original         # type: ignore[attr-defined]    # `inspect` takes the signature from there
