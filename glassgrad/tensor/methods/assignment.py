@@ -52,7 +52,7 @@ _IN_PLACE = (
     ("Tensor([1])", "Tensor([2])", """bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd
      lcm"""),
 )
-_CHANGING_SHAPE = frozenset(("unsqueeze", "squeeze", "t", "transpose", "swapaxes", "swapdims", "detach"))
+_VIEWS = frozenset(("unsqueeze", "squeeze", "t", "transpose", "swapaxes", "swapdims", "detach"))
 
 
 class AssignmentMixin(TensorBase):
@@ -157,6 +157,15 @@ class AssignmentMixin(TensorBase):
         of_kind("Self", "replace", value=value)
         leave(self)
         earlier, self.uop, self._device = self.uop, value.uop, value._device
+        hold(self)
+        has_another_value(self, earlier)
+        return self
+
+    def _become(self, view: Self) -> Self:
+        """Show from now on what a view of this tensor shows; the storage stays the same."""
+        earlier, self.uop = self.uop, view.uop
+        if self._storage is not None:
+            self._steps = view._steps
         hold(self)
         has_another_value(self, earlier)
         return self
@@ -357,11 +366,11 @@ def in_place_methods(cls: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _with_underscore(original: Any, cls: Any, name: str, before: str, example: str) -> Any:
-    keeps_shape = name not in _CHANGING_SHAPE
+    is_view = name in _VIEWS
 
     def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
-        return self.assign(self._in_own_type(value)) if keeps_shape else self.replace(value)
+        return self._become(value) if is_view else self.assign(self._in_own_type(value))
 
     in_place.__name__, in_place.__qualname__ = f"{name}_", f"{cls.__name__}.{name}_"
     in_place.__wrapped__ = original         # type: ignore[attr-defined]    # `inspect` takes the signature from there
