@@ -56,7 +56,9 @@ class WriteProgram:
 
     def statement(self, name: str, scope: dict[str, Any]) -> str:
         names = [n for n, v in scope.items() if isinstance(v, torch.Tensor) and n != "i"]
-        first, second, number = self.random.choice(names), self.random.choice(names), self.random.choice((-2, 0.5, 3))
+        first, second = self.random.choice(names), self.random.choice(names)
+        # of an unsigned type a negative number is refused here; PyTorch wraps it
+        number = self.random.choice((-2, 0.5, 3) if scope[first].dtype.is_signed else (0.5, 3))
         kind = self.random.random()
         if kind < 0.35:
             whole = scope[first].is_contiguous()            # of other tensors, PyTorch reshapes a copy
