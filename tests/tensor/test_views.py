@@ -92,6 +92,17 @@ this view cannot be written: several of its elements are one element of its tens
     np.testing.assert_array_equal(x.numpy(), START)
 
 
+@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"first"}))
+@pytest.mark.parametrize("name", ["steps, then none", "expanded", "of windows", "of nothing"])
+def test_a_view_without_elements_may_be_written(name, write):
+    views = {"steps, then none": lambda x: x[::2][1:], "expanded": lambda x: x[:0].expand(0, 3, 4),
+             "of windows": lambda x: x[:0].unfold(2, 2, 1), "of nothing": lambda x: x[:, :0].transpose(0, 1)}
+    x, y = both()
+    WRITES[write](views[name](x))
+    WRITES[write](views[name](y))
+    same(x, y)
+
+
 COPIES = {"clone": lambda x: x.clone(), "flip": lambda x: x.flip(0), "roll": lambda x: x.roll(1, 0),
           "repeat": lambda x: x.repeat(1, 1, 1), "an index": lambda x: x[[0, 1]], "computed": lambda x: x + 0,
           "a cast": lambda x: x.double(), "a new tensor": lambda x: type(x)(x) if isinstance(x, Tensor) else x.clone(),
