@@ -23,7 +23,7 @@ def instead_of(name: str) -> str:
     """What to use in place of a module or name of another library.
 
     >>> instead_of("tinygrad.viz.cli")
-    'there is no browser visualizer; DEBUG=4 prints every stage of a kernel (docs/settings.md)'
+    'VIZ=1 shows graphs and kernels in a browser (docs/guide/visualizer.md); DEBUG=4 prints them'
     """
     while name not in INSTEAD:
         name = name.rpartition(".")[0]
@@ -72,7 +72,8 @@ class LibraryFinder(MetaPathFinder, Loader):
         if name.partition(".")[0] != self.library:
             return None
         if name not in MODULES:
-            raise ModuleNotFoundError(f"glassgrad.compat has no module {name!r}: {instead_of(name)}", name=name)
+            # `from module import name` asks here too, and hides an error whose attribute `name` is that name
+            raise ModuleNotFoundError(f"glassgrad.compat has no {name!r}: {instead_of(name)}")
         return ModuleSpec(name, self, origin="glassgrad.compat", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

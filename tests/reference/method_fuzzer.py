@@ -68,9 +68,11 @@ DECIDED = {
     r"%|remainder|fmod": "a quotient with more digits than the dtype holds gives another remainder",
     r"\.(any|all)\(": "of uint8 PyTorch gives uint8",
     r"x\.square": "of bools PyTorch gives int64",
+    r"// 0|divide\(0\)": "integers divided by the number 0 are refused, also where there are none; PyTorch needs one",
 }
 DECIDED_OF_SPECIAL_VALUES = {
     r"layer_norm|@|matmul|gelu|lerp|norm\(|dist\(|mean": "infinities and NaN depend on the order of a sum",
+    r"signbit": "the sign of NaN is not defined: PyTorch's casts to bfloat16 change it",
 }
 
 

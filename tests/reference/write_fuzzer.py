@@ -56,16 +56,22 @@ class WriteProgram:
 
     def statement(self, name: str, scope: dict[str, Any]) -> str:
         names = [n for n, v in scope.items() if isinstance(v, torch.Tensor) and n != "i"]
-        first, second, number = self.random.choice(names), self.random.choice(names), self.random.choice((-2, 0.5, 3))
+        first, second = self.random.choice(names), self.random.choice(names)
+        # of an unsigned type a negative number is refused here; PyTorch wraps it
+        number = self.random.choice((-2, 0.5, 3) if scope[first].dtype.is_signed else (0.5, 3))
         kind = self.random.random()
         if kind < 0.35:
             whole = scope[first].is_contiguous()            # of other tensors, PyTorch reshapes a copy
             views = [view for view in VIEWS if whole or view not in (".reshape(-1)", ".flatten()")]
             return f"{name} = {first}" + self.random.choice(views)
+        whole = not scope[first].dtype.is_floating_point
         if kind < 0.75:
-            return self.random.choice(WRITES).format(first, second, number=number)
+            # integers are not written as floats here without a cast
+            writes = [write for write in WRITES if not (whole and write == "{0}[...] = {1}")]
+            return self.random.choice(writes).format(first, second, number=number)
         if kind < 0.9:
-            return f"{name} = " + self.random.choice(READS).format(first, second)
+            reads = [read for read in READS if not (whole and "@" in read)]    # products of uint8 are int32 here
+            return f"{name} = " + self.random.choice(reads).format(first, second)
         return f"{first}.sum().item()"
 
     def fails(self) -> str:

@@ -4,6 +4,7 @@ fake_drivers.py has; what they say where something is missing; and HIP's own com
 from __future__ import annotations
 
 import ctypes
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -239,6 +240,23 @@ def test_a_hip_runtime_that_fails() -> None:
     device.library.failures["hipDeviceSynchronize"] = 700
     with pytest.raises(Bug, match="hipDeviceSynchronize: hip error 700"):
         device.synchronize()
+
+
+@needs_cxx
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_gpu_does_not_work_in_a_forked_process() -> None:
+    device = open_hip()
+    child = os.fork()
+    if child == 0:
+        device.library.failures["hipDeviceSynchronize"] = 3            # what drivers say there: not initialized
+        try:
+            device.synchronize()
+        except DeviceError as error:
+            os._exit(7 if error.what.startswith("AMD does not work in a forked process") else 3)
+        finally:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    device.synchronize()
 
 
 def test_a_kernel_that_fails_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,10 @@ def test_a_tensor_of_another_type_is_refused():
   fix:      cast it: x.cast(dtypes.float32), or declare the parameter as int *"""
     with pytest.raises(DTypeError, match="float64 values for `const float"):
         square(Tensor([1.0], dtype=dtypes.float64))
+    with pytest.raises(DTypeError, match="or declare the parameter as _Float16 \\*"):
+        square(Tensor([1.0], dtype=dtypes.float16))
+    with pytest.raises(DTypeError, match=r"x.cast\(dtypes.float32\)\n"):
+        square(Tensor([1.0], dtype=dtypes.bfloat16))
     assert square(Tensor([1, 2]).float()).tolist() == [1.0, 4.0]
 
 
@@ -69,6 +73,13 @@ def test_numbers_are_passed_in_their_declared_types():
   given:    2.5 for `int b`
   expected: an int
   fix:      pass int(value), or declare the parameter as double"""
+    assert said(lambda: c_kernel(source, "f")(Tensor([1.0]), 0.5, 2**31, 3, 4)) == """\
+the C kernel f declares a smaller integer
+  given:    2147483648 for `int b`
+  expected: an int from -2147483648 to 2147483647
+  fix:      declare the parameter as long long"""
+    with pytest.raises(InputError, match="-1 for `unsigned char c`"):
+        c_kernel(source, "f")(Tensor([1.0]), 0.5, 2, -1, 4)
 
 
 def test_other_arguments_than_declared_are_refused():

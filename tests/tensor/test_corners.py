@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from glassgrad import InputError, Tensor, dtypes
+from glassgrad.nn import functional
 
 torch = pytest.importorskip("torch", reason="PyTorch, the reference, is not installed")
 
@@ -31,7 +32,9 @@ def test_norms_of_16_bits_are_taken_in_float32(kind: str) -> None:
     pairs = [(ours.norm(dim=1), theirs.norm(dim=1)), (ours.std(axis=1), theirs.std(dim=1)),
              (ours.var(axis=1), theirs.var(dim=1)), (ours.norm(3, 1), theirs.norm(3, dim=1)),
              (ours.normalize(dim=1), torch.nn.functional.normalize(theirs, dim=1)),
-             (ours.rms_norm(eps=1e-6), torch.nn.functional.rms_norm(theirs, (2,), eps=1e-6))]
+             (ours.rms_norm(eps=1e-6), torch.nn.functional.rms_norm(theirs, (2,), eps=1e-6)),
+             (functional.rms_norm(ours, (2,)), torch.nn.functional.rms_norm(theirs, (2,))),
+             (ours.cosine_similarity(ours.flip(1)), torch.nn.functional.cosine_similarity(theirs, theirs.flip(1)))]
     for found, wanted in pairs:
         assert found.dtype is getattr(dtypes, kind)
         np.testing.assert_allclose(found.float().numpy(), wanted.float().numpy(), rtol=1e-2, atol=1e-7)

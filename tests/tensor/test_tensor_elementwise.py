@@ -174,10 +174,10 @@ def test_power_by_a_tensor():
 
 
 def in_ulp(found, exact):
-    """How many float32 steps lie between a value and the exact one, where that is a normal number."""
-    nearest = exact.astype(np.float32)
-    normal = np.isfinite(nearest) & (np.abs(nearest) >= 2.0 ** -126)
-    error = np.abs(found[normal].astype(np.float64) - exact[normal])
+    """How many steps of its type lie between a value and the exact one, where that is a normal number."""
+    nearest = exact.astype(found.dtype)
+    normal = np.isfinite(nearest) & (np.abs(nearest) >= np.finfo(found.dtype).tiny)
+    error = np.abs(found[normal].astype(exact.dtype) - exact[normal])
     return (error / np.spacing(np.abs(nearest[normal]))).max()
 
 
@@ -209,6 +209,34 @@ def test_a_power_that_is_a_float32_number_is_exact():
     assert representable.sum() > 1500
     np.testing.assert_array_equal((Tensor(base) ** Tensor(exponent)).numpy()[representable], exact[representable])
     assert (Tensor([2.5]) ** Tensor([2.0])).item() == 6.25 and (Tensor([3.0]) ** Tensor([3.0])).item() == 27.0
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="NumPy has no numbers wider than float64 here")
+def test_a_power_of_float64_is_the_nearest_number(rng):
+    skip_without_float64()
+    many = 5_000
+    x, y = np.exp2(rng.uniform(-1070, 1020, many)), rng.uniform(-1.1, 1.1, many)
+    near_one, steep = 1 + rng.uniform(-1e-3, 1e-3, many), rng.uniform(-6e5, 6e5, many)
+    whole = rng.integers(1, 2000, many) / 4, rng.integers(-16, 17, many) / 2
+    with np.errstate(over="ignore", under="ignore"):
+        for base, exponent in ((x, y), (near_one, steep), whole, (x ** (1 / 64), y * 600)):
+            exact = np.power(base.astype(np.longdouble), exponent)
+            found = (Tensor(base) ** Tensor(exponent)).numpy()
+            representable = np.isfinite(exact) & (exact == exact.astype("float64"))
+            assert in_ulp(found, exact) < 0.51 and (found == exact)[representable].all()
+    assert (Tensor([3.0, -3.0], dtype="float64") ** Tensor([2.0, 3.0], dtype="float64")).tolist() == [9.0, -27.0]
+    special = np.array(SPECIAL, "float64")
+    left, right = (a.ravel() for a in np.meshgrid(special, [*special, 2.0, 3.0]))
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose((Tensor(left) ** Tensor(right)).numpy(), np.power(left, right), rtol=4e-16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [4, 7, 64, -3, -9, 100])
+def test_a_whole_power_is_the_nearest_number(n, dtype, rng):
+    skip_without_float64()
+    x = rng.uniform(0.8, 1.2, 2_000).astype(dtype)
+    assert in_ulp((Tensor(x) ** n).numpy(), np.power(x.astype(np.longdouble), n)) < 0.52
 
 
 # -- types ------------------------------------------------------------------------------------------------------------

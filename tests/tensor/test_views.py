@@ -22,6 +22,7 @@ VIEWS = {
     "unsqueeze": lambda x: x.unsqueeze(1), "squeeze": lambda x: x[:1].squeeze(0),
     "permute": lambda x: x.permute(2, 0, 1),
     "transpose": lambda x: x.transpose(0, 2), "T of a matrix": lambda x: x[0].T, "mT": lambda x: x.mT,
+    "mH": lambda x: x.mH, "H of a matrix": lambda x: x[0].H, "adjoint": lambda x: x.adjoint(),
     "movedim": lambda x: x.movedim(0, 2), "diagonal": lambda x: x.diagonal(dim1=1, dim2=2),
     "an upper diagonal": lambda x: x.diagonal(1, 1, 2), "narrow": lambda x: x.narrow(2, 1, 2),
     "select": lambda x: x.select(1, 2), "split": lambda x: x.split(2, 2)[1], "chunk": lambda x: x.chunk(2, 2)[0],
@@ -89,6 +90,17 @@ this view cannot be written: several of its elements are one element of its tens
   fix:      write to the tensor itself, or to a copy: view = view.clone()"""
     assert "test_views.py" in str(refused.value)
     np.testing.assert_array_equal(x.numpy(), START)
+
+
+@pytest.mark.parametrize("write", sorted(WRITES.keys() - {"first"}))
+@pytest.mark.parametrize("name", ["steps, then none", "expanded", "of windows", "of nothing"])
+def test_a_view_without_elements_may_be_written(name, write):
+    views = {"steps, then none": lambda x: x[::2][1:], "expanded": lambda x: x[:0].expand(0, 3, 4),
+             "of windows": lambda x: x[:0].unfold(2, 2, 1), "of nothing": lambda x: x[:, :0].transpose(0, 1)}
+    x, y = both()
+    WRITES[write](views[name](x))
+    WRITES[write](views[name](y))
+    same(x, y)
 
 
 COPIES = {"clone": lambda x: x.clone(), "flip": lambda x: x.flip(0), "roll": lambda x: x.roll(1, 0),
@@ -219,6 +231,38 @@ an operation in place keeps the type of a tensor that has views
     del view
     x /= 2
     assert x.tolist() == [0.5, 1.0, 1.5]
+
+
+@pytest.mark.parametrize("name", ["squeeze_", "squeeze_ 0", "unsqueeze_ 1", "transpose_ 0 1", "swapaxes_ 1 2"])
+def test_a_method_that_changes_the_shape_in_place_keeps_the_storage(name):
+    method, *axes = name.split()
+
+    def program(x):
+        row, bits = x[:, 1], x.view(-1)
+        getattr(x, method)(*map(int, axes))
+        row += 100
+        x[0] *= 2
+        bits[:5] = -1
+        x += 1
+        return x, row, bits
+
+    for whole in (True, False):
+        for mine, theirs in zip(*(program(x if whole else x[1:]) for x in both())):
+            same(mine, theirs)
+
+
+@pytest.mark.parametrize("other", ["uint8", "int32", "int64"])
+@pytest.mark.parametrize("own", ["int8", "uint8", "int16", "int32", "float16"])
+def test_an_operation_in_place_keeps_the_width_of_numbers(own, other):
+    for keep in (False, True):
+        x, y = (make(np.array([1, 2, 250]).astype(own)) for make in (Tensor, torch.tensor))
+        views = (x[1:], y[1:]) if keep else (x, y)
+        added = np.array([3, 4, 9], other)
+        x += Tensor(added)
+        y += torch.tensor(added)
+        assert x.dtype.name == own
+        same(x, y)
+        same(*views)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------

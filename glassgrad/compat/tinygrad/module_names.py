@@ -100,9 +100,12 @@ INSTEAD: dict[str, str] = {
     "tinygrad.engine.search": "BEAM=2 searches; docs/guide/beam.md",
     "tinygrad.engine": "glassgrad.engine realizes and counts; x.schedule() and x.realize() are the way in",
     "tinygrad.features": "BEAM=2 searches kernels (docs/guide/beam.md); images and graphs of tinygrad's are not here",
-    "tinygrad.gradient": "the gradient of each op is in glassgrad.compiler.graph.gradient",
-    "tinygrad.uop": "the node and its ops are glassgrad.compiler.graph.uop and ops; rules are "
-                    "glassgrad.compiler.graph.rules",
+    **{f"tinygrad.{name}": "the gradient of each op is in glassgrad.compiler.graph.gradient; Function is for one of "
+       "your own (docs/guide/06_custom_ops.md)" for name in ("gradient", "mlops", "function")},
+    **{f"tinygrad.{name}": "the node and its ops are glassgrad.compiler.graph.uop and ops; rules are "
+       "glassgrad.compiler.graph.rules" for name in ("uop", "ops", "lazy")},
+    "tinygrad.realize": "x.schedule() lists the kernels and x.realize() runs them; glassgrad.engine.realize",
+    "tinygrad.graph": "VIZ=1 shows graphs and kernels in a browser (docs/guide/visualizer.md)",
     "tinygrad.shape": "from glassgrad.compiler.graph.view import ShapeTracker, View",
     **{f"tinygrad.runtime.ops_{name}": f'the device {device}: Tensor(values, device="{device}"), or {variable}=1 in '
        "the environment" for name, device, variable in (
@@ -114,7 +117,7 @@ INSTEAD: dict[str, str] = {
     "tinygrad.runtime": "glassgrad.device has the parts of a backend (docs/guide/07_custom_backend.md); "
                         "Device.DEFAULT says which device is used",
     "tinygrad.renderer": "from glassgrad.renderer.cstyle import CStyleLanguage",
-    "tinygrad.viz": "there is no browser visualizer; DEBUG=4 prints every stage of a kernel (docs/settings.md)",
+    "tinygrad.viz": "VIZ=1 shows graphs and kernels in a browser (docs/guide/visualizer.md); DEBUG=4 prints them",
     "tinygrad.apps": "the examples folder has a language model",
     "tinygrad.llm": "the examples folder has a language model",
     "tinygrad": "docs/from_tinygrad.md says where things are, docs/api.md lists every name",

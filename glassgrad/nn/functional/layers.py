@@ -90,8 +90,9 @@ def layer_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, bia
 
 
 def rms_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, eps: float | None = None) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over the last axes; `eps=None` takes the machine epsilon of x's type."""
-    small = 2.0 ** -input.dtype.mantissa if eps is None else eps
+    """x / sqrt(mean(x^2) + eps) over the last axes; `eps=None` takes the machine epsilon of x's type, at most
+    float32's."""
+    small = 2.0 ** -input.dtype.accumulator.mantissa if eps is None else eps
     return _scaled(input.rms_norm(_last(input, normalized_shape), small), weight, None)
 
 

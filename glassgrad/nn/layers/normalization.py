@@ -149,8 +149,8 @@ class LayerNorm2d(LayerNorm):
 
 
 class RMSNorm(Layer):
-    """x / sqrt(mean(x^2) + eps) weight over the last axes. `eps=None` takes the machine epsilon of x's type, as
-    PyTorch does.
+    """x / sqrt(mean(x^2) + eps) weight over the last axes. `eps=None` takes the machine epsilon of x's type, at most
+    float32's, as PyTorch does.
 
     >>> RMSNorm(2, eps=0.0)(Tensor([[3.0, -3.0]])).tolist()
     [[1.0, -1.0]]

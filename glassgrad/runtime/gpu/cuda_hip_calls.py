@@ -8,12 +8,14 @@ the last synchronization, to name the kernels when one of them fails.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import weakref
 from collections import deque
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.runtime.gpu.gpu_device import in_forked_process
 
 __all__ = ["DriverCalls", "DriverNames"]
 
@@ -51,11 +53,12 @@ class _Entered(threading.local):
 
 class DriverCalls:
     """A driver that is called from several threads. A subclass provides the names, `make_current` and `reason`."""
+    name: str                                  # of the device
     names: DriverNames
     kernel_record: type[ctypes.Structure]      # what `add_kernel` takes: function, groups, threads, memory, arguments
 
     def __init__(self, library: ctypes.CDLL):
-        self.library, self._entered = library, _Entered()
+        self.library, self._entered, self.process = library, _Entered(), os.getpid()
         self.launched = 0                      # launch counter: orders launches, releases and copies
         # plans started since the last synchronization, each with the number of its one kernel, or None for all
         self.started: deque[tuple[weakref.ref[Any], int | None]] = deque(maxlen=MOST_STARTED)
@@ -75,7 +78,7 @@ class DriverCalls:
             self._entered.done = True
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call a driver function; raises `Bug`, or `DeviceError` for a kernel that failed."""
+        """Call a driver function; raises `Bug`, or `DeviceError` for a kernel that failed and in a forked child."""
         self.enter()
         self.check(name, getattr(self.library, name)(*arguments))
         if name in (self.names.synchronize, self.names.read):             # all that was started is done
@@ -84,6 +87,8 @@ class DriverCalls:
     def check(self, name: str, result: int) -> None:
         if result in KERNEL_FAULTS and self.started:
             raise self.fault(result)
+        if result and os.getpid() != self.process:
+            raise in_forked_process(self.name)
         if result:
             raise Bug(f"{name}: {self.reason(result)}")
 

@@ -231,6 +231,13 @@ def driver_failure(name: str, doing: str, given: str) -> DeviceError:
                        fix="start the program anew; if it happens again, see the driver's messages, or use DEV=CPU")
 
 
+def in_forked_process(name: str) -> DeviceError:
+    """The error for a device that is used in a forked child."""
+    return DeviceError(f"{name} does not work in a forked process: its driver's threads are not there",
+                       given="a child of os.fork()", expected="a process that opens the device itself",
+                       fix='start processes by multiprocessing.get_context("spawn"), or use DEV=CPU')
+
+
 def block_too_large(name: str, size: int, largest: int) -> MemoryLimitError:
     """The error for a block that exceeds the device's largest allocation."""
     return MemoryLimitError(f"{name} has no block as large as this tensor", given=f"a request of {readable(size)}",

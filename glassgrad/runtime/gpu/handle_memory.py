@@ -14,9 +14,9 @@ import threading
 import weakref
 from typing import Any
 
-from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.errors import Bug
 from glassgrad.base.fork_locks import held_at_fork
-from glassgrad.runtime.gpu.gpu_device import block_too_large, no_memory_left
+from glassgrad.runtime.gpu.gpu_device import block_too_large, in_forked_process, no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
 __all__ = ["MemoryByHandle"]
@@ -74,9 +74,7 @@ class MemoryByHandle:
     def check_process(self) -> None:
         """Raise `DeviceError` in a forked child."""
         if self.forked:
-            raise DeviceError(f"{self.device_name} does not work in a forked process: its driver's threads are not "
-                              "there", given="a child of os.fork()", expected="a process that opens the device itself",
-                              fix='start processes by multiprocessing.get_context("spawn"), or use DEV=CPU')
+            raise in_forked_process(self.device_name)
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         self.check_process()

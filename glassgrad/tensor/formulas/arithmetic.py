@@ -194,13 +194,15 @@ def power(x: Any, y: Any) -> UOp:
 def _constant_power(x: UOp, n: Any) -> UOp:
     if isinstance(n, float) and n.is_integer() and x.dtype.kind == "f":
         n = int(n)
-    if isinstance(n, int) and abs(n) <= 64:
+    few = isinstance(n, int) and -2 <= n <= 3            # products of so few, each rounded, are what PyTorch gives
+    if few or isinstance(n, int) and abs(n) <= 64 and x.dtype is not dtypes.float64:
         if n < 0 and x.dtype.kind != "f":
             raise DTypeError("integers have no negative powers", given=f"{x.dtype.name} ** {n}",
                              expected="an exponent of 0 or more, or floats", fix="cast first: x.float() ** -1")
         if x.dtype is _bool:
             x = x.cast(dtypes.default_int)
-        wide = x.cast(x.dtype.accumulator)
+        precise = not few and x.dtype is dtypes.float32 and elementary.computes_float64(x)
+        wide = x.cast(dtypes.float64 if precise else x.dtype.accumulator)
         made = elementary.whole_power(wide, abs(n)) if n else elementary.one(wide)
         return (made if n >= 0 else made.recip()).cast(x.dtype)
     x = as_float(x)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from glassgrad.compiler.graph import UOp, const, dtypes, ops as o
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
+from glassgrad.tensor.formulas import float64_power
 from glassgrad.tensor.formulas.deferred import one_node
 
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
@@ -253,6 +254,12 @@ def one(x: UOp) -> UOp:
     return const(1, x.dtype).broadcast(x.shape)
 
 
+def computes_float64(*operands: UOp) -> bool:
+    """Whether the device of these operands has float64."""
+    device = next((x.device for x in operands if x.device), Device.DEFAULT)
+    return getattr(Device[device], "has_float64", True)
+
+
 def whole_power(x: UOp, n: int, times: Callable[[UOp, UOp], UOp] = UOp.__mul__) -> UOp:
     """x times itself, n >= 1 times, by squaring."""
     result: UOp | None = None
@@ -286,9 +293,12 @@ def _power_gradient(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
 def power(x: UOp, y: UOp) -> UOp:
     """x^y: 2^(y log2 |x|), with the sign of an odd power, NaN for a fractional power of a negative, and 1 for x = 1 or
     y = 0 whatever the other is (C's pow, and PyTorch's)."""
-    device = Device[x.device or y.device or Device.DEFAULT]
-    precise = x.dtype is dtypes.float32 and getattr(device, "has_float64", True)
-    size = _power_of_size(x, y) if precise else (y * x.abs().log2()).exp2()
+    if x.dtype is dtypes.float64:
+        size = float64_power.power_of_size(x.abs(), y)
+    elif computes_float64(x, y):
+        size = _power_of_size(x, y)
+    else:
+        size = (y * x.abs().log2()).exp2()
     odd = (y - (y * 0.5).trunc() * 2.0).abs().eq(1.0)
     has_value = y.trunc().eq(y) | x.eq(-math.inf) | x.eq(0.0)
     negative = (x < 0.0) | x.recip().eq(-math.inf)   # 1/x tells -0.0 from 0.0: (-0.0)^-3 is -inf

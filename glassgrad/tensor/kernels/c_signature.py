@@ -17,13 +17,14 @@ from glassgrad.tensor.tensor_base import TensorBase
 
 C_NAMES = {dtypes.bool: "_Bool", dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.int16: "short",
            dtypes.uint16: "unsigned short", dtypes.int32: "int", dtypes.uint32: "unsigned", dtypes.int64: "long long",
-           dtypes.uint64: "unsigned long long", dtypes.float32: "float", dtypes.float64: "double"}
+           dtypes.uint64: "unsigned long long", dtypes.float16: "_Float16", dtypes.float32: "float",
+           dtypes.float64: "double"}
 _LONG_IS_64 = ctypes.sizeof(ctypes.c_long) == 8
 _DTYPES = {name: dtype for dtype, name in C_NAMES.items()} | {
     "bool": dtypes.bool, "char": dtypes.int8, "signed": dtypes.int32,
     "long": dtypes.int64 if _LONG_IS_64 else dtypes.int32,
     "unsigned long": dtypes.uint64 if _LONG_IS_64 else dtypes.uint32, "size_t": dtypes.uint64,
-    "_Float16": dtypes.float16, "__half": dtypes.float16, "half": dtypes.float16, "__nv_bfloat16": dtypes.bfloat16,
+    "__half": dtypes.float16, "half": dtypes.float16, "__nv_bfloat16": dtypes.bfloat16,
     **{f"{dtype.name}_t": dtype for dtype in C_NAMES if dtype.kind in "iu"}}
 _NUMBERS = {dtype: getattr(ctypes, f"c_{dtype.name}") for dtype in C_NAMES if dtype.kind != "f"} | {
     dtypes.float32: ctypes.c_float, dtypes.float64: ctypes.c_double}
@@ -73,11 +74,12 @@ def check_arguments(name: str, parameters: Sequence[Parameter], args: Sequence[A
                              fix="declare a tensor as a pointer and a number as a plain parameter")
         declared = parameter.dtype
         if isinstance(value, TensorBase) and declared is not None and declared is not value.dtype:
-            word = C_NAMES.get(value.dtype, value.dtype.name)
+            word = C_NAMES.get(value.dtype)
+            declare = f", or declare the parameter as {word} *" if word else ""
             raise DTypeError(f"the C kernel {name} reads another type",
                              given=f"{value.dtype.name} values for `{parameter.text}`",
                              expected=f"a tensor of {declared.name}",
-                             fix=f"cast it: x.cast(dtypes.{declared.name}), or declare the parameter as {word} *")
+                             fix=f"cast it: x.cast(dtypes.{declared.name}){declare}")
 
 
 def check_result(name: str, parameter: Parameter, dtype: DType) -> None:
@@ -103,4 +105,9 @@ def number_for(name: str, parameter: Parameter | None, value: Any) -> Any:
         raise InputError(f"the C kernel {name} declares an integer",
                          given=f"{value!r} for `{parameter.text if parameter else ''}`", expected="an int",
                          fix="pass int(value), or declare the parameter as double")
+    if declared.kind in "iu" and not declared.min <= value <= declared.max:
+        raise InputError(f"the C kernel {name} declares a smaller integer",
+                         given=f"{value!r} for `{parameter.text if parameter else ''}`",
+                         expected=f"an int from {declared.min} to {declared.max}",
+                         fix="declare the parameter as long long")
     return _NUMBERS[declared](value)  # type: ignore[arg-type]

@@ -174,7 +174,7 @@ def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:
 def refuse_repeated(steps: tuple[Step, ...], numbers: UOp) -> None:
     """Raise if a view shows an element of its tensor more than once, or padding. `numbers`: each element's linear
     index, after the steps."""
-    if all(op in _ONE_TO_ONE for op, _ in steps):
+    if 0 in numbers.shape or all(op in _ONE_TO_ONE for op, _ in steps):
         return
     if all(op.kind == o.Kind.MOVEMENT or op is o.DETACH for op, _ in steps) and not numbers.symbolic and all(
             map(_one_to_one, ShapeTracker.of(numbers).simplify().views)):

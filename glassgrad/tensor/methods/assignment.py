@@ -52,7 +52,7 @@ _IN_PLACE = (
     ("Tensor([1])", "Tensor([2])", """bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd
      lcm"""),
 )
-_CHANGING_SHAPE = frozenset(("unsqueeze", "squeeze", "t", "transpose", "swapaxes", "swapdims", "detach"))
+_VIEWS = frozenset(("unsqueeze", "squeeze", "t", "transpose", "swapaxes", "swapdims", "detach"))
 
 
 class AssignmentMixin(TensorBase):
@@ -130,8 +130,7 @@ class AssignmentMixin(TensorBase):
             raise ShapeError("an operation in place keeps the shape", given=f"{self.shape} would become {value.shape}",
                              expected=f"something that broadcasts to {self.shape}",
                              fix="write x = x + y, which makes a new tensor")
-        if value.dtype is not self.dtype and self.dtype.kind in ("f", value.dtype.kind):
-            value = value.cast(self.dtype)
+        value = self._in_own_type(value)
         if value.dtype is not self.dtype:
             if is_shared(self):
                 raise DTypeError("an operation in place keeps the type of a tensor that has views",
@@ -141,6 +140,12 @@ class AssignmentMixin(TensorBase):
             leave(self)
         self._write(value, leaf=False)
         return self
+
+    def _in_own_type(self, value: Self) -> Self:
+        """A result cast to this tensor's type, unless that would lose its kind (a float to an integer)."""
+        kinds = "b", "iu", "f"
+        richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
+        return value.cast(self.dtype) if richer[0] <= richer[1] else value
 
     def replace(self, value: Self = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Self:
         """Give this tensor the node of another, whatever its shape and type. Views of this tensor keep their value.
@@ -156,13 +161,16 @@ class AssignmentMixin(TensorBase):
         has_another_value(self, earlier)
         return self
 
-    # -- with an underscore ----------------------------------------------------------------------------------
-    def _kept(self, value: Self) -> Self:
-        """Assign a result to this tensor, cast to its type unless that would lose its kind (a float to an integer)."""
-        kinds = "b", "iu", "f"
-        richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
-        return self.assign(value.cast(self.dtype) if richer[0] <= richer[1] else value)
+    def _become(self, view: Self) -> Self:
+        """Show from now on what a view of this tensor shows; the storage stays the same."""
+        earlier, self.uop = self.uop, view.uop
+        if self._storage is not None:
+            self._steps = view._steps
+        hold(self)
+        has_another_value(self, earlier)
+        return self
 
+    # -- with an underscore ----------------------------------------------------------------------------------
     def copy_(self, src: Any = REQUIRED, **spelling: Any) -> Self:
         """Copy the values of another tensor into this one, in its own type, broadcast to its shape.
 
@@ -358,11 +366,11 @@ def in_place_methods(cls: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _with_underscore(original: Any, cls: Any, name: str, before: str, example: str) -> Any:
-    keeps_shape = name not in _CHANGING_SHAPE
+    is_view = name in _VIEWS
 
     def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
-        return self._kept(value) if keeps_shape else self.replace(value)
+        return self._become(value) if is_view else self.assign(self._in_own_type(value))
 
     in_place.__name__, in_place.__qualname__ = f"{name}_", f"{cls.__name__}.{name}_"
     in_place.__wrapped__ = original         # type: ignore[attr-defined]    # `inspect` takes the signature from there

@@ -209,7 +209,7 @@ class PredicatesMixin(TensorBase):
         [[1, 3], [2, 4]]
         """
         two_axes("the transpose of matrices", self.shape)
-        return self._with(matrix_transpose(self.uop))
+        return self._view(matrix_transpose(self.uop))
 
     @property
     def H(self) -> Self:
@@ -218,7 +218,7 @@ class PredicatesMixin(TensorBase):
         >>> Tensor([[1, 2]]).H.tolist()
         [[1], [2]]
         """
-        return self._with(matrix_transpose(self.uop)) if self.ndim > 1 else self
+        return self._view(matrix_transpose(self.uop)) if self.ndim > 1 else self
 
     def adjoint(self) -> Self:
         """Matrices with rows and columns exchanged; `mT`, for real numbers.

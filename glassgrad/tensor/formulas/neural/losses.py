@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph import UOp, promote
 from glassgrad.tensor.formulas import (absolute, along, as_float, choose, divide, elementary, equal, flatten,
                                        in_accumulator, maximum, mean, minimum, mul, norm, not_equal, power, square, sub,
                                        total, unsqueeze, where)
@@ -126,7 +126,11 @@ def sparse_cross_entropy(x: UOp, target: UOp, ignored: int, smooth: float, reduc
 # -- distances and margins -----------------------------------------------------------------------------------
 def cosine_similarity(x: UOp, y: UOp, axis: int, eps: float) -> UOp:
     """x . y / (|x| |y|) along an axis; each length counts as at least eps."""
-    return total(mul(x, y), axis) / (maximum(norm(x, 2, axis), eps) * maximum(norm(y, 2, axis), eps))
+    def cosine(x: UOp, y: UOp) -> UOp:
+        return total(mul(x, y), axis) / (maximum(norm(x, 2, axis), eps) * maximum(norm(y, 2, axis), eps))
+
+    dtype = promote(as_float(x).dtype, y.dtype)
+    return in_accumulator(cosine, x.cast(dtype), y.cast(dtype))
 
 
 def pairwise_distance(x: UOp, y: Any, p: float, eps: float, keepdim: bool = False) -> UOp:
