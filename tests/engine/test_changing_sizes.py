@@ -292,3 +292,13 @@ def test_memory_is_as_large_as_the_size() -> None:
     assert general.compiled.memory_for((10,)).results == 400
     assert general.compiled.memory.results == 4 * general.symbol.high ** 2, "without a value, as much as it can be"
     assert (Tensor(data((10, 10))) + 1).realize().uop.base.arg.nbytes == 400
+
+
+def test_a_scatter_whose_rows_are_looked_up_with_a_changing_number_of_columns() -> None:
+    """The gradient of `repeat_interleave` by a vector: past the last column no lane stores, and all read the same row."""
+    for rows in (2, 3, 4, 5, 6, 20, 7):
+        columns = rows + 1
+        values, times = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns), np.arange(columns) * 7 % 4
+        x = Tensor(values, requires_grad=True)
+        x.repeat_interleave(Tensor(times), 1).square().sum().backward()
+        np.testing.assert_array_equal(x.grad.numpy(), 2 * values * times)

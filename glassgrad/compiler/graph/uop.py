@@ -262,7 +262,9 @@ def const(value: Any, dtype: DType | None = None) -> UOp:
 
 @lru_cache(maxsize=1024, typed=True)        # constants are small, and come again with the next line
 def _constant(value: Any, dtype: DType, _text: str = "") -> UOp:
-    return UOp(o.CONST, dtype, (), convert(value, dtype))
+    node = UOp(o.CONST, dtype, (), convert(value, dtype))
+    node.place = None                       # not that of the line that happened to be first
+    return node
 
 
 def number_of(length: Length, dtype: DType) -> UOp:

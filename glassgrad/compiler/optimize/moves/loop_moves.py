@@ -242,7 +242,10 @@ def gated(body: list[Statement], gate: UOp, totals: dict[UOp, Op]) -> list[State
                 value = gate.where(value, identity(s.combine, value.dtype))
             s = Accumulate(s.register, s.combine, value)
         elif isinstance(s, Store):
-            s = Store(s.memory, edge_gate(s.index, gate), edge_gate(s.value, gate), s.combine, both(gate, s.gate))
+            # where the loads in an index are the same for all iterations, the index stays linear in the lanes
+            varies = [n for n in toposort([s.index]) if n.op is o.LOAD and not ranges_of(gate).isdisjoint(ranges_of(n))]
+            at = edge_gate(s.index, gate) if varies else s.index
+            s = Store(s.memory, at, edge_gate(s.value, gate), s.combine, both(gate, s.gate))
         out.append(s)
     return out
 
