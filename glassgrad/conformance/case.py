@@ -23,7 +23,8 @@ PASSED, REFUSED, FAILED, CRASHED, HUNG, NOT_RUN = "passed", "refused", "failed",
 REFERENCE = "PYTHON"                              # the reference device, where NumPy has no formula
 REQUIRED = ("float32", "int32", "bool")           # element types that no device may refuse
 TOLERANCE = {"float64": (1e-12, 1e-12), "float32": (2e-5, 2e-6), "float16": (4e-3, 1e-3), "bfloat16": (2e-2, 1e-2),
-             "fp8e4m3": (0.13, 0.02), "fp8e5m2": (0.26, 0.02)}         # relative and absolute; others: exact
+             "fp8e4m3": (0.13, 0.02), "fp8e5m2": (0.26, 0.02), "fp8e4m3fnuz": (0.13, 0.02),
+             "fp8e5m2fnuz": (0.26, 0.02)}         # relative and absolute; others: exact
 
 
 class Compared(NamedTuple):

@@ -294,10 +294,10 @@ def test_types_of_memory_in_numpy_and_torch():
     from glassgrad import Tensor, dtypes
     from glassgrad.compat.tinygrad.dtype_functions import _to_torch_dtype
     from glassgrad.compat.tinygrad.older_names import _to_np_dtype
-    for kind in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.float16, dtypes.uint64):
+    for kind in (dtypes.bfloat16, *dtypes.fp8s, dtypes.float16, dtypes.uint64):
         assert Tensor([1, 2]).cast(kind).numpy().dtype == _to_np_dtype(kind)
     found = [_to_torch_dtype(kind) for kind in (*dtypes.fp8s, dtypes.bfloat16)]
-    assert found == [torch.uint8, torch.uint8, torch.bfloat16]
+    assert found == [torch.uint8] * 4 + [torch.bfloat16]
 
 
 def test_nodes_that_are_written_to():
@@ -342,10 +342,23 @@ def test_what_scripts_read_of_devices_types_and_optimizers():
     assert x[[0, 2], [1]].tolist() == [1, 9]                   # one index broadcasts, as in NumPy
     with pytest.raises(ShapeError, match=r"lists of different lengths\n  given: +value\[0\] has 2 values"):
         _ = x[[[0, 1], [0]]]
-    for name, instead in (("fp8e4m3fnuz", "float8_e4m3fn"), ("fp8e5m2fnuz", "float8_e5m2")):
-        assert not hasattr(dtypes, name)
-        with pytest.raises(AttributeError, match=f"dtypes has no {name}; .* convert such a tensor to {instead} "
-                                                 "where it comes from, or keep its bytes as dtypes.uint8"):
-            getattr(dtypes, name)
-    with pytest.raises(AttributeError, match="^dtypes has no float31$"):
+    for name in ("fp8e4m3fnuz", "fp8e5m2fnuz"):
+        assert getattr(dtypes, name) in dtypes.fp8s and dtypes.fields()[name] is getattr(dtypes, name)
+        assert TinygradTensor([1.0, -0.0, 3.0]).cast(name).tolist() == [1.0, 0.0, 3.0]
+    with pytest.raises(AttributeError, match="dtypes.* has no attribute 'float31'"):
         _ = dtypes.float31
+
+
+def test_bits_of_eight_bit_floats():
+    """Finite numbers saturate and infinity is the next code, which is NaN where there is no infinity."""
+    from glassgrad import dtypes
+    from glassgrad.compat.tinygrad.dtype_functions import (float_to_fp8, fp8_to_float, from_storage_scalar,
+                                                           to_storage_scalar)
+    numbers = (1.0, -1e9, float("inf"), -float("inf"), float("nan"), -0.0)
+    for kind, codes in ((dtypes.fp8e4m3, (0x38, 0xFE, 0x7F, 0xFF, 0x7F, 0x80)),
+                        (dtypes.fp8e5m2, (0x3C, 0xFB, 0x7C, 0xFC, 0x7E, 0x80)),
+                        (dtypes.fp8e4m3fnuz, (0x40, 0xFF, 0x80, 0x80, 0x80, 0)),
+                        (dtypes.fp8e5m2fnuz, (0x40, 0xFF, 0x80, 0x80, 0x80, 0))):
+        assert tuple(float_to_fp8(x, kind) for x in numbers) == codes
+        assert tuple(to_storage_scalar(x, kind) for x in numbers) == codes
+        assert fp8_to_float(codes[0], kind) == from_storage_scalar(codes[0], kind) == 1.0

@@ -332,7 +332,7 @@ def test_files_hold_tensors_and_plain_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_pytorch_reads_what_is_saved_here(tmp_path: Path, weights_only: bool) -> None:
     kinds = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
-             "float8_e4m3fn", "float8_e5m2")
+             "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
     tied = ours.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
     plain = {"epoch": 3, "large": 1 << 70, "less": -(1 << 40), "rate": 0.1, "name": "h\u00e9", "rows": [1, (2, ()), []],
              "ordered": OrderedDict(a=None, b=True), "betas": (0.9, 0.999)}

@@ -295,7 +295,7 @@ def test_memory_is_as_large_as_the_size() -> None:
 
 
 def test_a_scatter_whose_rows_are_looked_up_with_a_changing_number_of_columns() -> None:
-    """The gradient of `repeat_interleave` by a vector: past the last column no lane stores, and all read the same row."""
+    """The gradient of `repeat_interleave` by a vector: past the last column no lane stores, all read the same row."""
     for rows in (2, 3, 4, 5, 6, 20, 7):
         columns = rows + 1
         values, times = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns), np.arange(columns) * 7 % 4

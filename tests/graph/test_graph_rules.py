@@ -360,6 +360,9 @@ def test_what_holds_all_of_what():
     assert holds_all(dtypes.float16, dtypes.uint8) and not holds_all(dtypes.float16, dtypes.int16)
     assert holds_all(dtypes.float32, dtypes.bfloat16) and not holds_all(dtypes.bfloat16, dtypes.float16)
     assert holds_all(dtypes.float16, dtypes.fp8e4m3) and not holds_all(dtypes.int64, dtypes.float16)
+    for one in dtypes.fp8s:         # equal widths are not enough: limits and smallest numbers differ
+        assert all(holds_all(wide, one) == (wide is one or wide not in dtypes.fp8s) for wide in dtypes.floats
+                   if wide.exponent >= one.exponent)
 
 
 def random_graph(chance: random.Random, leaves: list[UOp], size: int) -> UOp:

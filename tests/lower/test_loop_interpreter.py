@@ -305,7 +305,7 @@ def test_tasks_inside_rows_are_independent_and_see_the_row_s_registers(rng, monk
         np.testing.assert_allclose(result.reshape(3, 4), values / values.sum(1, keepdims=True), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.float16])
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, *dtypes.fp8s, dtypes.float16])
 def test_narrow_floats_are_bits_in_memory(rng, dtype):
     x, out, i = param(1, 20, dtype), param(0, 20, dtype), counter("i", 20)
     codes = to_storage(rng.normal(size=20).astype(np.float32), dtype)

@@ -124,7 +124,7 @@ def test_random_bits_and_counts() -> None:
     check([bits, bits.permute((1, 0)), count * 2], {}, lower)
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "fp8e4m3", "fp8e5m2"])
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "fp8e4m3", "fp8e5m2", "fp8e4m3fnuz"])
 def test_narrow_floats_compute_in_float32(name: str, rng: np.random.Generator) -> None:
     dtype = getattr(dtypes, name)
     x = param(1, (3, 40), dtype)

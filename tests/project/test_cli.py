@@ -84,7 +84,7 @@ def test_devices_says_what_each_one_has_and_needs(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert re.fullmatch(r"""HALF     half a device
          also SEMI; runs on a desk; kernels in pencil
-         dtypes: all 15 but float64; matrix units: none
+         dtypes: all 17 but float64; matrix units: none
          measured: \S+ GFLOPS in float32, \S+ GB/s
 NONE     not here: nothing; get one
          needs a shop

@@ -55,7 +55,7 @@ def awkward(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> n
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.kind == "f":
-        top, tiny = largest(dtype), 2.0 ** (2 - 2 ** (dtype.exponent - 1))
+        top, tiny = largest(dtype), 2.0 ** (1 - dtype.bias)
         special = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.0, 2.5, -2.5, 3.0, top, -top, tiny, -tiny, tiny / 2,
                    np.inf, -np.inf, np.nan]
         ordinary = rng.standard_normal(size) * 4.0 ** rng.integers(-3, 4, size)
@@ -81,9 +81,12 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 
 def conversion_is_defined(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
     """Where PyTorch's conversion does not depend on the processor: C leaves a float beyond an integer type open. On x86
-    it wraps, which is the meaning of CAST here on every processor; on ARM PyTorch's saturates."""
-    if source.kind != "f" or target.kind not in "iu" or platform.machine() in ("x86_64", "AMD64"):
+    it wraps, which is the meaning of CAST here on every processor; on ARM PyTorch's saturates. NaN of a *fnuz* type
+    becomes 0 in some of PyTorch's integer types."""
+    if source.kind != "f" or target.kind not in "iu":
         return np.ones(x.shape, bool)
+    if platform.machine() in ("x86_64", "AMD64"):
+        return np.ones(x.shape, bool) if source.has_negative_zero else ~np.isnan(x)
     low, high = (0, 2 ** target.bits) if target.kind == "u" else (-2 ** (target.bits - 1), 2 ** (target.bits - 1))
     with np.errstate(invalid="ignore"):
         whole = np.trunc(x.astype(np.float64))

@@ -94,7 +94,7 @@ def test_other_processors_need_no_library(target, triple, cpu):
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     machine = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=1, reloc="pic")
-    floats = [F32, dtypes.float64, dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2]
+    floats = [F32, dtypes.float64, dtypes.float16, dtypes.bfloat16, *dtypes.fp8s]
     every = [BOOL, dtypes.int8, dtypes.uint8, dtypes.int64, dtypes.uint64, *floats]
     kernels = [make() for make in KERNELS.values()]
     for lanes in (1, 7, 16):

@@ -71,7 +71,7 @@ def test_what_the_library_writes_is_read_here(tmp_path, torch):
     reference = pytest.importorskip("safetensors.torch", reason=NO_JUDGE)
     kinds = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32,
              torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn,
-             torch.float8_e5m2]
+             torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
     tensors = {str(kind): torch.arange(6).reshape(2, 3).to(kind) for kind in kinds} | {"none": torch.zeros(2, 0)}
     reference.save_file(tensors, tmp_path / "x.safetensors", metadata={"format": "pt"})
     found = safe_load(tmp_path / "x.safetensors")

@@ -158,7 +158,8 @@ def test_types_views_and_plain_values(torch, old):
     kinds = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
              torch.float32, torch.float64]
     if not old:
-        kinds += [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2]
+        kinds += [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2,
+                  torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
     tensors |= {str(kind): torch.tensor([0, 1, 3]).to(kind) for kind in kinds}
     rest = {"step": 7, "lr": 0.1, "flags": [True, None, "text", (1, 2)], "large": 2 ** 70, "size": base.shape,
             "set": {1, 2}, "bytes": b"\xff\x00", 5: {"nested": OrderedDict(a=-1)}, "inf": float("inf")}

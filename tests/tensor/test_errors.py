@@ -313,7 +313,7 @@ the other library does not share this array
 cannot make a tensor of this tensor of PyTorch
   given:    complex64, torch.strided
   expected: bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, float16, bfloat16, float32, float64, \
-float8_e4m3fn, float8_e5m2
+float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz
   fix:      convert it first, for example with t.to_dense().float()"""
     with pytest.raises(InputError, match="float32, torch.strided without values"):
         Tensor(torch.ones(2, device="meta"))

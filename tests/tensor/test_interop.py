@@ -18,6 +18,9 @@ from glassgrad import DeviceError, DTypeError, InputError, nn
 from glassgrad.nn.state import TensorIO
 from glassgrad.tensor.memory import dlpack, interop
 
+FLOATS_OF_8_BITS = {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2", "float8_e4m3fnuz": "fp8e4m3fnuz",
+                    "float8_e5m2fnuz": "fp8e5m2fnuz"}
+
 
 # -- NumPy ---------------------------------------------------------------------------------------------------
 def test_numpy_protocols():
@@ -204,11 +207,11 @@ def test_torch_in_and_out():
     assert out.tolist() == [9, 2] and mine.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("dtype", [*TORCH, "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("dtype", [*TORCH, "uint16", "uint32", "uint64", *FLOATS_OF_8_BITS])
 def test_a_tensor_of_pytorch_is_taken_as_it_is(dtype):
     there = torch.tensor([[1.0, 0.0], [1.0, 1.0]]).to(getattr(torch, dtype)).T
     x = Tensor(there)
-    assert x.dtype.name == {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2"}.get(dtype, dtype)
+    assert x.dtype.name == FLOATS_OF_8_BITS.get(dtype, dtype)
     assert x.float().tolist() == [[1.0, 1.0], [0.0, 1.0]]
     assert x.torch().dtype is there.dtype and x.torch().double().tolist() == there.double().tolist()
 
@@ -264,7 +267,7 @@ def test_from_blob():
 
 
 # -- pickles and notebooks -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "fp8e4m3"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "fp8e4m3", "fp8e5m2fnuz"])
 def test_pickle_and_copies(dtype):
     x = Tensor([[1.0, 0.0]]).cast(dtype)
     for twin in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x)):

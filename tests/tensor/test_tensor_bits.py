@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from glassgrad import Tensor, TinyJit, Variable, dtypes
+from glassgrad.tensor.memory.python_values import TORCH_TYPES
 
 torch = pytest.importorskip("torch")
 
-TYPES = {d: getattr(torch, d.name.replace("fp8e4m3", "float8_e4m3fn").replace("fp8e5m2", "float8_e5m2"))
-         for d in dtypes.all}
+TYPES = {d: getattr(torch, name) for name, d in TORCH_TYPES.items()}
 PAIRS = list(itertools.product(TYPES, repeat=2))
 ONE_EACH_WAY = [(dtypes.float32, dtypes.int16), (dtypes.uint8, dtypes.float64)]
 VIEWS = {
@@ -62,6 +62,45 @@ def test_all_pairs_of_types_read_memory_as_torch_does(source, target, rng):
     found = ours(given, source, "CPU").view(target)
     assert found.dtype is target and found.shape == tuple(expected.shape)
     assert np.array_equal(found_bits(found), bits_of(expected))
+
+
+@pytest.mark.parametrize("device", ["CPU", "CLANG", "PYTHON"])
+@pytest.mark.parametrize("dtype", dtypes.fp8s, ids=names)
+def test_casts_and_arithmetic_of_eight_bit_floats_are_torchs_bit_by_bit(dtype, device, rng):
+    """All codes to wider floats; floats at, between and next to all numbers of the type, and beyond them, back."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    x, there = Tensor(codes.numpy(), device=device).bitcast(dtype), codes.view(TYPES[dtype])
+    numbers = there.double()
+    numbers = numbers[numbers.isfinite()].unique()
+    ties = (numbers[1:] + numbers[:-1]) / 2
+    rest = torch.from_numpy(rng.integers(0, 2**32, 4096, dtype=np.uint32).view(np.float32)).double()
+    special = torch.tensor([-0.0, 247.9, 248.0, 464.0, 61439.0, 61440.0, 1e30, -1e30, np.inf, -np.inf, np.nan])
+    for name in ("float16", "bfloat16", "float32", "float64"):
+        wide, kind = getattr(dtypes, name), getattr(torch, name)
+        np.testing.assert_array_equal(x.cast(wide).double().numpy(), there.to(kind).double().numpy())
+        exact = torch.cat([numbers, ties, ties * (1 + 2**-7), ties * (1 - 2**-7), rest, -special, special]).to(kind)
+        expected = exact.to(TYPES[dtype])
+        found = ours(exact, wide, device).cast(dtype).bitcast("uint8").numpy()
+        keep = ~np.isnan(expected.float().numpy()) if dtype.has_negative_zero else slice(None)   # one NaN, or several
+        np.testing.assert_array_equal(found[keep], expected.view(torch.uint8).numpy()[keep])
+    pairs, other = there.float().reshape(-1, 1), there.float().reshape(1, -1)
+    for formula in (lambda a, b: a + b, lambda a, b: a * b, lambda a, b: -a - b):
+        expected = formula(pairs, other)
+        if formula(1.0, 1.0) == -2.0:           # two ops: each rounds
+            expected = (-pairs).to(TYPES[dtype]).float() - other
+        found = formula(x.reshape(-1, 1), x.reshape(1, -1))
+        assert found.dtype is dtype
+        np.testing.assert_array_equal(found.float().numpy(), expected.to(TYPES[dtype]).float().numpy())
+
+
+@pytest.mark.parametrize("device", ["CPU", "CLANG", "PYTHON"])
+@pytest.mark.parametrize("dtype", dtypes.fp8s, ids=names)
+def test_limits_of_eight_bit_floats(dtype, device):
+    x = Tensor([-3.0, -1.0, -0.0, -2.0], device=device).cast(dtype)
+    assert x.max().item() == 0.0 and x.min().item() == -3.0 and x.isfinite().all().item()
+    assert x.reshape(1, 1, 2, 2).max_pool2d(2, padding=1).tolist() == [[[[-3.0, -1.0], [0.0, -2.0]]]]
+    assert Tensor(torch.arange(256, dtype=torch.uint8).numpy(), device=device).bitcast(dtype).isinf().sum().item() \
+        == (2 if dtype.has_infinities else 0)
 
 
 @pytest.mark.parametrize("device", ["CPU", "CLANG", "PYTHON"])

@@ -60,7 +60,7 @@ def test_arrays_are_copied_or_shared():
     assert Tensor(np.array([1, 2], ">i4")).tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "fp8e4m3", "fp8e5m2"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", *(d.name for d in dtypes.fp8s)])
 def test_narrow_floats(dtype):
     x = Tensor([1.0, -0.5, 3.0], dtype=dtype)
     assert x.dtype.name == dtype and x.tolist() == [1.0, -0.5, 3.0]

@@ -219,7 +219,7 @@ bits have no gradient
     "no such dtype": (lambda: x23().cast("float33"), DTypeError, """
 there is no such element type
   given:    'float33'
-  expected: one of bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, fp8e4m3, fp8e5m2, float16, bfloat16, float32, float64
+  expected: one of bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, fp8e4m3, fp8e5m2, fp8e4m3fnuz, fp8e5m2fnuz, float16, bfloat16, float32, float64
   fix:      write dtypes.float32, for example"""),
     "no such device": (lambda: Tensor([1], device="TOASTER"), DeviceError, """
 there is no such device

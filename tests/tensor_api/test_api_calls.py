@@ -215,7 +215,7 @@ def test_memory_in_use_is_counted():
 
 
 def test_types_in_groups():
-    assert all(dtypes.is_float(d) for d in dtypes.floats) and len(dtypes.all) == len(set(dtypes.all)) == 15
+    assert all(dtypes.is_float(d) for d in dtypes.floats) and len(dtypes.all) == len(set(dtypes.all)) == 17
     assert set(dtypes.ints) == {*dtypes.sints, *dtypes.uints} and dtypes.int32s == (dtypes.uint32, dtypes.int32)
     assert (dtypes.min(dtypes.int8), dtypes.max(dtypes.uint8), dtypes.is_bool(dtypes.bool)) == (-128, 255, True)
     assert dtypes.finfo(dtypes.bfloat16) == (8, 7) and dtypes.as_const(1, dtypes.bool) is True

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DTypeError
-from glassgrad.compiler.check.graph_interpreter import from_storage
-from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes, promote
+from glassgrad.compiler.graph.dtype import ALL, DType, bits_of, convert, dtypes, float_of_bits, largest, promote
+from glassgrad.compiler.graph.rules.algebra import holds_all
 from glassgrad.tensor.memory.python_values import TORCH_TYPES
 
 DTYPES_DICT: dict[str, DType] = {d.name: d for d in ALL}
@@ -51,24 +51,24 @@ def fp8_to_float(x: int, dtype: DType) -> float:
     >>> fp8_to_float(0x7E, dtypes.fp8e4m3), fp8_to_float(0x7C, dtypes.fp8e5m2)
     (448.0, inf)
     """
-    return float(from_storage((x % (1 << dtype.bits)).to_bytes(dtype.itemsize, "little"), dtype)[0])
+    return float_of_bits(x % (1 << dtype.bits), dtype)
 
 
 def float_to_fp8(x: float, dtype: DType) -> int:
     """The bits of the nearest 8-bit float, ties to even. Finite numbers saturate; infinity and NaN get the codes above
     the greatest finite one.
 
-    >>> float_to_fp8(448.0, dtypes.fp8e4m3), float_to_fp8(-1e9, dtypes.fp8e5m2)
-    (126, 251)
+    >>> float_to_fp8(448.0, dtypes.fp8e4m3), float_to_fp8(-1e9, dtypes.fp8e5m2), float_to_fp8(-0.0, dtypes.fp8e5m2fnuz)
+    (126, 251, 0)
     """
-    greatest = 0x7E if dtype is dtypes.fp8e4m3 else 0x7B
-    sign = 0x80 if math.copysign(1.0, x) < 0 else 0
+    greatest = bits_of(largest(dtype), dtype)
     if x != x:
-        return sign | (0x7F if dtype is dtypes.fp8e4m3 else 0x7E)
-    if math.isinf(x):
-        return sign | (greatest + 1)
-    sizes = from_storage(bytes(range(greatest + 1)), dtype).tolist()
-    return sign | min(range(greatest + 1), key=lambda code: (abs(sizes[code] - abs(x)), code & 1))
+        code = 0x7E if dtype is dtypes.fp8e5m2 else dtype.nan
+    elif math.isinf(x):
+        code = greatest + 1
+    else:
+        code = min(range(greatest + 1), key=lambda code: (abs(float_of_bits(code, dtype) - abs(x)), code & 1))
+    return code | 0x80 if math.copysign(1.0, x) < 0 and (code or dtype.has_negative_zero) else code
 
 
 def from_storage_scalar(x: Any, dtype: DType) -> Any:
@@ -77,7 +77,7 @@ def from_storage_scalar(x: Any, dtype: DType) -> Any:
     >>> from_storage_scalar(0x3F80, dtypes.bfloat16), from_storage_scalar(5, dtypes.int32)
     (1.0, 5)
     """
-    return fp8_to_float(int(x), dtype) if dtype in (dtypes.bfloat16, *dtypes.fp8s) else x
+    return x if dtype.in_numpy else fp8_to_float(int(x), dtype)
 
 
 def to_storage_scalar(x: Any, dtype: DType) -> Any:
@@ -87,7 +87,7 @@ def to_storage_scalar(x: Any, dtype: DType) -> Any:
     '0x3f80'
     """
     if dtype is dtypes.bfloat16:
-        return struct.unpack("<I", struct.pack("<f", convert(x, dtype)))[0] >> 16
+        return bits_of(x, dtype)
     return float_to_fp8(float(convert(x, dtypes.float32)), dtype) if dtype in dtypes.fp8s else x
 
 
@@ -98,7 +98,7 @@ def bitcast(x: Any, in_dtype: DType, out_dtype: DType) -> Any:
     True
     """
     for kind in (in_dtype, out_dtype):
-        if kind in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2):
+        if not kind.in_numpy:
             raise DTypeError("this type's bits have no name in Python", given=repr(kind),
                              expected="a type of struct's: float16, float32, float64 or integers",
                              fix="use Tensor.bitcast, which has all types")
@@ -111,15 +111,7 @@ def can_lossless_cast(dt0: DType, dt1: DType) -> bool:
     >>> can_lossless_cast(dtypes.uint8, dtypes.int16), can_lossless_cast(dtypes.int32, dtypes.float32)
     (True, False)
     """
-    if dt0 is dt1 or dt0.kind == "b":
-        return True
-    if dt1.kind == "b":
-        return False
-    if dt0.kind == dt1.kind == "f":
-        return dt0.exponent <= dt1.exponent and dt0.mantissa <= dt1.mantissa
-    if dt1.kind == "f":
-        return dt0.kind != "f" and dt0.bits - (dt0.kind == "i") <= dt1.mantissa + 1
-    return dt0.kind != "f" and dt1.min <= dt0.min and dt0.max <= dt1.max
+    return holds_all(dt1, dt0)
 
 
 def can_safe_cast(dt0: DType, dt1: DType) -> bool:

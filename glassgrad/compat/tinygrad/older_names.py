@@ -178,8 +178,7 @@ def _to_np_dtype(kind: DType) -> Any:
     """
     import numpy
 
-    absent = kind.kind == "f" and kind.bits <= 16 and kind is not dtypes.float16
-    return numpy.float32 if absent else numpy.dtype(kind.format).type
+    return numpy.dtype(kind.format).type if kind.in_numpy else numpy.float32
 
 
 def _from_np_dtype(kind: Any) -> DType:

@@ -143,11 +143,10 @@ class finfo:
     """
 
     def __init__(self, type: DType = dtypes.float32):
-        exponent, mantissa = dtypes.finfo(type)
-        top = 2 ** (exponent - 1) - 1
+        _, mantissa = dtypes.finfo(type)
         self.dtype, self.bits, self.eps = type.name, type.bits, 2.0 ** -mantissa
         self.max = largest(type)
-        self.min, self.tiny, self.resolution = -self.max, 2.0 ** (1 - top), 10.0 ** -int(mantissa * 0.30103)
+        self.min, self.tiny, self.resolution = -self.max, 2.0 ** (1 - type.bias), 10.0 ** -int(mantissa * 0.30103)
         self.smallest_normal = self.tiny
 
 

@@ -1,7 +1,7 @@
 """The reference: what a graph means, by NumPy. In: UOps and arrays for their leaves. Out: arrays. Does not know
 kernels.
 
-Every element type has an array type that holds its values: its own, except that bfloat16 and the two fp8 types, which
+Every element type has an array type that holds its values: its own, except that bfloat16 and the fp8 types, which
 NumPy does not have, are held as float32 and rounded to their grid after every op. `to_storage` and `from_storage`
 translate between those values and the bits in memory. Arithmetic on floats narrower than float32 is done in float32
 and rounded once, reductions at their end. NumPy is loaded when a function here first runs.
@@ -9,6 +9,7 @@ and rounded once, reductions at their end. NumPy is loaded when a function here 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, convert, dtypes
+from glassgrad.compiler.graph.dtype import DType, convert, dtypes, float_of_bits
 from glassgrad.compiler.graph.gradient import written_out
 from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, REDUCE, Op
@@ -26,7 +27,6 @@ from glassgrad.compiler.graph.uop import UOp, identity
 Array = Any    # numpy.ndarray; NumPy is not loaded with this file
 
 _AXIS_BY_AXIS = ELEMENTWISE | {o.PAD, o.UNWINDOW}    # ops that keep a value constant along axes they do not work on
-_NOT_IN_NUMPY = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
 
 
 def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
@@ -175,7 +175,7 @@ def _settle(np: Any, x: Array, dtype: DType) -> Array:
     x = np.asarray(x)
     if dtype is dtypes.float16:
         return x.astype(np.float16)
-    return from_storage(to_storage(x, dtype), dtype) if dtype in _NOT_IN_NUMPY else x
+    return x if dtype.in_numpy else from_storage(to_storage(x, dtype), dtype)
 
 
 _EVALUATE: dict[Op, Callable[..., Array]] = {
@@ -209,13 +209,13 @@ def _means(*ops: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
 def array_type(dtype: DType) -> Any:
     """The NumPy type of arrays that hold values of `dtype`."""
     import numpy as np
-    return np.dtype(np.float32 if dtype in _NOT_IN_NUMPY else dtype.name)
+    return np.dtype(dtype.name if dtype.in_numpy else np.float32)
 
 
 def storage_type(dtype: DType) -> Any:
     """The NumPy type of arrays that hold the bits of `dtype` as they are in memory."""
     import numpy as np
-    return np.dtype(f"uint{dtype.bits}" if dtype in _NOT_IN_NUMPY else dtype.name)
+    return np.dtype(dtype.format)
 
 
 def cast_array(x: Array, dtype: DType) -> Array:
@@ -251,21 +251,21 @@ def to_storage(values: Array, dtype: DType) -> Array:
     """
     import numpy as np
     values = np.asarray(values)
-    if dtype not in _NOT_IN_NUMPY:
+    if dtype.in_numpy:
         return values.astype(dtype.name, copy=False)
     values = values.astype(np.float32, copy=False)
     if dtype is dtypes.bfloat16:
         bits = values.view(np.uint32)
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-        return np.asarray(np.where(np.isnan(values), np.uint32(0x7FC0), rounded), np.uint16)
-    mantissa, smallest = dtype.mantissa, 2 - (1 << (dtype.exponent - 1))
-    greatest = 0x7E if dtype is dtypes.fp8e4m3 else 0x7C            # 448 there, infinity here
+        return np.asarray(np.where(np.isnan(values), np.uint32(dtype.nan), rounded), np.uint16)
+    mantissa, smallest = dtype.mantissa, 1 - dtype.bias
     size = np.abs(np.where(np.isfinite(values), values, np.float32(0)).astype(np.float64))
     power = np.where(size > 0, np.maximum(np.frexp(size)[1] - 1, smallest), smallest)
     codes = np.rint(np.ldexp(size, mantissa - power)).astype(np.int64) + ((power - smallest) << mantissa)
-    codes = np.where(np.isinf(values), greatest, np.minimum(codes, greatest))
-    codes = np.where(np.isnan(values), 0x7F, codes) | (np.signbit(values) << 7)
-    return np.asarray(codes, np.uint8)
+    codes = np.where(np.isinf(values), dtype.overflow, np.minimum(codes, dtype.overflow))
+    codes = np.where(np.isnan(values), dtype.nan, codes)
+    negative = np.signbit(values) if dtype.has_negative_zero else np.signbit(values) & (codes > 0)
+    return np.asarray(codes | negative << 7, np.uint8)
 
 
 def from_storage(codes: Array | bytes | memoryview, dtype: DType) -> Array:
@@ -279,23 +279,14 @@ def from_storage(codes: Array | bytes | memoryview, dtype: DType) -> Array:
         codes = np.frombuffer(codes, storage_type(dtype))
     if dtype is dtypes.bfloat16:
         return np.asarray(codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if dtype not in _NOT_IN_NUMPY:
-        return codes
-    return np.asarray(_fp8_values(np, dtype)[codes])
+    return codes if dtype.in_numpy else np.asarray(_fp8_values(dtype)[codes])
 
 
-def _fp8_values(np: Any, dtype: DType) -> Array:
+@functools.cache
+def _fp8_values(dtype: DType) -> Array:
     """All 256 values of an fp8 type, by code."""
-    codes = np.arange(256)
-    power, fraction = (codes & 0x7F) >> dtype.mantissa, codes & ((1 << dtype.mantissa) - 1)
-    smallest = 2 - (1 << (dtype.exponent - 1))
-    significand = np.where(power > 0, fraction + (1 << dtype.mantissa), fraction).astype(np.float64)
-    values = np.ldexp(significand, np.maximum(power - 1, 0) + smallest - dtype.mantissa)
-    if dtype is dtypes.fp8e5m2:
-        values[codes & 0x7F == 0x7C] = np.inf
-        values[codes & 0x7F > 0x7C] = np.nan
-    values[codes & 0x7F == 0x7F] = np.nan
-    return np.where(codes >> 7, -values, values).astype(np.float32)
+    import numpy as np
+    return np.array([float_of_bits(code, dtype) for code in range(256)], np.float32)
 
 
 # -- reductions and scans ------------------------------------------------------------------------------------

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DTypeError, DTypeNameError
 
 
 class DType:
-    """One element type, compared by identity. `kind` is one of b(ool) i(nt) u(int) f(loat)."""
-    __slots__ = ("name", "itemsize", "kind", "rank", "format", "bits", "exponent", "mantissa")
+    """One element type, compared by identity. `kind` is one of b(ool) i(nt) u(int) f(loat).
+
+    A float is described by its bits of exponent and mantissa, the exponent's bias, and the codes of NaN and of what is
+    too large: infinity, or the largest number or NaN in a type without infinities.
+    """
+    __slots__ = ("name", "itemsize", "kind", "rank", "format", "bits",
+                 "exponent", "mantissa", "bias", "nan", "overflow")
 
     def __init__(self, name: str, itemsize: int, kind: str, rank: int, format: str,
-                 exponent: int = 0, mantissa: int = 0):
+                 exponent: int = 0, mantissa: int = 0, bias: int = 0, nan: int = 0, overflow: int = 0):
         self.name, self.itemsize, self.kind, self.rank, self.format = name, itemsize, kind, rank, format
-        self.bits, self.exponent, self.mantissa = itemsize * 8, exponent, mantissa
+        self.bits, self.exponent, self.mantissa, self.bias = itemsize * 8, exponent, mantissa, bias
+        self.nan, self.overflow = nan, overflow
 
     def __repr__(self) -> str:
         return f"dtypes.{self.name}"
@@ -37,15 +43,30 @@ class DType:
         return self.kind in "if"
 
     @property
+    def in_numpy(self) -> bool:
+        """Whether NumPy and Python's struct have the type; `format` of the other floats is that of their codes."""
+        return self.kind != "f" or self.format in "efd"
+
+    @property
+    def has_infinities(self) -> bool:
+        """Whether a float type keeps its greatest exponent for infinities and NaN."""
+        return self.overflow == ((1 << self.exponent) - 1) << self.mantissa
+
+    @property
+    def has_negative_zero(self) -> bool:
+        """Whether the sign bit alone is -0.0, as in most float types; in the others it is NaN."""
+        return self.nan != 1 << (self.bits - 1)
+
+    @property
     def min(self) -> int | float | bool:
         if self.kind == "f":
-            return -float("inf")
+            return -self.max
         return False if self.kind == "b" else (-(1 << (self.bits - 1)) if self.kind == "i" else 0)
 
     @property
     def max(self) -> int | float | bool:
         if self.kind == "f":
-            return float("inf")
+            return math.inf if self.has_infinities else largest(self)
         return True if self.kind == "b" else ((1 << (self.bits - 1)) - 1 if self.kind == "i" else (1 << self.bits) - 1)
 
     @property
@@ -59,19 +80,7 @@ class DType:
         return dtypes.float32 if self.kind == "f" and self.bits < 32 else self
 
 
-class _ElementTypes(type):
-    """Metaclass of `dtypes`: a missing type raises an error that names one to use instead."""
-    if not TYPE_CHECKING:                # type checkers should still see which names exist
-        def __getattr__(cls, name: str) -> Any:
-            instead = ""
-            if name.endswith("fnuz"):
-                known = "float8_e4m3fn" if "e4m3" in name else "float8_e5m2"
-                instead = "; of floats of 8 bits it has fp8e4m3 and fp8e5m2: convert such a tensor to " \
-                          f"{known} where it comes from, or keep its bytes as dtypes.uint8"
-            raise AttributeError(f"dtypes has no {name}{instead}")
-
-
-class dtypes(metaclass=_ElementTypes):
+class dtypes:
     """All element types, with the short names that PyTorch and tinygrad use.
 
     >>> dtypes.float is dtypes.float32, dtypes.half.itemsize
@@ -86,18 +95,20 @@ class dtypes(metaclass=_ElementTypes):
     uint32 = uint = DType("uint32", 4, "u", 6, "I")
     int64 = long = DType("int64", 8, "i", 7, "q")
     uint64 = ulong = DType("uint64", 8, "u", 8, "Q")
-    fp8e4m3 = float8_e4m3fn = DType("fp8e4m3", 1, "f", 9, "B", 4, 3)
-    fp8e5m2 = float8_e5m2 = DType("fp8e5m2", 1, "f", 10, "B", 5, 2)
-    float16 = half = DType("float16", 2, "f", 11, "e", 5, 10)
-    bfloat16 = DType("bfloat16", 2, "f", 12, "H", 8, 7)
-    float32 = float = DType("float32", 4, "f", 13, "f", 8, 23)
-    float64 = double = DType("float64", 8, "f", 14, "d", 11, 52)
+    fp8e4m3 = float8_e4m3fn = DType("fp8e4m3", 1, "f", 9, "B", 4, 3, 7, 0x7F, 0x7E)
+    fp8e5m2 = float8_e5m2 = DType("fp8e5m2", 1, "f", 10, "B", 5, 2, 15, 0x7F, 0x7C)
+    fp8e4m3fnuz = float8_e4m3fnuz = DType("fp8e4m3fnuz", 1, "f", 11, "B", 4, 3, 8, 0x80, 0x80)
+    fp8e5m2fnuz = float8_e5m2fnuz = DType("fp8e5m2fnuz", 1, "f", 12, "B", 5, 2, 16, 0x80, 0x80)
+    float16 = half = DType("float16", 2, "f", 13, "e", 5, 10, 15, 0x7E00, 0x7C00)
+    bfloat16 = DType("bfloat16", 2, "f", 14, "H", 8, 7, 127, 0x7FC0, 0x7F80)
+    float32 = float = DType("float32", 4, "f", 15, "f", 8, 23, 127, 0x7FC00000, 0x7F800000)
+    float64 = double = DType("float64", 8, "f", 16, "d", 11, 52, 1023, 0x7FF8 << 48, 0x7FF0 << 48)
 
     default_float: DType = float32
     default_int: DType = int32
     index: DType = int64  # what addresses are computed in
 
-    fp8s = (fp8e4m3, fp8e5m2)
+    fp8s = (fp8e4m3, fp8e5m2, fp8e4m3fnuz, fp8e5m2fnuz)
     floats = (*fp8s, float16, bfloat16, float32, float64)
     uints = (uint8, uint16, uint32, uint64)
     sints = (int8, int16, int32, int64)
@@ -123,12 +134,12 @@ class dtypes(metaclass=_ElementTypes):
 
     @staticmethod
     def min(dtype: DType) -> Any:
-        """The least value of a type; minus infinity for floats."""
+        """The least value of a type; minus infinity for floats that have it."""
         return dtype.min
 
     @staticmethod
     def max(dtype: DType) -> Any:
-        """The greatest value of a type; infinity for floats."""
+        """The greatest value of a type; infinity for floats that have it."""
         return dtype.max
 
     @staticmethod
@@ -175,10 +186,10 @@ _by_name = {name: d for name, d in vars(dtypes).items() if isinstance(d, DType) 
 # lowest-ranked type that both reach.
 _WIDER: dict[DType, tuple[DType, ...]] = {
     dtypes.bool: (dtypes.int8, dtypes.uint8), dtypes.int8: (dtypes.int16,), dtypes.int16: (dtypes.int32,),
-    dtypes.int32: (dtypes.int64,), dtypes.int64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
+    dtypes.int32: (dtypes.int64,), dtypes.int64: dtypes.fp8s,
     dtypes.uint8: (dtypes.int16, dtypes.uint16), dtypes.uint16: (dtypes.int32, dtypes.uint32),
-    dtypes.uint32: (dtypes.int64, dtypes.uint64), dtypes.uint64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
-    dtypes.fp8e4m3: (dtypes.float16, dtypes.bfloat16), dtypes.fp8e5m2: (dtypes.float16, dtypes.bfloat16),
+    dtypes.uint32: (dtypes.int64, dtypes.uint64), dtypes.uint64: dtypes.fp8s,
+    **dict.fromkeys(dtypes.fp8s, (dtypes.float16, dtypes.bfloat16)),
     dtypes.float16: (dtypes.float32,), dtypes.bfloat16: (dtypes.float32,), dtypes.float32: (dtypes.float64,),
     dtypes.float64: (),
 }
@@ -239,7 +250,7 @@ def _truncate(value: float, dtype: DType) -> int:
 def round_float(value: Any, dtype: DType) -> float:
     """A number rounded to the nearest one of a float type, ties to even; types below float32 by way of float32.
 
-    Too large a number becomes infinite, but 448 in fp8e4m3, which has no infinities.
+    Too large a number becomes infinite; of the types without infinities, fp8e4m3 has 448 for it and the others NaN.
     """
     if isinstance(value, int) and dtype is not dtypes.float64 and abs(value) >> 53:
         spare = abs(value).bit_length() - 40           # keep 40 bits and whether any bit was lost: then round once
@@ -252,24 +263,54 @@ def round_float(value: Any, dtype: DType) -> float:
                 value = _FLOAT16.unpack(_FLOAT16.pack(value))[0]
     except OverflowError:
         value = math.inf if value > 0 else -math.inf
-    if dtype in _UNPACKABLE and value != 0 and value == value:
-        if not math.isinf(value):
-            smallest = 2 - (1 << (dtype.exponent - 1))     # the exponent of the smallest normal number
-            step = max(math.frexp(value)[1] - 1, smallest) - dtype.mantissa
-            value = math.copysign(math.ldexp(round(math.ldexp(value, -step)), step), value)
-        if abs(value) > largest(dtype):
-            value = math.copysign(largest(dtype) if dtype is dtypes.fp8e4m3 else math.inf, value)
-    return value  # type: ignore[no-any-return]
+    return value if dtype.in_numpy else float_of_bits(bits_of(value, dtype), dtype)  # type: ignore[no-any-return]
+
+
+def bits_of(value: float, dtype: DType) -> int:
+    """The bits of a number in a float type.
+
+    >>> hex(bits_of(1.0, dtypes.bfloat16)), hex(bits_of(1e9, dtypes.fp8e4m3)), hex(bits_of(-0.0, dtypes.float16))
+    ('0x3f80', '0x7e', '0x8000')
+    """
+    if math.isnan(value):
+        return dtype.nan
+    if dtype is dtypes.float64:
+        return int(struct.unpack("<Q", struct.pack("<d", value))[0])
+    if dtype is not dtypes.float32:        # by way of float32, as casts go
+        value = _FLOAT32.unpack(struct.pack("<I", bits_of(value, dtypes.float32)))[0]
+    code = dtype.overflow
+    if not math.isinf(value):
+        least = 1 - dtype.bias
+        exponent = max(math.frexp(value)[1] - 1, least) if value else least
+        steps = round(math.ldexp(abs(value), dtype.mantissa - exponent))      # Python rounds ties to even
+        code = min(((exponent - least) << dtype.mantissa) + steps, code)
+    negative = math.copysign(1.0, value) < 0 and (code or dtype.has_negative_zero)
+    return code | (1 << (dtype.bits - 1) if negative else 0)
+
+
+def float_of_bits(code: int, dtype: DType) -> float:
+    """The number that a float type's bits stand for.
+
+    >>> [float_of_bits(0x80, dtype) for dtype in (dtypes.fp8e5m2, dtypes.fp8e5m2fnuz, dtypes.float16)]
+    [-0.0, nan, 7.62939453125e-06]
+    """
+    sign = 1 << (dtype.bits - 1)
+    size = code & (sign - 1)
+    if code == dtype.nan or size == dtype.nan or dtype.has_infinities and size > dtype.overflow:
+        return math.nan
+    if dtype.has_infinities and size == dtype.overflow:
+        return -math.inf if code & sign else math.inf
+    power, steps = divmod(size, 1 << dtype.mantissa)
+    steps += (1 << dtype.mantissa) if power else 0         # below the normal numbers there is no leading 1
+    return math.copysign(math.ldexp(steps, max(power, 1) - dtype.bias - dtype.mantissa), -1 if code & sign else 1)
 
 
 def largest(dtype: DType) -> float:
     """The greatest finite value of a float type."""
-    if dtype is dtypes.fp8e4m3:                        # the one without infinities: its topmost code is NaN
-        return 448.0
-    return (2.0 - 2.0 ** -dtype.mantissa) * 2.0 ** ((1 << (dtype.exponent - 1)) - 1)
+    top = float_of_bits(dtype.overflow, dtype)
+    return top if math.isfinite(top) else float_of_bits(dtype.overflow - 1, dtype)
 
 
-_UNPACKABLE = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
 _FLOAT32, _FLOAT16 = struct.Struct("<f"), struct.Struct("<e")
 
 

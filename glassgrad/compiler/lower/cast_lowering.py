@@ -2,7 +2,7 @@
 
 No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast of a
 reduced-precision float goes through float32 and rounds to nearest, ties to even; what is too large becomes infinity, or
-in fp8e4m3, which has none, the largest number. Of floats to integers, renderers have casts to int32 and int64, which
+in types without it what `DType.overflow` says. Of floats to integers, renderers have casts to int32 and int64, which
 round towards zero and give the least integer for what does not fit; all others are made of these.
 """
 
@@ -14,9 +14,7 @@ from collections.abc import Callable
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o
 
-SMALL_FLOATS = frozenset((dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2))
-_NAN = {dtypes.float16: 0x7E00, dtypes.bfloat16: 0x7FC0, dtypes.fp8e4m3: 0x7F, dtypes.fp8e5m2: 0x7F,
-        dtypes.float32: 0x7FC00000, dtypes.float64: 0x7FF8000000000000}
+SMALL_FLOATS = frozenset((*dtypes.fp8s, dtypes.float16, dtypes.bfloat16))
 
 
 def carrier(dtype: DType) -> DType:
@@ -72,12 +70,13 @@ def widen(x: UOp) -> UOp:
         return (bits << 16).bitcast(dtypes.float32)
     sign = (bits & (1 << (dtype.bits - 1))) << (32 - dtype.bits)
     size = (bits & ((1 << (dtype.bits - 1)) - 1)) << shift
-    value = size.bitcast(dtypes.float32) * const(2.0 ** (127 - _bias(dtype)), dtypes.float32)
-    if dtype is dtypes.fp8e4m3:            # one pattern is NaN, none is infinite
-        value = size.eq(0x7F << shift).where(const(math.nan, dtypes.float32), value)
-    else:                                  # the largest exponent is kept for infinity and NaN
-        special = const(_infinity(dtype) - 1 << shift, dtypes.uint32) < size
+    value = size.bitcast(dtypes.float32) * const(2.0 ** (127 - dtype.bias), dtypes.float32)
+    if dtype.has_infinities:               # the largest exponent is kept for infinity and NaN
+        special = const(dtype.overflow - 1 << shift, dtypes.uint32) < size
         value = special.where((size | 0x7F800000).bitcast(dtypes.float32), value)
+    else:                                  # one code is NaN: with either sign, or where -0.0 would be
+        special = size.eq(dtype.nan << shift) if dtype.has_negative_zero else bits.eq(dtype.nan)
+        value = special.where(const(math.nan, dtypes.float32), value)
     return (value.bitcast(dtypes.uint32) | sign).bitcast(dtypes.float32)
 
 
@@ -86,20 +85,22 @@ def round_to(x: UOp, dtype: DType) -> UOp:
     bits = x.bitcast(dtypes.uint32)
     if dtype is dtypes.bfloat16:           # the upper half of a float32, rounded: exponents need no care
         half = (bits + ((bits >> 16) & 1) + const(0x7FFF, dtypes.uint32)) >> 16
-        return x.ne(x).where(const(_NAN[dtype], dtypes.uint32), half).cast(dtypes.uint16).bitcast(dtype)
-    shift, bias = 23 - dtype.mantissa, _bias(dtype)
+        return x.ne(x).where(const(dtype.nan, dtypes.uint32), half).cast(dtypes.uint16).bitcast(dtype)
+    shift, bias = 23 - dtype.mantissa, dtype.bias
     size = bits & 0x7FFFFFFF
     sign = (bits >> (32 - dtype.bits)) & (1 << (dtype.bits - 1))
     # half of the last place that stays, less one, plus its lowest bit: rounds to nearest, ties to even
     rounding = ((size >> shift) & 1) + const((1 << (shift - 1)) - 1, dtypes.uint32)
     normal = (size + rounding - ((127 - bias) << 23)) >> shift
-    result = normal.minimum(_limit(dtype))
+    result = normal.minimum(dtype.overflow)
     # adding a number whose last place is the smallest such float makes the adder round for us
     magic = (1 - bias - dtype.mantissa + 23 + 127) << 23
     adder = const(struct.unpack("<f", struct.pack("<I", magic))[0], dtypes.float32)
     tiny = (size.bitcast(dtypes.float32) + adder).bitcast(dtypes.uint32) - const(magic, dtypes.uint32)
     result = (size < ((128 - bias) << 23)).where(tiny, result)
-    result = (const(0x7F800000, dtypes.uint32) < size).where(const(_NAN[dtype], dtypes.uint32), result)
+    result = (const(0x7F800000, dtypes.uint32) < size).where(const(dtype.nan, dtypes.uint32), result)
+    if not dtype.has_negative_zero:
+        sign = result.eq(0).where(const(0, dtypes.uint32), sign)
     return (result | sign).cast(carrier(dtype)).bitcast(dtype)
 
 
@@ -135,37 +136,3 @@ def truncate(x: UOp) -> UOp:
     cut = near.where(x, const(0.0, dtype)).cast(integer).cast(dtype).bitcast(carrier(dtype))
     sign = x.bitcast(carrier(dtype)) & (1 << (dtype.bits - 1))
     return near.where((cut | sign).bitcast(dtype), x)
-
-
-def bits_of(value: float, dtype: DType) -> int:
-    """The bits of a number in a float type.
-
-    >>> hex(bits_of(1.0, dtypes.bfloat16)), hex(bits_of(1e9, dtypes.fp8e4m3)), hex(bits_of(-0.0, dtypes.float16))
-    ('0x3f80', '0x7e', '0x8000')
-    """
-    if math.isnan(value):
-        return _NAN[dtype]
-    if dtype is dtypes.float64:
-        return int(struct.unpack("<Q", struct.pack("<d", value))[0])
-    if dtype is not dtypes.float32:        # by way of float32, as casts go
-        value = struct.unpack("<f", struct.pack("<I", bits_of(value, dtypes.float32)))[0]
-    sign = (1 << (dtype.bits - 1)) if math.copysign(1.0, value) < 0 else 0
-    if math.isinf(value):
-        return sign | _limit(dtype)
-    least = 1 - _bias(dtype)
-    exponent = max(math.frexp(value)[1] - 1, least) if value else least
-    steps = round(math.ldexp(abs(value), dtype.mantissa - exponent))      # Python rounds ties to even
-    return sign | min(((exponent - least) << dtype.mantissa) + steps, _limit(dtype))
-
-
-def _bias(dtype: DType) -> int:
-    return (1 << (dtype.exponent - 1)) - 1
-
-
-def _infinity(dtype: DType) -> int:
-    return ((1 << dtype.exponent) - 1) << dtype.mantissa
-
-
-def _limit(dtype: DType) -> int:
-    """The bits that too large values are rounded to."""
-    return 0x7E if dtype is dtypes.fp8e4m3 else _infinity(dtype)

@@ -73,7 +73,7 @@ class PythonDevice(Backend):
 def _argument(param: UOp, address: int, values: dict[Symbol, int]) -> Any:
     import numpy as np
     if param.arg.scalar:
-        code = {"bfloat16": "f", "fp8e4m3": "f", "fp8e5m2": "f"}.get(param.dtype.name, param.dtype.format)
+        code = param.dtype.format if param.dtype.in_numpy else "f"
         return struct.unpack_from("<" + code, ctypes.string_at(address, 8))[0]
     nbytes = elements_of(param, values) * param.dtype.itemsize
     if not nbytes:

@@ -257,12 +257,12 @@ def clamp(x: UOp, low: Any, high: Any) -> UOp:
 
 
 def is_nan(x: UOp) -> UOp: return x.ne(x)
-def is_finite(x: UOp) -> UOp: return as_float(x).abs() < math.inf
+def is_finite(x: UOp) -> UOp: return x.cast(as_float(x).dtype.accumulator).abs() < math.inf
 
 
 def is_infinite(x: UOp) -> UOp:
-    """Whether each value is +inf or -inf."""
-    return as_float(x).abs().eq(math.inf)
+    """Whether each value is +inf or -inf; asked, as above, of a type that has infinities to compare with."""
+    return x.cast(as_float(x).dtype.accumulator).abs().eq(math.inf)
 
 
 def is_negative(x: UOp) -> UOp:

@@ -17,7 +17,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import checks, realize_and_read as running
 from glassgrad.tensor.memory import dlpack
-from glassgrad.tensor.memory.python_values import HostValue
+from glassgrad.tensor.memory.python_values import TORCH_TYPES, HostValue
 from glassgrad.tensor.tensor_base import Self, TensorBase
 
 # NumPy's binary functions, and the methods for them of a left operand and of a right one
@@ -192,8 +192,8 @@ class InteropMixin(TensorBase):
         """
         torch = import_module("torch")
         if self.dtype.kind == "f" and self.dtype.bits == 8:             # DLPack does not have these
-            kind = torch.float8_e4m3fn if self.dtype is dtypes.fp8e4m3 else torch.float8_e5m2
-            return self.bitcast(dtypes.uint8).torch().view(kind)
+            name = next(name for name, dtype in TORCH_TYPES.items() if dtype is self.dtype)
+            return self.bitcast(dtypes.uint8).torch().view(getattr(torch, name))
         return torch.from_dlpack(self).clone()
 
     # -- notebooks -------------------------------------------------------------------------------------------

@@ -19,14 +19,14 @@ from glassgrad.compiler.graph.axis_dependence import coordinates
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
 # fp8 and bfloat16 have no name in NumPy or in Python's own formats
-NUMPY_TYPES = tuple(d for d in ALL if d not in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2))
+NUMPY_TYPES = tuple(d for d in ALL if d.in_numpy)
 _CODES = {d: d.format for d in NUMPY_TYPES if d.format in array.typecodes}
 _BY_FORMAT = {d.format: d for d in NUMPY_TYPES}
 _BY_FORMAT.update({"l": dtypes.int64 if struct.calcsize("l") == 8 else dtypes.int32,
                    "L": dtypes.uint64 if struct.calcsize("L") == 8 else dtypes.uint32, "c": dtypes.uint8})
 
-TORCH_TYPES = {d.name: d for d in ALL if d not in (dtypes.fp8e4m3, dtypes.fp8e5m2)} \
-    | {"float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2}
+TORCH_TYPES = {d.name: d for d in ALL if d not in dtypes.fp8s} \
+    | {name: d for name, d in vars(dtypes).items() if name.startswith("float8_")}
 
 
 class HostValue(NamedTuple):

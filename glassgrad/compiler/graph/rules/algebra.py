@@ -117,7 +117,7 @@ ARITHMETIC = [
 
 
 def _is_normal(number: float, dtype: DType) -> bool:
-    return 2.0 ** (2 - (1 << (dtype.exponent - 1))) <= abs(number) and convert(number, dtype) == number
+    return 2.0 ** (1 - dtype.bias) <= abs(number) and convert(number, dtype) == number
 
 
 # -- integer division, shifts --------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def holds_all(wide: DType, narrow: DType) -> bool:
     if wide.kind == "b" or (narrow.kind == "f" and wide.kind != "f"):
         return False
     if narrow.kind == "f":
-        return wide.mantissa >= narrow.mantissa and wide.exponent >= narrow.exponent
+        return wide.bits > narrow.bits and wide.mantissa >= narrow.mantissa and wide.exponent >= narrow.exponent
     if wide.kind == "f":
         return narrow.bits - (narrow.kind == "i") <= wide.mantissa + 1
     return wide.min <= narrow.min and narrow.max <= wide.max

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, round_float
-from glassgrad.compiler.lower.cast_lowering import bits_of
+from glassgrad.compiler.graph.dtype import DType, bits_of, dtypes, round_float
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.llvm_and_wasm import divide, is_number
 from glassgrad.compiler.render.value_placement import line_of
@@ -41,8 +40,8 @@ class LlvmValue(NamedTuple):
 
 TYPES: dict[DType, str] = {
     dtypes.bool: "i1", dtypes.int8: "i8", dtypes.uint8: "i8", dtypes.int16: "i16", dtypes.uint16: "i16",
-    dtypes.int32: "i32", dtypes.uint32: "i32", dtypes.int64: "i64", dtypes.uint64: "i64", dtypes.fp8e4m3: "i8",
-    dtypes.fp8e5m2: "i8", dtypes.float16: "i16", dtypes.bfloat16: "i16", dtypes.float32: "float",
+    dtypes.int32: "i32", dtypes.uint32: "i32", dtypes.int64: "i64", dtypes.uint64: "i64",
+    **dict.fromkeys(dtypes.fp8s, "i8"), dtypes.float16: "i16", dtypes.bfloat16: "i16", dtypes.float32: "float",
     dtypes.float64: "double",
 }
 SHORT = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}

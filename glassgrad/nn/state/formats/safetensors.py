@@ -29,8 +29,8 @@ METADATA = "__metadata__"
 CODES: dict[str, DType] = {
     "BOOL": dtypes.bool, "U8": dtypes.uint8, "I8": dtypes.int8, "U16": dtypes.uint16, "I16": dtypes.int16,
     "U32": dtypes.uint32, "I32": dtypes.int32, "U64": dtypes.uint64, "I64": dtypes.int64, "F8_E4M3": dtypes.fp8e4m3,
-    "F8_E5M2": dtypes.fp8e5m2, "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F32": dtypes.float32,
-    "F64": dtypes.float64,
+    "F8_E5M2": dtypes.fp8e5m2, "F8_E4M3FNUZ": dtypes.fp8e4m3fnuz, "F8_E5M2FNUZ": dtypes.fp8e5m2fnuz,
+    "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64,
 }
 _CODE_OF = {dtype: code for code, dtype in CODES.items()}
 
