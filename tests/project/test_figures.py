@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 12_100, "check": 895, "engine and runtime": 5_465, "tensor": 8_630, "nn": 5_475, "jit": 1_890,
-         "package": 37_175, "new capabilities": 12_360, "package with them": 49_530}
+LINES = {"compiler": 12_120, "check": 880, "engine and runtime": 5_450, "tensor": 8_730, "nn": 5_465, "jit": 1_820,
+         "package": 37_175, "new capabilities": 12_365, "package with them": 49_540}
 LONGEST_CHAIN = 4
 LARGEST_FOLDER = 15
 IMPORT_CIRCLES = 0
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_880, 98      # depends a little on the processor
+EXECUTED_LINES, EXECUTED_FILES = 5_880, 84      # depends a little on the processor
 
 
 def test_lines_of_code_stay_within_their_limits() -> None:
