@@ -71,7 +71,7 @@ needs_cxx = pytest.mark.skipif(compiler() is None, reason="a C++ compiler: apt i
 def headers() -> bytes:
     """What every compiled kernel depends on."""
     version = subprocess.run([compiler() or "", "--version"], capture_output=True, check=True).stdout
-    names = ("gpu_threads.h", "hip_shim.h", "ptx_shim.h", "metal_stdlib")
+    names = ("gpu_threads.h", "half.h", "hip_shim.h", "ptx_shim.h", "metal_stdlib")
     return version + b"".join((SHIMS / name).read_bytes() for name in names)
 
 

@@ -3,6 +3,8 @@
 #include "gpu_threads.h"
 #include "ptx_shim.h"
 
+#define _Float16 gpu::Half             // g++ has it in C++ from 13 on
+
 #define __global__
 #define __device__
 #define __forceinline__ inline

@@ -1,7 +1,7 @@
 // Instructions of a matrix unit that kernels write as PTX, as C++: shim_device.py calls these in place of the inline
 // assembly. Threads of a warp give each other what the instruction would read from their registers.
 #pragma once
-#include "gpu_threads.h"
+#include "half.h"
 
 extern char scratch[];                 // the memory of a group whose size a launch chooses
 
@@ -10,11 +10,7 @@ namespace gpu {
 inline unsigned shared_offset(const void *p) { return (unsigned)((const char *)p - scratch); }
 
 struct F16 {
-  static float widen(unsigned short bits) {
-    _Float16 value;
-    __builtin_memcpy(&value, &bits, 2);
-    return (float)value;
-  }
+  static float widen(unsigned short bits) { return bits_as<Half>(bits); }
 };
 struct BF16 {
   static float widen(unsigned short bits) { return bits_as<float>((unsigned)bits << 16); }
