@@ -151,6 +151,15 @@ def test_neighbouring_rows_stay_in_one_task() -> None:
     assert few <= 2 and 16 < many < 200
 
 
+@pytest.mark.parametrize("columns", [1, 7])
+def test_a_long_sum_of_any_length_is_cut_into_parts(columns: int) -> None:
+    for n in (60_000, 120_001, 200_000, 1, 4096, 90_007):
+        x = data((n, columns))
+        np.testing.assert_allclose(Tensor(x).sum().numpy(), x.sum(dtype=np.float64), rtol=1e-4, atol=1e-2)
+    [general] = [g for g in general_graphs() if any(p.name.startswith("reduce") for p in g.compiled.programs)]
+    assert len(general.compiled.programs[-1].phases) == 2
+
+
 @pytest.mark.only_on("CPU", "CLANG", reason="it reads the commands of native code")
 def test_few_rows_and_many_are_cut_in_two_ways() -> None:
     weight = data((1024, 2048))                              # no cache near a core holds it

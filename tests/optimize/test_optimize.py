@@ -242,6 +242,20 @@ def test_group(n: int, chunk: int, rows: int, rng: np.random.Generator) -> None:
         compare([out, x], before, [grouped[0], [For(i, TASK, grouped[1])]], rng)
 
 
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 20, 33])
+@pytest.mark.parametrize("chunk", [7, 16])
+def test_group_of_a_loop_with_a_run_time_bound(length: int, chunk: int) -> None:
+    out, x, total, k = param(0, 1), param(1, 33), register("acc", FLOAT), counter("k", 33)
+    n = UOp(o.PARAM, dtypes.int64, (), Measure(2, Symbol("n", 0, 33)))
+    body: list[Statement] = [Assign(total, const(0.0)), For(k, LOOP, [Accumulate(total, o.ADD, load(x, k))], n),
+                             Store(out, index(0), total + 1.0)]
+    grouped = sum_moves.group(body, [], chunk)
+    assert grouped is not None
+    memory = [np.zeros(1, "float32"), np.ones(33, "float32"), length]
+    run_kernel(Kernel("k", [out, x, n], [Phase(part) for part in grouped], (0,)), memory)
+    assert memory[0] == length + 1
+
+
 def two_sums(n: int, m: int, other: int = 0, needs: bool = False) -> tuple[list[UOp], list[Statement]]:
     """for i: r = 0; for k: for j: r += x; out[i] = r; q = 0; for k: for j: q += x * y; more[i] = q"""
     i, ranges = counter("i", 3), [counter(f"k{a}", size) for a, size in enumerate((n, m, n, m + other))]

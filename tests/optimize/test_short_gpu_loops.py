@@ -219,6 +219,12 @@ def test_few_long_rows_are_cut_into_parts_that_keep_threads_busy(rows: int, size
         assert 1900 <= first <= 2200 and second in (1, rows)
 
 
+@pytest.mark.parametrize("size", [4096, 65536, 100_000])
+def test_all_threads_of_a_group_add_to_one_sum(size: int) -> None:
+    kernel = optimize(lower(Tensor.zeros(size).contiguous().realize().sum().schedule()[-1].ast), HOPPER)
+    assert kernel.moves[-1].startswith("fold(") and not any(move.startswith("lanes(") for move in kernel.moves)
+
+
 @pytest.mark.parametrize(("shape", "chunk"), [((3000, 7001), 10240), ((7, 4_857_142), 16384)])
 def test_long_parts_are_whole_steps_whose_loads_are_all_on_their_way(shape: tuple[int, ...], chunk: int) -> None:
     """Where the last part is shorter, a loop's end varies: unrolled by more steps than it has, none would be."""

@@ -58,6 +58,16 @@ def test_sums_of_the_same_columns_share_a_kernel() -> None:
     assert results(mean, (g - mean).square().sum(0)) == [1, 1], "one needs the other's result"
 
 
+def test_long_columns_are_reduced_before_what_reads_their_sums() -> None:
+    """A thread would reduce each column alone, twice, and 300 threads leave a GPU idle."""
+    x = ready(600, 300)
+    assert results(x.var(0)) == [1, 1] and results(x.softmax(0)) == [1, 1, 1]
+    assert results(x.max(0).sum().gradient(x)[0]) == [1, 1, 1]
+    assert results(x.var(0), limits=OF_A_CPU) == [1]
+    assert results(ready(100, 300).var(0)) == [1], "short columns: a launch takes longer"
+    assert results(ready(257, 1 << 15).var(0)) == [1], "enough columns for all threads"
+
+
 def test_reductions_of_one_row_share_a_kernel_whatever_shape_it_has_in_memory() -> None:
     scores = ready(8, 64, 500)
     rows = scores.reshape(512, 500)

@@ -30,6 +30,8 @@ class FusionLimits(NamedTuple):
     few_rows: int = 0              # a reduction of fewer rows than this, and of at least
     long_rows: int = 1 << 17       # this many elements, is split into parts, unless
     held_row: int = 0              # a row has at most this many: then the registers of a thread group hold it
+    few_columns: int = 0           # the same as `few_rows` for columns, of which each thread reduces one alone, and
+    long_column: int = 256         # the elements of a column from which a kernel of its own is the shorter way
     buffers: int = 1 << 30         # the most arguments of a kernel
     pads_as_read: bool = False     # whether a window's image is stored without its padding
     side_by_side: int = 0          # the most values that a kernel of small, unrelated maps reads and writes; 0: none
@@ -161,9 +163,17 @@ class InlinedValues:
 
     def in_parts(self, node: UOp) -> bool:
         """Whether the reductions inside a node are split into parts, which takes a kernel for each."""
-        inside = self.inlined[node]
+        inside, limits = self.inlined[node], self.limits
         rows = math.prod(most(node.shape[a]) for a in inside.rows or ())
-        return rows < self.limits.few_rows and inside.elements >= self.limits.long_rows and not self.is_held(node)
+        if rows >= limits.few_rows:
+            is_few = rows < limits.few_columns and inside.elements >= limits.long_column * rows
+            return is_few and self.is_of_columns(node)
+        return inside.elements >= limits.long_rows and not self.is_held(node)
+
+    def is_of_columns(self, node: UOp) -> bool:
+        """Whether a reduction inside a node keeps the last axis: each thread reduces a column."""
+        inside = toposort([node], self.computed_sources)
+        return any(max(nontrivial(n.src[0].shape), default=0) not in n.arg.axes for n in inside if n.op in o.REDUCE)
 
     def is_held(self, node: UOp) -> bool:
         """Whether all reductions inside a node are over contiguous rows that fit the registers of a thread group."""

@@ -180,7 +180,8 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     """r = 0; for k in n: r += f(k); rest  ->  phase 1: TASK c: r = 0; for k in chunk: r += f(c*chunk + k); part[c] = r
                                               phase 2: r = 0; for c: r += part[c]; rest
 
-    Both inside the loops over `rows`. refuses: the body does not begin with registers and the one loop that sums them
+    Both inside the loops over `rows`. With a run-time bound, only the chunks below it run, and the last is shorter.
+    refuses: the body does not begin with registers and the one loop that sums them
     """
     begins = leading(body)
     at = len(begins)
@@ -195,6 +196,7 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     count = -(-n // chunk)
     if count < 2:
         return None
+    stop = None if loop.stop is None else within(loop.stop, n)
     group_name = name + "g"
     while any(r.arg.name == group_name for r in rows):      # groups of groups: equal counters would be one node
         group_name += "g"
@@ -203,11 +205,14 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     place = flat_index(rows, outer)
     size = count * math.prod([r.arg.size for r in rows])
     first: list[Statement] = [Assign(b.register, b.value) for b in begins]
-    first.append(For(inner, LOOP, rebuild(loop.body, {loop.range: position}), left_of(n, chunk, outer)))
+    left = left_of(n, chunk, outer) if stop is None else add(stop, multiply(outer, -chunk))
+    first.append(For(inner, LOOP, rebuild(loop.body, {loop.range: position}), left))
     second: list[Statement] = [Assign(b.register, b.value) for b in begins]
     again: list[Statement] = []
     for r, combine in totals.items():
         memory = local(f"part_{r.arg}_{group_name}", r.dtype, size, "shared")
         first.append(Store(memory, place, r))
         again.append(Accumulate(r, combine, load(memory, place)))
-    return loops_around([outer, *rows], first, TASK), [*second, For(outer, LOOP, again), *body[at + 1:]]
+    started = None if stop is None else divide(add(stop, index(chunk - 1)), chunk)
+    return [For(outer, TASK, loops_around(rows, first, TASK), started)], \
+        [*second, For(outer, LOOP, again, started), *body[at + 1:]]

@@ -33,7 +33,8 @@ AHEAD_TASKS = 16        # if there are at least this many times `few_tasks` grou
 FEWEST_LANES = 64       # of a group, however few there are
 LONG_ROW = 4            # a row of this many times a group's width has a negligible remainder
 FEW_ROWS = 16           # below which rows are jammed only where enough tasks are left
-LEAST_READ = 16         # elements that a GPU thread adds up for a part of a sum
+LEAST_READ = 16         # elements that a GPU thread adds up for a part of a sum;
+LEAST_FOLDED = 8        # the same where the threads of a group share the part, and fold their sums
 SPREAD_ROWS = 64        # times `few_tasks`: up to this many rows, a GPU splits each row into several tasks
 AT_ONCE = 4             # strided elements that a GPU thread loads before it computes
 
@@ -96,7 +97,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         apart = apart // across * -(-across // (tile * lanes))
     row = Row.of(inner) if target.groups and not columns else None
     if total >= target.cut_steps and apart < target.few_tasks and (row is None or row.lanes(apart, target) is None):
-        parts = grouped(loops, inner, total, apart * lanes // target.lanes(4), target, decisions)
+        least = LEAST_READ if columns else LEAST_FOLDED * lanes
+        parts = grouped(loops, inner, total, apart * lanes // target.lanes(4), least, target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
@@ -179,13 +181,16 @@ def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes:
     return decisions.ask(Lanes(names[at], tile, lanes), refuses, lambda: [Lanes(n, tile, lanes) for n in names])
 
 
-def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, target: Target, decisions: Decisions) \
-        -> tuple[list[Statement], list[Statement]] | None:
+def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, read: int, target: Target,
+            decisions: Decisions) -> tuple[list[Statement], list[Statement]] | None:
     """Partial results over chunks of the reduced axis, and their combination; the chunks depend on the shape alone. On
-    a GPU they are short enough that, with `apart` groups of threads for each chunk, all processors are busy."""
+    a GPU they are short enough that, with `apart` groups of threads for each chunk, all processors are busy, but have
+    at least `read` elements."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
-    if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, *walk([reduced]))
+    if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, *walk(reduced.body))
                                                       if isinstance(f, For)):
+        return None
+    if reduced.stop is not None and ranges_of(reduced.stop):
         return None
     if target.groups and max(times for _, times in weighed(reduced.body)) > target.least_chunk:
         whole = one_loop(reduced)                    # one iteration of the outermost loop would be too long for a part
@@ -196,7 +201,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, ta
         if n * inside <= target.least_chunk:
             return None
         busy = n * inside * max(apart, 1) // target.few_tasks
-        least = -(-min(target.least_chunk, max(busy, LEAST_READ)) // inside)
+        least = -(-max(read, min(target.least_chunk, busy)) // inside)
     else:
         least = max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1))
     chunk = _chunk(n, least, most=8 * target.few_tasks)
@@ -209,7 +214,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, apart: int, ta
 
 
 def one_loop(loop: For) -> For:
-    """for a: for b: S  ->  for i: S[a = i // n, b = i % n]"""
+    """for a: for b: S  ->  for i: S[a = i // n, b = i % n]      (only a may have a run-time bound)"""
     ranges, body = [loop.range], loop.body
     while len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
         ranges.append(body[0].range)
@@ -218,7 +223,8 @@ def one_loop(loop: For) -> For:
     if len(ranges) == 1:
         return loop
     whole = counter(loop.range.arg.name, axis.size)
-    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)))
+    inside = axis.size // loop.range.arg.size
+    return For(whole, LOOP, moves.rebuild(body, axis.apart(whole)), loop.stop and multiply(loop.stop, inside))
 
 
 def _chunk(n: int, least: int, most: int) -> int:

@@ -23,8 +23,9 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, loops_around
-from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, FoldedLanes, PartialSums, ask_lanes, lanes_used,
-                                                           neighbours, nest, one_loop, vectors_in_flight, weighed, work)
+from glassgrad.compiler.optimize.plain.plain_loops import (ADDS, LEAST_FOLDED, FoldedLanes, PartialSums, ask_lanes,
+                                                           lanes_used, neighbours, nest, one_loop, vectors_in_flight,
+                                                           weighed, work)
 from glassgrad.compiler.optimize.plain.rows_in_registers import Row
 from glassgrad.compiler.optimize.plain.short_rows import short_rows
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count
@@ -39,9 +40,8 @@ FEW_STORES = 16          # the most stores of one thread for its result
 FOLD_STEPS = 12          # cost of a fold, in steps
 PHASE_STEPS = 24         # cost of one more phase, in steps
 GROUPS = 4               # times `few_tasks`: groups that run at the same time, and that parts of a sum should fill
-LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results;
-LEAST_FOLDED = 8         # and where they go along the sum;
-LONG_FOLDED = 32         # with this many, there are twice as many parts: fewer processors idle at the end
+LEAST_PART = 64          # steps of a thread that are worth a part, where threads go along results
+LONG_FOLDED = 32         # steps along a sum from which there are twice as many parts: fewer processors idle at the end
 LEAST_BESIDE = 4         # elements that a thread of a long sum loads together, else one at a time: two were slower
 
 
@@ -178,9 +178,9 @@ class Plan:
     def along_results(found: GroupNest, target: Target) -> Plan:
         axis = FlatAxis.of(found.loops)
         lane = counter("lane", axis.size)
-        each = pieces_touched(moves.rebuild(found.inner, axis.apart(lane)), lane)
-        most = sum(part.depth for part in found.sums) // LEAST_PART
-        return Plan.best(-(-axis.size // target.lanes(4)), lambda parts: each / parts, most, target)
+        depth = sum(part.depth for part in found.sums)
+        each = max(depth, pieces_touched(moves.rebuild(found.inner, axis.apart(lane)), lane))
+        return Plan.best(-(-axis.size // target.lanes(4)), lambda parts: each / parts, depth // LEAST_PART, target)
 
     @staticmethod
     def along_sum(found: GroupNest, part: Sums, target: Target) -> Plan:
