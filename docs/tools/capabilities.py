@@ -42,7 +42,8 @@ CAPABILITIES = {
     "CHECK finds the rule or move, and writes a script": (
         "engine/check/bisect.py", "engine/check/reproduce.py", "engine/check/one_kernel.py"),
     "conformance of devices": ("conformance", "cli/conformance.py", "cli/devices.py"),
-    "data loaders with processes, files for PyTorch": ("compat/torch/utils/workers.py", "compat/torch/file_writer.py"),
+    "data loaders with processes, files for PyTorch": (
+        "compat/torch/utils/workers.py", "compat/torch/utils/batch_transport.py", "compat/torch/file_writer.py"),
     "kernels in C with checked types, under the jit": ("tensor/kernels/c_signature.py", "engine/custom_calls.py"),
     "forks and Ctrl-C while kernels run": ("base/fork_locks.py", "base/interrupts.py"),
     "arrays as text without NumPy": ("tensor/array_text.py",),

@@ -1,8 +1,10 @@
 """torch.utils.data: data sets, samplers, DataLoader. In: examples by index. Out: batches of tensors.
 
 A batch of a `TensorDataset`, an array or a tensor is gathered by one index, and so is a `Subset` of one. Other data
-sets give one example at a time; with `num_workers` other processes collect them (`workers.py`), ahead of their use.
-`pin_memory` and `persistent_workers` are taken and change nothing. An `IterableDataset` is read by the process itself.
+sets give one example at a time; with `num_workers` other processes collect them (`workers.py`), ahead of their use, and
+send them through shared memory (`batch_transport.py`). An `IterableDataset` is read by the process itself.
+`pin_memory` and `persistent_workers` are taken and change nothing: every copy to a GPU goes through pinned memory and
+runs beside kernels, asked for or not, and workers start anew for each epoch.
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from glassgrad.base.errors import InputError
 from glassgrad.compat.torch.creation import Generator, tensor
 from glassgrad.compat.torch.torch_tensor import TorchTensor
+from glassgrad.compat.torch.utils.batch_transport import HostValues
 from glassgrad.compat.torch.utils.workers import WorkerOptions, batches_from_workers
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.jit.plain_values import mapped
 from glassgrad.tensor.tensor import Tensor
 
@@ -200,18 +203,6 @@ def _in_batches(items: Iterable[Any], size: int, drop_last: bool) -> Iterator[li
             yield batch
 
 
-class HostValues(NamedTuple):
-    """A tensor's values in host memory, as a worker process sends them: an array, or a list of numbers."""
-    values: Any
-    dtype: DType | None = None
-
-    def tensor(self) -> Tensor:
-        """A tensor of these values."""
-        if isinstance(self.values, list):
-            return tensor(self.values, dtype=self.dtype)
-        return TorchTensor(self.values, dtype=self.dtype, requires_grad=False)
-
-
 def default_collate(batch: Sequence[Any]) -> Any:
     """Examples as a batch: tensors stacked, numbers as a tensor, tuples and dictionaries part by part.
 
@@ -241,9 +232,8 @@ def _collated(batch: Sequence[Any]) -> Any:
 
 
 def _collect(dataset: Any, collate: Callable[[list[Any]], Any] | None, indices: Sequence[Any]) -> Any:
-    """A collated batch with tensors as `HostValues`: what a worker process sends."""
-    found = (collate or _collated)([dataset[index] for index in indices])
-    return mapped(found, lambda t: HostValues(t.detach().numpy(), t.dtype))
+    """A collated batch, as a worker process sends it: with `HostValues` for tensors."""
+    return (collate or _collated)([dataset[index] for index in indices])
 
 
 def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
@@ -270,7 +260,8 @@ def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
 
 class DataLoader(Subscripted):
     """Batches of a data set: `for x, y in DataLoader(data, batch_size=32, shuffle=True)`. `num_workers` processes call
-    `dataset[index]`, each up to `prefetch_factor` batches ahead (2); batches keep their order.
+    `dataset[index]`, each up to `prefetch_factor` batches ahead (2); batches keep their order. `pin_memory` changes
+    nothing: a batch is made on the default device, and copies to a GPU always go through pinned memory.
 
     >>> [x.tolist() for x, in DataLoader(TensorDataset(Tensor([1, 2, 3])), batch_size=2)]
     [[1, 2], [3]]
@@ -321,8 +312,7 @@ class DataLoader(Subscripted):
         workers = WorkerOptions(self.num_workers, self.prefetch_factor, self.timeout, self.worker_init_fn,
                                  self.multiprocessing_context, seed)
         collect = partial(_collect, self.dataset, self.collate_fn)
-        for found in batches_from_workers(collect, iter(self.batch_sampler or ()), workers):
-            yield mapped(found, HostValues.tensor, HostValues)
+        return batches_from_workers(collect, iter(self.batch_sampler or ()), workers)
 
     def __len__(self) -> int:
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)

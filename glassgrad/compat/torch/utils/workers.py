@@ -1,9 +1,10 @@
 """Collect batches in other processes. In: a data set and lists of indices. Out: the batches, in order.
 
-Each worker process has a pipe: lists of indices go in, collated batches come back, tensors as host arrays. Batches are
-assigned and received round-robin, so their order is that of the sampler, and each worker has a few ahead
-(`prefetch_factor`). An error in a worker is raised here with its traceback; a worker that dies is an error, not a wait;
-Ctrl-C and a loop that is left early end all workers. Does not depend on samplers or on how examples are collated.
+Each worker process has a pipe: lists of indices go in, collated batches come back, their arrays through shared memory
+(batch_transport.py). Batches are assigned and received round-robin, so their order is that of the sampler, and each
+worker has a few ahead (`prefetch_factor`). An error in a worker is raised here with its traceback; a worker that dies
+is an error, not a wait; Ctrl-C and a loop that is left early end all workers. Does not depend on samplers or on how
+examples are collated.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError
+from glassgrad.compat.torch.utils.batch_transport import BatchSender, ReceivedBlocks, SentBatch
 
 GRACE_SECONDS = 0.5             # for workers to exit before they are killed
 
@@ -40,11 +43,6 @@ class WorkerOptions(NamedTuple):
     start: Callable[[int], Any] | None          # called in each worker with its number
     context: Any                # of multiprocessing, or its name
     seed: int
-
-
-class _Collected(NamedTuple):
-    """A batch as a worker sends it."""
-    value: Any
 
 
 class _Failure(NamedTuple):
@@ -72,13 +70,13 @@ def _work(pipe: Connection, parents: Sequence[Connection], collect: Collect, num
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed((options.seed + number) % 2 ** 32)
     # a thread reads requests: a worker blocked on sending a batch must still receive, or both sides deadlock
-    waiting: queue.Queue[Any] = queue.Queue()
+    sender, waiting = BatchSender(pipe, options.prefetch), queue.Queue[Any]()
     threading.Thread(target=_receive_all, args=(pipe, waiting), daemon=True).start()
     try:
         if options.start is not None:
             options.start(number)
         while (indices := waiting.get()) is not None:
-            pipe.send(_Collected(collect(indices)))
+            sender.send(collect(indices))
     except (BrokenPipeError, ConnectionResetError):     # the parent has closed the pipe
         pass
     except Exception as problem:
@@ -114,6 +112,7 @@ class _Worker:
             context = multiprocessing.get_context(context or ("fork" if forks else "spawn"))
         self.number, self.options = number, options
         self.pipe, theirs = context.Pipe()
+        self.blocks = ReceivedBlocks(options.prefetch)
         forked = context.get_start_method() == "fork"
         inherited = [worker.pipe for worker in others] + [self.pipe] if forked else []
         self.process = context.Process(target=_work, args=(theirs, inherited, collect, number, options), daemon=True)
@@ -122,20 +121,19 @@ class _Worker:
 
     def take(self) -> Any:
         """The next batch of this worker."""
-        if not wait([self.pipe, self.process.sentinel], self.options.timeout or None):
+        ready = wait([self.pipe, self.process.sentinel], self.options.timeout or None)
+        if not ready:
             raise WorkerError("a batch took too long", given=f"nothing from worker {self.number} after "
                               f"{self.options.timeout:g} s", expected="a batch within the timeout",
                               fix="raise timeout, or look at what __getitem__ does")
         try:
-            found = self.pipe.recv() if self.pipe.poll() else None
+            found = self.pipe.recv() if self.pipe in ready or self.pipe.poll() else None
+            descriptor = recv_handle(self.pipe) if isinstance(found, SentBatch) and found.new_block else None
         except (EOFError, OSError):
             found = None
-        if found is None:
-            raise self._died()
-        if isinstance(found, _Failure):
-            raise found.error(self.number)
-        batch: _Collected = found
-        return batch.value
+        if isinstance(found, SentBatch):
+            return self.blocks.batch(found, descriptor)
+        raise self._died() if found is None else found.error(self.number)
 
     def _died(self) -> WorkerError:
         self.process.join(GRACE_SECONDS)
