@@ -11,6 +11,7 @@ from torch_reference import Tensor, check, torch  # noqa: E402
 import glassgrad.nn.functional as G  # noqa: E402
 from glassgrad import InputError  # noqa: E402
 from glassgrad.compiler.graph.ops import Ops  # noqa: E402
+from glassgrad.tensor.index_range_check import sinks  # noqa: E402
 
 F = torch.nn.functional
 ANTIALIASED = [((5, 7), (3, 3)), ((6, 9), (2, 4)), ((4, 4), (9, 7)), ((8, 5), (8, 2)), ((3, 3), (1, 1))]
@@ -25,6 +26,16 @@ def test_grid_sample(rng, mode, padding, align_corners):
     options = {"mode": mode, "padding_mode": padding, "align_corners": align_corners}
     check(lambda x, g: x.grid_sample(g, **options) if isinstance(x, Tensor) else F.grid_sample(x, g, **options),
           values=[image, grid], factor=20, grad=mode != "nearest")
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_a_position_that_is_no_number_gives_nan_and_its_indices_need_no_check(rng, mode):
+    image = rng.normal(size=(1, 2, 4, 5)).astype("float32")
+    grid = np.array([[[[np.nan, 0.1], [0.2, np.inf], [1e30, -1e30], [0.3, 0.4]]]], "float32")
+    sampled = Tensor(image).grid_sample(Tensor(grid), mode=mode)
+    assert sinks([sampled.uop]) == []
+    wanted = F.grid_sample(torch.from_numpy(image), torch.from_numpy(grid), mode=mode, align_corners=False)
+    np.testing.assert_allclose(sampled.numpy(), wanted.numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])

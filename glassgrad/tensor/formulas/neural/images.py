@@ -47,8 +47,8 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
 
     def value_at(column: UOp, row: UOp) -> UOp:
         inside = column.ge(0) & (column < width) & row.ge(0) & (row < height)
-        index = (clamp(row, 0, height - 1) * width + clamp(column, 0, width - 1)).cast(dtypes.int32)
-        index = index.reshape((batch, 1, rows * columns)).contiguous()       # for all channels
+        row, column = [clamp(place.cast(dtypes.int32), 0, n - 1) for place, n in ((row, height), (column, width))]
+        index = (row * width + column).reshape((batch, 1, rows * columns)).contiguous()      # for all channels
         index = index.expand((batch, channels, rows * columns))
         found = gather(flat, 2, index).reshape((batch, channels, rows, columns))
         return unsqueeze(inside, 1).where(found, 0)
@@ -148,7 +148,7 @@ def _cubic(distance: UOp, a: float) -> UOp:
     d = distance.abs()
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return d.le(1).where(near, (d < 2).where(far, 0))
+    return d.le(1).where(near, d.ge(2).where(0, far))
 
 
 def shuffle(x: UOp, shape: Sequence[int], order: Sequence[int], out: Sequence[int]) -> UOp:
