@@ -38,7 +38,7 @@ FIXED_AFTER = 50          # runs of one size before that size gets kernels of it
 UNTILED = 1 << 24         # multiply-adds of a product in plain loops, above which a kernel for its size pays
 IN_GROUPS = {"held": 1 << 28, "warps": 1 << 26, "staged": 1 << 26}     # the same, for families whose blocks are for
 # groups of threads on a GPU: kernels for one size have asynchronous copies
-READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, because the sum has a run-time bound
+READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, where the sum has a run-time bound
 
 
 class GeneralGraph:
@@ -309,11 +309,13 @@ def _at(length: Size, value: int) -> int:
 
 def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
     """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: it
-    limits products that no tiling takes, those in blocks for groups of threads, and those that sum to a run-time bound,
-    whose factors are not packed."""
+    limits products that no tiling takes, those in blocks for groups of threads, and those that sum to a run-time bound
+    and read a factor in place."""
     limits: list[tuple[Size, int]] = []
     for ast, program in {item.ast: program for item, program in zip(items, programs)}.items():      # layers repeat
-        families = FAMILIES.keys() & {move.split("(")[0] for move in getattr(program, "moves", ())}
+        moves = getattr(program, "moves", ())
+        families = FAMILIES.keys() & {move.split("(")[0] for move in moves}
+        in_place = any("right=in_place" in move for move in moves)
         of_groups = [IN_GROUPS[family] for family in families if family in IN_GROUPS]
         for n in ast.toposort():
             if n.op is o.SUM and n.src[0].op is o.MUL:
@@ -321,7 +323,7 @@ def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -
                 columns = next((size for size in reversed(n.shape) if size != 1), 1)
                 if of_groups or not families:
                     limits.append((n.src[0].elements, min(of_groups, default=UNTILED)))
-                elif isinstance(depth, Length) and not in_kernel(ast):         # blocks of keys stay in a cache
+                elif in_place and isinstance(depth, Length) and not in_kernel(ast):    # blocks of keys stay in a cache
                     limits.append((depth * columns, READ_IN_PLACE))
     fits = [(size, most) for size, most in limits if isinstance(size, Length)]
     return _last(lambda value: all(_at(size, value) <= most for size, most in fits), symbol.low - 1, symbol.high)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import DType, UOp, const, dtypes, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, multiply, substitute_index
 from glassgrad.compiler.lower.cast_lowering import carrier
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, load, local,
                                             ranges_of)
@@ -30,13 +30,14 @@ PACKED_AT_ONCE = 8         # steps of k that are packed together: whole cache li
 class PackedFactor:
     """One factor, packed as [outer loops it depends on][panel][k][position in the panel].
 
-    Where a `task` counter is given, each task packs only the `panels` it uses, into private memory.
+    Where a `task` counter is given, each task packs only the `panels` it uses, into private memory. Of a sum with a
+    run-time bound, `stop`, only the steps below it are packed.
     """
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], width: int, vectors: int,
-                 panels: int, task: UOp | None = None):
+                 panels: int, task: UOp | None = None, stop: UOp | None = None):
         self.value, self.axis, self.k, self.width, self.vectors, self.panels = value, axis, k, width, vectors, panels
-        self.task = task
+        self.task, self.stop = task, stop
         self.outer = [r for r in outer if r in ranges_of(value) and task is None]
         self.depth = count(k)
         self.memory = local(name, value.dtype, count(self.outer) * panels * self.depth * width,
@@ -62,12 +63,12 @@ class PackedFactor:
         value = moves.zero_outside(value, gate)
         store: list[Statement] = [Store(self.memory, self.place(one(panel), flat_index(self.k), one(spot)), value)]
         if along_k:
-            body, loops = self.across(spot, store, lanes), self.k[:-1]
+            body, loops = self.across(spot, store, lanes), self.loops(self.k[:-1])
         else:
             body = moves.wide(For(spot, LOOP, store), self.vectors, lanes, copies=False) if self.width > 1 else store
-            loops = self.k
+            loops = self.loops(self.k)
         if self.task is not None:
-            body = loops_around(loops, body)
+            body = moves.around(loops, body)
             stop = left_of(-(-self.axis.size // self.width), self.panels, self.task)
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
         if not along_k and end is None:
@@ -75,8 +76,8 @@ class PackedFactor:
         work = count(self.outer) * self.panels * self.depth * self.width
         tasks = count((*self.outer, panel))
         more = work // cpu.PACK_WORK // tasks if tasks < most else 1
-        for r in reversed(loops):
-            body = [moves.tasks(For(r, LOOP, body), more if r is loops[0] else 1)]
+        for loop in reversed(loops):
+            body = [moves.tasks(For(loop.range, LOOP, body, loop.stop), more if loop is loops[0] else 1)]
         if not loops and len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
             body = [moves.tasks(body[0], more)]          # few panels, transposed: chunks of k are tasks
         if end is not None:
@@ -85,21 +86,29 @@ class PackedFactor:
             return moves.share_out([*self.outer, panel], body, most)
         return nested([*self.outer, panel], body)
 
-    def side_by_side(self, panel: UOp, body: list[Statement]) -> tuple[UOp, list[UOp], list[Statement]]:
+    def loops(self, k: list[UOp]) -> list[For]:
+        """The loops over counters of K, with nothing in them."""
+        return [For(r, LOOP, [], self.stop if r is self.k[0] else None) for r in k]
+
+    def side_by_side(self, panel: UOp, body: list[Statement]) -> tuple[UOp, list[For], list[Statement]]:
         """Narrow panels in groups: for chunks of k: for the panels of a group: for k of a chunk. So whole cache lines
         are both read and written. Returns the loop over the groups, the loops inside it, and their body."""
         k, row = self.k[-1], self.panels * self.width * self.value.dtype.itemsize
         together = -(-self.panels // -(-row // READ_AT_ONCE))
         if together == 1:
-            return panel, self.k, body
+            return panel, self.loops(self.k), body
         size = min(PACKED_AT_ONCE, k.arg.size)
         group, inside = counter("pg", -(-self.panels // together)), counter("p", together)
         piece, step = counter("kp", -(-k.arg.size // size)), counter("k", size)
         body = moves.rebuild(body, {panel: add(multiply(one(group), together), inside),
                                     k: add(multiply(one(piece), size), one(step))})
-        body = [For(step, LOOP, body, left_of(k.arg.size, size, piece))] if size > 1 else body
+        left, pieces = left_of(k.arg.size, size, piece), None
+        if self.stop is not None:
+            left, pieces = add(self.stop, multiply(one(piece), -size)), divide(add(self.stop, index(size - 1)), size)
+        body = [For(step, LOOP, body, left)] if size > 1 else body
         body = [For(inside, LOOP, body, left_of(self.panels, together, group))]
-        return group, [piece, *self.k[:-1]] if piece.arg.size > 1 else self.k[:-1], body
+        loops = [For(piece, LOOP, [], pieces)] if piece.arg.size > 1 else []
+        return group, [*loops, *self.loops(self.k[:-1])], body
 
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
         """Pack a factor that is contiguous along k: for chunks of k: read a vector of every row, store it transposed.
@@ -107,10 +116,10 @@ class PackedFactor:
         A renderer transposes such a block in registers. Narrow panels, and the remainder of k, are stored element by
         element from a few cache lines at a time: a scatter instruction costs more than the scalar stores.
         """
-        k = self.k[-1]
-        out: list[Statement] = []
-        in_registers = 2 * self.width > lanes
-        for start, times, piece in moves.pieces(k.arg.size, lanes if in_registers else 4 * lanes):
+        k, in_registers = self.k[-1], 2 * self.width > lanes
+        chunk = lanes if in_registers else 4 * lanes
+
+        def copied(start: int, times: int, piece: int, stop: UOp | None = None) -> list[Statement]:
             outer, inner = counter("kb", times), counter("kq", piece)
             at = add(index(start), add(multiply(one(outer), piece), inner))
             body = moves.rebuild(store, {k: at})
@@ -119,8 +128,15 @@ class PackedFactor:
             else:
                 body = moves.wide(For(inner, LOOP, body), lanes, 1, copies=False)
                 body = [For(spot, LOOP, body)] if self.width > 1 else body
-            out += [For(outer, LOOP, body)] if times > 1 else body
-        return out
+            return [For(outer, LOOP, body, stop)] if times > 1 or stop is not None else body
+
+        if self.stop is None:
+            return [s for part in moves.pieces(k.arg.size, chunk) for s in copied(*part)]
+        whole, rest = divide(self.stop, chunk), counter("kq", chunk)
+        last = moves.rebuild(store, {k: add(multiply(whole, chunk), rest)})
+        last = [For(rest, LOOP, last, add(self.stop, multiply(whole, -chunk)))]
+        last = [For(spot, LOOP, last)] if self.width > 1 else last
+        return [*copied(0, -(-k.arg.size // chunk), chunk, whole), *last]
 
 
 # -- for a matrix unit -----------------------------------------------------------------------------------------------

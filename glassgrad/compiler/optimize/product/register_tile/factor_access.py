@@ -64,7 +64,8 @@ class FactorAccess(FlatProduct):
     def must_pack_together(self, vectors: int) -> str | None:
         """Why tasks must share the packed right factor; None where each can pack its own part of it. That saves a
         phase, and reads of what another core has just written. The left factor, read by every task, is prefetched."""
-        if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
+        bounded = {*self.product.stops} - {*self.product.k}
+        if self.n.pitch or bounded or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
         if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
             return "a panel of the right factor does not stay in the second-level cache"

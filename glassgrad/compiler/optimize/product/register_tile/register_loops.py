@@ -78,9 +78,9 @@ class RegisterTile(PanelBlocks):
             self.gate_n = less(nominal, add(self.at_n, index(1)))
         p, near = self.product, c.right == "near"
         self.total = register_over(p.total.arg, p.total.dtype, (self.row, self.over, self.lane))
-        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m)
+        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m, None, p.k_stop)
         self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
-                                  self.block_n if near else self.panels_n, self.task_n if near else None)
+                                  self.block_n if near else self.panels_n, self.task_n if near else None, p.k_stop)
         self.right_panel = one(self.in_n) if near else self.panel_n
 
     # -- phases ----------------------------------------------------------------------------------------------
@@ -194,6 +194,10 @@ class RegisterTile(PanelBlocks):
         end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
         stop = None if end is None else add(end, multiply(number, -size))
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
+        rounds = None
+        if self.product.k_stop is not None:
+            used = divide(add(self.product.k_stop, index(size - 1)), size)                 # blocks that are not empty
+            last, rounds = add(used, multiply(one(passes), -at_once)), divide(add(used, index(at_once - 1)), at_once)
 
         def clear(t: RegisterTile) -> list[Statement]:
             return t.tile([Store(memory, t.in_tile(tile), const(0, t.total.dtype))])
@@ -208,7 +212,7 @@ class RegisterTile(PanelBlocks):
             return t.tile(t.epilogue(load(memory, t.in_tile(tile))), LOOP if t.long_epilogue else TILE)
         if whole:
             return self.panels(lambda t: [*clear(t), *part(t), *finish(t)])
-        return [*self.panels(clear), For(passes, LOOP, self.panels(part)), *self.panels(finish)]
+        return [*self.panels(clear), For(passes, LOOP, self.panels(part), rounds), *self.panels(finish)]
 
     def panels(self, body: Callable[[RegisterTile], list[Statement]]) -> list[Statement]:
         """The body for all tiles of a task: panels of N outside, so that each is reused by every panel of M; those of M

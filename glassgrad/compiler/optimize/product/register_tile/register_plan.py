@@ -50,7 +50,7 @@ class RegisterPlan(FactorAccess):
             return None                                  # writing the result takes longest: plain loops go row by row
         if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
             return None
-        return plan if p.k_stop is None or plan.tiles() else None
+        return plan
 
     @staticmethod
     def cheapest(product: Product, target: Target) -> RegisterPlan | None:
@@ -98,10 +98,8 @@ class RegisterPlan(FactorAccess):
                     self.left_along_m or self.lines_apart(rows, 8) and (few or apart or self.right_streams))
                 found += [Tiling("contract", rows, vectors, self.lanes, left="in_place" if left else "packed",
                                  right=where) for where in (*in_place, *copied)]
-        if self.product.k_stop is None and not self.right_streams:
-            return found
-        not_copied = [t for t in found if t.left == t.right == "in_place"]
-        return not_copied or (found if self.right_streams else [])
+        not_copied = [t for t in found if t.left == t.right == "in_place"] if self.right_streams else []
+        return not_copied or found
 
     def cycles(self, tile: Tiling) -> float:
         """The estimated cycles of all tiles per step of K; where M has a run-time bound, per row, summed over typical
@@ -304,8 +302,6 @@ class RegisterPlan(FactorAccess):
             return "the sums of a block do not fit a cache"
         if c.left not in ("packed", "in_place") or c.right not in ("packed", "in_place", "near"):
             return "a CPU reads factors in place or from panels"
-        if self.product.k_stop is not None and not c.left == c.right == "in_place":
-            return "how much there is to pack is not known"
         why = self.left_must_be_packed(c.rows) if c.left == "in_place" else None
         if c.right == "near":
             why = why or self.must_pack_together(c.vectors)
