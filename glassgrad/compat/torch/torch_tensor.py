@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tensor.tensor_base import Self
 
@@ -57,4 +58,7 @@ class TorchTensor(Tensor):
         >>> TorchTensor([True, False]).masked_fill(TorchTensor([False, True]), 1).tolist()
         [True, True]
         """
-        return super().masked_fill(mask, value, **spelling).cast(self.dtype)
+        mask, value = arguments("masked_fill", spelling, mask=mask, value=value)
+        if isinstance(value, float) and math.isfinite(value) and self.dtype.kind in "iu":
+            value = int(value)                          # else the other integers would be rounded to floats, too
+        return super().masked_fill(mask, value).cast(self.dtype)
