@@ -44,8 +44,8 @@ _LEGACY = {f"{name}Tensor": kind for name, kind in _STORAGES.items() if kind is 
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method of the tensor as a function; a number or list as first argument becomes a tensor, a number beside a tensor
-    one of that tensor's type: `torch.pow(2, x)`; but not a list of tensors: `torch.hstack([x, y])`."""
+    """A method of the tensor as a function. A number or list as first argument becomes a tensor, but not a list of
+    tensors: `torch.hstack([x, y])`. A number beside a tensor does not widen it: `torch.pow(2, x)`."""
     def function(*arguments: Any, **options: Any) -> Any:
         first, *rest = arguments or (options.pop("input"),)
         out = options.pop("out", None)

@@ -13,8 +13,8 @@ from dataclasses import replace
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, operation, times
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, counter, expressions,
-                                            ranges_of, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, counter, expressions, ranges_of,
+                                            task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.move_limit import move

@@ -156,7 +156,7 @@ class Rprop(Optimizer):
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         shrink, grow = group["etas"]
         before, size = self.kept("before", i, group), self.kept("size", i, group)
-        now = (self.counted(i, group) == 1).where(group.number("lr"), size)      # a schedule may have changed lr by then
+        now = (self.counted(i, group) == 1).where(group.number("lr"), size)     # a schedule may have changed lr
         agrees = (gradient * before).sign()               # -1: the gradient has changed its sign
         scaled = (agrees > 0).where(now * grow, (agrees < 0).where(now * shrink, now))
         size.assign(scaled.clamp(*group["step_sizes"]).cast(size.dtype))
