@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
@@ -59,6 +58,5 @@ class TorchTensor(Tensor):
         [True, True]
         """
         mask, value = arguments("masked_fill", spelling, mask=mask, value=value)
-        if isinstance(value, float) and math.isfinite(value) and self.dtype.kind in "iu":
-            value = int(value)                          # else the other integers would be rounded to floats, too
-        return super().masked_fill(mask, value).cast(self.dtype)
+        exact = isinstance(value, float) and value.is_integer() and self.dtype.kind in "iu"    # else all become floats
+        return super().masked_fill(mask, int(value) if exact else value).cast(self.dtype)
