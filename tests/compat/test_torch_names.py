@@ -487,3 +487,16 @@ def test_a_device_is_accepted_where_it_is_available(monkeypatch: pytest.MonkeyPa
 def test_autocast_is_at_the_top() -> None:
     with ours.autocast("cpu", dtype=ours.bfloat16):
         assert (ours.ones(2, 2) @ ours.ones(2, 2)).dtype is ours.bfloat16
+
+
+@pytest.mark.parametrize("text", [
+    "torch.pow(2, x)", "torch.pow(2.5, h)", "torch.remainder(2, x)", "torch.xlogy(2, h)", "torch.xlogy(x, h)",
+    "torch.copysign(x, h)", "torch.ldexp(x, h)", "torch.ldexp(h, x)", "torch.atan2(x, h)", "w.masked_fill(w > 0, 3.0)",
+    "w.clone().masked_fill_(w > 0, 3.0)", "torch.zeros(1, dtype=torch.result_type(2, x))"])
+def test_numbers_and_narrow_types_beside_others_have_the_types_of_pytorch(text: str) -> None:
+    found, wanted = (eval(text, {"torch": library, "x": library.tensor([3, -1], dtype=library.int8),
+                                 "h": library.tensor([0.5, 2.0], dtype=library.float16),
+                                 "w": library.tensor([-937271695, 5], dtype=library.int32)})
+                     for library in (ours, theirs))
+    assert str(found.dtype).split(".")[-1] == str(wanted.dtype).split(".")[-1]
+    np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=2e-3 if found.dtype.kind == "f" else 0)

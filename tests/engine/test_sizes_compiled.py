@@ -138,6 +138,15 @@ def test_a_float_that_follows_the_size_is_an_argument() -> None:
     assert len(general_graphs()) == 1
 
 
+def test_heads_of_an_attention_joined_and_projected_at_changing_sizes() -> None:
+    weight = data((4, 4))
+    for n in (6, 4, 8, 70, 100, 3):
+        heads = data((n, 2, 7, 2))
+        got = Tensor(heads).realize().permute(0, 2, 1, 3).reshape(n, 7, 4) @ Tensor(weight).realize().T
+        wanted = heads.transpose(0, 2, 1, 3).reshape(n, 7, 4) @ weight.T
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_longer_than_the_bound_is_compiled_once_more() -> None:
     sizes = (3, 4, 5, families.LEAST_HIGH + 1, families.LEAST_HIGH + 2)
     count, _ = compiled_by(lambda: [(Tensor(data((n, 2))) + 1).numpy() for n in sizes])

@@ -112,6 +112,15 @@ def test_float64_parameters_are_exact(rng, name):
         random_gradients(rng, dtype=np.float64), rtol=near, atol=near / 10)
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "ASGD", "Rprop"])
+def test_the_first_step_is_as_long_as_the_schedule_says(rng, name):
+    params, theirs = both(rng)
+    ours, other = getattr(optim, name)(params, lr=0.1), getattr(torch.optim, name)(theirs, lr=0.1)
+    for library, optimizer in ((optim, ours), (torch.optim, other)):
+        library.lr_scheduler.ConstantLR(optimizer, factor=0.25, total_iters=9)       # changes lr now
+    run(ours, other, params, theirs, random_gradients(rng, steps=3))
+
+
 def test_parameters_may_come_with_their_names():
     x = Tensor([1.0, 2.0])
     optimizer = optim.SGD({"x": x}.items(), lr=0.5)

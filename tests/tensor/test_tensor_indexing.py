@@ -135,3 +135,12 @@ def test_one_truth_value_chooses_all_or_nothing_along_a_new_axis():
         x[Tensor(key)] = Tensor([7.0, 8.0, 9.0])
         y[key] = [7.0, 8.0, 9.0]
         np.testing.assert_array_equal(x.numpy(), y)
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0,)], ids=str)
+def test_writes_and_gradients_by_indices_that_are_empty(shape):
+    def change(x):
+        v, i = x * 1, (Tensor if isinstance(x, Tensor) else torch.tensor)(np.zeros(shape, "int64"))
+        v[1:, i] *= 2
+        return v + v[:, i].sum()
+    check(change, (4, 3))

@@ -44,12 +44,14 @@ _LEGACY = {f"{name}Tensor": kind for name, kind in _STORAGES.items() if kind is 
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """A method of the tensor as a function; a number or list as first argument becomes a tensor, but not a list of
-    tensors: `torch.hstack([x, y])`."""
+    """A method of the tensor as a function. A number or list as first argument becomes a tensor, but not a list of
+    tensors: `torch.hstack([x, y])`. A number beside a tensor does not widen it: `torch.pow(2, x)`."""
     def function(*arguments: Any, **options: Any) -> Any:
         first, *rest = arguments or (options.pop("input"),)
         out = options.pop("out", None)
         several = isinstance(first, (list, tuple)) and any(isinstance(item, _PlainTensor) for item in first)
+        if isinstance(first, (int, float)) and rest and isinstance(rest[0], _PlainTensor):
+            first = creation.as_tensor(first, functions.result_type(first, rest[0]))
         method = partial(getattr(Tensor, name), first) if several else getattr(creation.as_tensor(first), name)
         found = method(*rest, **options)
         return found if out is None else out.assign(found)

@@ -127,7 +127,12 @@ def qr(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor]:
 # -- predicates --------------------------------------------------------------------------------------------------------
 def is_tensor(obj: Any) -> bool: return isinstance(obj, Tensor)
 def promote_types(type1: DType, type2: DType) -> DType: return promote(type1, type2)
-def result_type(tensor1: Any, tensor2: Any) -> DType: return (as_tensor(tensor1) + as_tensor(tensor2)).dtype
+
+
+def result_type(tensor1: Any, tensor2: Any) -> DType:
+    """The type of a sum of two tensors, or of a tensor and a number, which widens it only to floats."""
+    x, y = (tensor1, tensor2) if isinstance(tensor1, Tensor) else (tensor2, tensor1)
+    return (as_tensor(x) + y).dtype
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tensor.tensor_base import Self
 
@@ -57,4 +57,6 @@ class TorchTensor(Tensor):
         >>> TorchTensor([True, False]).masked_fill(TorchTensor([False, True]), 1).tolist()
         [True, True]
         """
-        return super().masked_fill(mask, value, **spelling).cast(self.dtype)
+        mask, value = arguments("masked_fill", spelling, mask=mask, value=value)
+        exact = isinstance(value, float) and value.is_integer() and self.dtype.kind in "iu"    # else all become floats
+        return super().masked_fill(mask, int(value) if exact else value).cast(self.dtype)

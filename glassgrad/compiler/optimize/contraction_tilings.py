@@ -13,7 +13,7 @@ from dataclasses import replace
 from glassgrad.compiler.graph import ops as o, toposort
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, operation, times
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, Statement, Store, counter, expressions, ranges_of,
+from glassgrad.compiler.lower.loops import (LOOP, TASK, WIDE, For, Statement, Store, counter, expressions, ranges_of,
                                             task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -85,9 +85,8 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     if plan is None:
         return None
     chosen = decisions.ask(plan.own(), plan.refuses, plan.others)
-    phases = product.with_run_time_bounds(RegisterTile(plan, chosen).phases())
-    skip_unused_packing(phases[:-1], product)
-    return [*before, *map(limit_tasks, phases)]
+    *packing, last = product.with_run_time_bounds(RegisterTile(plan, chosen).phases())
+    return [*before, *map(limit_tasks, [*(skip_unused_packing(phase, product) for phase in packing), last])]
 
 
 def of_matrices(p: Product) -> bool:
@@ -97,16 +96,16 @@ def of_matrices(p: Product) -> bool:
                for factor, own in ((p.left, p.m), (p.right, p.n)))
 
 
-def skip_unused_packing(packing: Phases, product: Product) -> None:
+def skip_unused_packing(packing: list[Statement], product: Product) -> list[Statement]:
     """TASK i in n: pack  ->  TASK i below n * min(1, stop): pack      for each run-time bound of a loop that it lacks
 
     A factor is packed for all blocks of the other one. Where that one has no blocks at run time, nothing is packed.
     """
-    for [first] in [phase for phase in packing if len(phase) == 1]:
-        inside = {s.range for s in walk([first]) if isinstance(s, For)}
-        if isinstance(first, For) and first.stop is None:
-            for stop in [stop for loop, stop in product.stops.items() if loop not in inside]:
-                first.stop = times(first.stop or index(first.range.arg.size), stop.minimum(1))
+    inside = {s.range for s in walk(packing) if isinstance(s, For)}
+    if len(packing) == 1 and isinstance(packing[0], For) and packing[0].stop is None:
+        for stop in [stop for loop, stop in product.stops.items() if loop not in inside]:
+            packing = run_only_if(stop.minimum(1), packing)
+    return packing
 
 
 @move(lambda body, *_: None)
@@ -253,7 +252,7 @@ def condition(body: list[Statement]) -> tuple[UOp | None, list[Statement]]:
 def run_only_if(used: UOp | None, phase: list[Statement]) -> list[Statement]:
     """The phase, run only where `used` is 1: else its outermost loop has trip count 0."""
     first = phase[0]
-    if used is None or len(phase) > 1 or not isinstance(first, For):
+    if used is None or len(phase) > 1 or not isinstance(first, For) or first.kind in WIDE:
         return phase if used is None else [For(ONCE, LOOP, phase, used)]
     return [For(first.range, first.kind, first.body, times(first.stop or index(first.range.arg.size), used))]
 

@@ -369,7 +369,7 @@ def _with_underscore(original: Any, cls: Any, name: str, before: str, example: s
     is_view = name in _VIEWS
 
     def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = original(self, *args, **kwargs)
+        value = getattr(self, name)(*args, **kwargs)         # a subclass may have its own
         return self._become(value) if is_view else self.assign(self._in_own_type(value))
 
     in_place.__name__, in_place.__qualname__ = f"{name}_", f"{cls.__name__}.{name}_"

@@ -206,7 +206,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([1.0, 2.0]).copysign(Tensor([-3.0, 3.0])).tolist()
         [-1.0, 2.0]
         """
-        x, y = both(as_float(self.uop), self._operand(other))
+        x, y = map(as_float, both(self.uop, self._operand(other)))
         size = x.abs()
         return self._with(where(arithmetic.is_negative(y), -size, size), other)
 

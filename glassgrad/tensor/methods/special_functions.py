@@ -78,7 +78,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).xlogy(Tensor([0.0])).tolist()
         [0.0]
         """
-        return self._combined(lambda x, y: special.xlogy(*both(as_float(x), y)), other)
+        return self._combined(lambda x, y: special.xlogy(*map(as_float, both(x, y))), other)
 
     def hypot(self, other: Any) -> Self:
         """sqrt(x^2 + other^2), also where the squares would overflow.
@@ -240,8 +240,8 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([3.0]).ldexp(Tensor([2])).tolist()
         [12.0]
         """
-        power = as_node(self._operand(other), self.uop).cast(as_float(self.uop).dtype)
-        return self._with(mul(self.uop, power.exp2()), other)
+        x, power = map(as_float, both(self.uop, self._operand(other)))
+        return self._with(mul(x, power.exp2()), other)
 
     # -- integers --------------------------------------------------------------------------------------------
     def gcd(self, other: Any) -> Self:
@@ -402,7 +402,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0, 1.0]).atan2(Tensor([-1.0, 0.0])).numpy()
         array([3.1415927, 1.5707964], dtype=float32)
         """
-        y, x = broadcast(as_float(self.uop), self._operand(other))
+        y, x = map(as_float, broadcast(self.uop, self._operand(other)))
         return self._with(in_accumulator(elementary.atan2, y, x), other)
 
     arctan2 = atan2

@@ -122,13 +122,14 @@ def left_of(size: int, piece: int, number: UOp) -> UOp | None:
 # -- moves ---------------------------------------------------------------------------------------------------
 @move(lambda outer: None)
 def merge(outer: For) -> For | None:
-    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear"""
+    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear;
+    nothing is done (b is 0)"""
     if len(outer.body) != 1 or not isinstance(outer.body[0], For):
         return None
     inner = outer.body[0]
-    if inner.kind != outer.kind or inner.stop is not None:
-        return None
     a, b = outer.range.arg.size, inner.range.arg.size
+    if inner.kind != outer.kind or inner.stop is not None or b == 0:
+        return None
     whole = counter(outer.range.arg.name, a * b)
     body = rebuild(inner.body, {outer.range: divide(whole, b), inner.range: modulo(whole, b)})
     for node in nodes_in(body):

@@ -118,7 +118,8 @@ class ASGD(Optimizer):
         lr, lambd = group.number("lr"), group["lambd"]
         t, eta, mu, ax = (self.kept(name, i, group) for name in ("t", "eta", "mu", "ax"))
         value, gradient = self.decayed(value, gradient, group)
-        value = value * (1.0 - lambd * eta) - gradient * eta
+        rate = (t == 0).where(lr, eta)                    # the first step: a schedule may have changed lr before it
+        value = value * (1.0 - lambd * rate) - gradient * rate
         ax.assign((mu == 1).where(value, ax + (value - ax) * mu).cast(ax.dtype))
         t = self.counted(i, group)
         eta.assign((lr / (1.0 + lambd * lr * t) ** group["alpha"]).cast(eta.dtype))
@@ -155,9 +156,9 @@ class Rprop(Optimizer):
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         shrink, grow = group["etas"]
         before, size = self.kept("before", i, group), self.kept("size", i, group)
-        self.counted(i, group)
+        now = (self.counted(i, group) == 1).where(group.number("lr"), size)     # a schedule may have changed lr
         agrees = (gradient * before).sign()               # -1: the gradient has changed its sign
-        scaled = (agrees > 0).where(size * grow, (agrees < 0).where(size * shrink, size))
+        scaled = (agrees > 0).where(now * grow, (agrees < 0).where(now * shrink, now))
         size.assign(scaled.clamp(*group["step_sizes"]).cast(size.dtype))
         gradient = (agrees < 0).where(0.0, gradient)
         before.assign(gradient.cast(before.dtype))
