@@ -41,7 +41,7 @@ def test_many_lengths_are_right_and_compile_as_often_as_three(name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["product of a batch", "square", *ATTENTION, "softmax", "convolution", "cat",
-                                  "gradient"])
+                                  "gradient", "gradient of a weight"])
 def test_the_loop_trees_touch_only_their_memory(name: str) -> None:
     """The loop interpreter raises where an address is outside memory of the value's size, or two tasks write there."""
     program, shape = PROGRAMS[name]
@@ -202,6 +202,32 @@ def test_products_of_any_number_of_rows(name: str) -> None:
         with Context(NOOPT=1, DYNAMIC=0):
             wanted = program(Tensor(x), Tensor(weight)).numpy()
         np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-3, err_msg=f"{n}")
+        np.testing.assert_array_equal(*found, err_msg=f"{n}")
+    assert general_graphs()
+
+
+SUMS: dict[str, tuple[Any, tuple[int, int]]] = {
+    "gradient of a weight": (lambda x, g: x.T @ g, (70, 50)),
+    "of a weight that leaves the caches": (lambda x, g: x.T @ g, (300, 520)),
+    "along both factors": (lambda x, g: x.T.contiguous().realize() @ g.T.contiguous().realize().T, (33, 40)),
+    "of computed factors": (lambda x, g: (x * 2 + 1).T @ g.relu(), (70, 50)),
+    "and an epilogue": (lambda x, g: (x.T @ g).gelu() + 1, (17, 33)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_products_that_sum_to_any_length(name: str) -> None:
+    """Factors are packed as far as the sum goes; the same bits on one thread and on three."""
+    program, (rows, columns) = SUMS[name]
+    for n in (30, 40, 50, 2, 3, 8, 15, 16, 17, 64, 101, 300, 1500):
+        x, g = data((n, rows)), data((n, columns))
+        found = []
+        for threads in (1, 3):
+            with Context(THREADS=threads):
+                found.append(program(Tensor(x), Tensor(g)).numpy())
+        with Context(NOOPT=1, DYNAMIC=0):
+            wanted = program(Tensor(x), Tensor(g)).numpy()
+        np.testing.assert_allclose(found[0], wanted, rtol=1e-3, atol=1e-3, err_msg=f"{n}")
         np.testing.assert_array_equal(*found, err_msg=f"{n}")
     assert general_graphs()
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from changing_programs import PROGRAMS, WEIGHT, attention, compiled_by, data, general_graphs
 
-from glassgrad import Context, Tensor, Variable
+from glassgrad import Context, Tensor, Variable, nn
 from glassgrad.base.errors import Bug
 from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes import size_families as families
@@ -69,6 +69,23 @@ def test_a_thousand_lengths_compile_four_times() -> None:
         np.testing.assert_allclose(got, (wanted / wanted.sum())[0], rtol=1e-4)
 
     count, _ = compiled_by(lambda: [step(n) for n in range(1, 1001)])
+    assert count <= 4
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason="groups of threads have tiles for a size of their own")
+def test_training_on_texts_of_any_length_compiles_four_times() -> None:
+    """The gradients of weights are sums over the length; before, each length above 256 was compiled for itself."""
+    layers = [nn.Linear(64, 512), nn.Linear(512, 64)]
+    optimizer = nn.optim.SGD(nn.state.get_parameters(layers), lr=0.01)
+
+    def step(n: int) -> None:
+        x = Tensor(data((n, 64)))
+        optimizer.zero_grad()
+        (layers[1](layers[0](x).relu()) - x).square().mean().backward()
+        optimizer.step()
+
+    with Tensor.train():
+        count, _ = compiled_by(lambda: [step(n) for n in (810, 682, 606, 461, 484, 324, 900, 345, 309, 777, 512, 689)])
     assert count <= 4
 
 
@@ -204,11 +221,17 @@ def test_layers_of_several_widths_that_are_computed_one_by_one() -> None:
     assert count <= 3 * len(weights)
 
 
-def test_large_products_that_are_slower_with_a_variable_get_their_own_kernels() -> None:
+def test_a_square_product_of_any_size_needs_no_kernels_of_its_own() -> None:
     for n in (40, 48, 56):
         (Tensor(data((n, n))) @ Tensor(data((n, n)))).numpy()
     [general] = general_graphs()
-    assert 256 <= general.fast_to < 512
+    assert general.fast_to == general.symbol.high >= 1024
+
+
+def test_products_that_are_slower_with_a_variable_get_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "fast_up_to", lambda *_: 300)
+    for n in (40, 48, 56):
+        (Tensor(data((n, n))) @ Tensor(data((n, n)))).numpy()
     x = data((512, 512))
     count, got = compiled_by(lambda: (Tensor(x) @ Tensor(x)).numpy())
     assert count == 1

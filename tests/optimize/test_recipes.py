@@ -17,11 +17,14 @@ from graph_fuzzer import Maker
 from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 from loop_kernels import AVX2, AVX512, NEON, SIZES, TARGETS, Inputs, check
 
+from glassgrad import Tensor
 from glassgrad.base.errors import Bug
+from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import linear
-from glassgrad.compiler.graph.op_arguments import Param
+from glassgrad.compiler.graph.op_arguments import Measure, Param
+from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, TASK, TILE, For, Kernel, Store, task_loops, walk
 from glassgrad.compiler.lower.lower import lower
@@ -133,6 +136,32 @@ def test_matmul_of_awkward_sizes(m: int, n: int, k: int, name: str, rng: np.rand
     check([matmul(x, y)], values, compiler(TARGETS[name], log))
     if min(m, n) >= 5 and k >= 8:
         assert log[0].startswith("contract("), log
+
+
+@pytest.mark.parametrize("across", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("m, n, most", [(29, 67, 83), (70, 40, 64), (13, 50, 2100)])
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+def test_products_whose_sum_has_a_run_time_bound(name: str, m: int, n: int, most: int, across: tuple[bool, bool],
+                                                 rng: np.random.Generator) -> None:
+    """Every way to read the factors, at lengths of K that end in a chunk, at its end and before the first one."""
+    x, y = (Tensor(rng.uniform(-1, 1, shape[::-1] if turned else shape).astype("float32")).realize()
+            for shape, turned in zip(((m, most), (most, n)), across))
+    [item] = ((x.T if across[0] else x) @ (y.T if across[1] else y)).schedule()
+    kernel = lower(item.ast)
+    length = UOp(o.PARAM, dtypes.int64, (), Measure(len(kernel.params), Symbol("k", 0, most)))
+    sums = [s for phase in kernel.phases for s in walk(phase.body) if isinstance(s, For) and s.kind == LOOP]
+    assert len(sums) == 1
+    sums[0].stop = length
+    kernel.params.append(length)
+    target = replace(TARGETS[name], l1_bytes=8 << 10, l2_bytes=64 << 10)          # some factors do not stay in it
+    own = optimize(kernel, target)
+    assert own.moves[0].startswith("contract(")
+    memory = [t.numpy().reshape(-1) for t in (x, y)]
+    for k in (0, 1, 5, 16, 47, 64, most):
+        result = np.zeros(m * n, "float32")
+        run_kernel(own, [result, *memory, k])
+        left, right = x.numpy().T if across[0] else x.numpy(), y.numpy().T if across[1] else y.numpy()
+        np.testing.assert_allclose(result.reshape(m, n), left[:, :k] @ right[:k], rtol=1e-4, atol=1e-4, err_msg=f"{k}")
 
 
 @pytest.mark.parametrize("m, n, k", [(17, 40, 24), (8, 16, 32), (19, 33, 2100)])
