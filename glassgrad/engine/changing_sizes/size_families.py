@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, ShapeError
 from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, replaced
+from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in, replaced
 from glassgrad.compiler.optimize.product.tiling_families import FAMILIES
 from glassgrad.compiler.schedule.attention_backward import in_kernel
 from glassgrad.compiler.schedule.kernels import Item
@@ -321,6 +321,8 @@ def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -
             if n.op is o.SUM and n.src[0].op is o.MUL:
                 depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])
                 columns = next((size for size in reversed(n.shape) if size != 1), 1)
+                if of_groups and isinstance(depth, Length) and not lengths_in(n.shape):
+                    continue                               # tiles of the same loops as for one size
                 if of_groups or not families:
                     limits.append((n.src[0].elements, min(of_groups, default=UNTILED)))
                 elif in_place and isinstance(depth, Length) and not in_kernel(ast):    # blocks of keys stay in a cache

@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from glassgrad.compiler.graph import ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, linear, modulo, multiply, operation,
+                                                    substitute_index, times)
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, counter, load,
                                             ranges_of)
@@ -39,12 +40,14 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
         -> tuple[list[list[Statement]], list[Statement]] | None:
     """The phases as tiles of thread groups, and the loops that add up parts of K; refuses (None) what is not of floats,
     and what is so thin that plain loops, which read both factors for each product, are as fast."""
-    if product.k_stop is not None or not product.n:
+    if not product.n:
         return None
     product = product.with_lanes_right()
     m, outside_m = flat_axis(product.m, product.epilogue, "m")
     in_order, outside_n = flat_axis(product.n, product.epilogue, "n")
-    k = FlatAxis.of(product.k)
+    k = FlatAxis.of(product.k).with_run_time_bound(product.stops)
+    bounded = {*product.stops} - {*product.k}
+    depth = k.size if k.stop is None else -(-k.size // gpu.TYPICAL)
     # tiles over columns of one image, stored in order; or over those of all images, if one leaves much of a tile empty
     columns_of = [(in_order, [*product.batch, *outside_m, *outside_n], 1.0)]
     if outside_n:
@@ -55,19 +58,19 @@ def group_tiles(product: Product, target: Target, decisions: Decisions) \
 
     def time(way: tuple[FlatAxis, list[UOp], float, gpu.Tile, int]) -> float:
         n, outer, factor, tile, parts = way
-        return factor * gpu.tile_time(m.size, n.size, k.size, count(outer), tile, parts, processors, copied)
+        return factor * gpu.tile_time(m.size, n.size, depth, count(outer), tile, parts, processors, copied)
     short, long = sorted((m.size, columns_of[-1][0].size))
     thin = short < (gpu.LEAST_SIDE if long >= gpu.THREADS else gpu.THIN_SIDE)
     if short < gpu.LEAST_SIDE or k.size < gpu.LIMITS.least_k or product.total.dtype.kind != "f":
         return None
     best = n, outer, _, tile, parts = min(
         ((n, outer, factor, tile, parts) for n, outer, factor in columns_of for tile in gpu.GROUP_TILES
-         for parts in ((1,) if product.stops else
-                       gpu.part_counts(m.size, n.size, k.size, count(outer), tile, processors))), key=time)
-    if thin and (product.stops or time(best) * processors * gpu.PLAIN_PRODUCTS > product.work):
+         for parts in ((1,) if bounded else
+                       gpu.part_counts(m.size, n.size, depth, count(outer), tile, processors))), key=time)
+    if thin and (bounded or time(best) * processors * gpu.PLAIN_PRODUCTS > product.work):
         return None
     tiles_bytes = tile.step * (tile.height + tile.width + 2 * gpu.PAD) * product.total.dtype.itemsize
-    two = 2 * tiles_bytes <= target.group_bytes and k.size // parts >= gpu.LEAST_STEPS * tile.step
+    two = 2 * tiles_bytes <= target.group_bytes and depth // parts >= gpu.LEAST_STEPS * tile.step
     own = Tiling("staged", tile.rows, tile.columns, tile.threads, block_m=tile.side, block_n=tile.threads // tile.side,
                  left="shared", right="shared", k_block=tile.step, k_parts=parts, stages=2 if two else 1)
     in_steps, before = _steps_of_one_loop(product, m, n), list[list[Statement]]()
@@ -120,12 +123,20 @@ class GroupTile:
         self.round = c.stages * c.k_block                                      # steps of K in one round of the loop
         self.rounds = -(-k.size // self.round)
         self.part, self.step = counter("kp", c.k_parts), counter("ks", -(-self.rounds // c.k_parts))
+        rounds = k.pieces(self.round)
+        if rounds is None:
+            self.first_round = multiply(one(self.part), self.step.arg.size)
+            self.stop = left_of(self.rounds, self.step.arg.size, self.part)
+        else:                                                                  # parts are equal at run time
+            each = divide(add(rounds, index(c.k_parts - 1)), c.k_parts)
+            self.first_round = times(one(self.part), each)
+            self.stop = operation(o.MIN, each, add(rounds, multiply(self.first_round, -1)))
         thread_m, thread_n = self.thread()
         self.in_m = self.position(one(self.row), c.rows, thread_m, c.block_m)
         self.in_n = self.position(one(self.column), c.vectors, thread_n, c.block_n)
         self.at_m = add(multiply(one(self.task_m), self.height), self.in_m)
         self.at_n = add(multiply(one(self.task_n), self.width), self.in_n)
-        self.first_k = multiply(multiply(one(self.part), self.step.arg.size), self.round)
+        self.first_k = multiply(self.first_round, self.round)
         self.begin_k = add(self.first_k, multiply(self.step, self.round))
         self.total = register_over(product.total.arg, product.total.dtype, (self.row, self.column, self.lane))
 
@@ -152,8 +163,7 @@ class GroupTile:
         p = self.product
         first, body = self.steps(self.shared("left", p.left, self.m, self.task_m, self.height),
                                  self.shared("right", p.right, self.n, self.task_n, self.width))
-        stop = left_of(self.rounds, self.step.arg.size, self.part)
-        loop: list[Statement] = [*first, For(self.step, LOOP, body, stop)]
+        loop: list[Statement] = [*first, For(self.step, LOOP, body, self.stop)]
         start = self.for_all([Assign(self.total, identity(o.ADD, self.total.dtype))])
         blocks = [self.task_m, self.task_n]
         if self.c.k_parts == 1:

@@ -146,9 +146,10 @@ class CopiedLines:
         """The value a thread copies: zero past the edges."""
         position, k = self.element(one(self.each))
         at, at_k = add(self.first, position), add(begin_k, k)
-        whole = (self.k if self.reads_along_k else self.axis).size % self.each.arg.size == 0
+        along = self.k if self.reads_along_k else self.axis
+        whole = along.stop is None and along.size % self.each.arg.size == 0
         edge, edge_k = self.element(index(0)) if whole else (position, k)         # one test per piece where possible
-        gate = both(moves.below(add(self.first, edge), self.axis.size), moves.below(add(begin_k, edge_k), self.k.size))
+        gate = both(self.axis.inside(add(self.first, edge)), self.k.inside(add(begin_k, edge_k)))
         value = substitute_index(self.value, {**replace, **self.axis.apart(at), **self.k.apart(at_k)}, {})
         return moves.zero_outside(value, both(self.inside, gate))
 

@@ -55,7 +55,7 @@ class PackedFactor:
         first = index(0) if self.task is None else multiply(one(self.task), self.panels)
         at = add(multiply(add(first, one(panel)), self.width), one(spot))
         end = self.axis.pieces(self.width)
-        gate = moves.below(at, self.axis.size) if self.axis.stop is None else less(at, self.axis.stop)
+        gate = self.axis.inside(at)
         value = substitute_index(self.value, self.axis.apart(at), {})
         reads = [n for n in toposort([value]) if n.op is o.LOAD]
         along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \

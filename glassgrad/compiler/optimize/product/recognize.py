@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from glassgrad.compiler.graph import DType, UOp, ops as o, toposort
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, linear, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
                                             ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -219,6 +220,10 @@ class FlatAxis:
         first = self.parts[0]
         return self if first not in stops else \
             replace(self, stop=multiply(stops[first], self.size // first.arg.size))
+
+    def inside(self, at: UOp) -> UOp | None:
+        """The condition that a position is below the end; None where it always is."""
+        return moves.below(at, self.size) if self.stop is None else less(at, self.stop)
 
     def pieces(self, size: int) -> UOp | None:
         """How many pieces of `size` it has at run time; None where it has no run-time bound."""

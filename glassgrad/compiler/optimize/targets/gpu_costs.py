@@ -48,6 +48,7 @@ TILE_ENDS = 250          # cycles of prologue and epilogue per result of a threa
                          # processor
 RESIDENT = 512           # threads of a processor, with 128 registers each,
 FEWER_THREADS = 0.38     # and the rate with fewer: their share to the power of this
+TYPICAL = 4              # a run-time bound is about this many times smaller than the most that it can be
 JOIN_PARTS = 1 / 300     # cycles to store a partial sum and to add it
 JOIN_BEGINS = 8000       # cycles to start the phase that adds them
 
