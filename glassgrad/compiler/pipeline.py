@@ -34,6 +34,7 @@ from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph, place_on_devices
 from glassgrad.compiler.schedule.online_softmax import StoresScores
+from glassgrad.compiler.schedule.recurrent_steps import schedule_steps
 
 if TYPE_CHECKING:
     from glassgrad.compiler.lower.loops import Kernel, Statement
@@ -241,6 +242,13 @@ def kernels(work: GraphWork) -> None:
 def device_placement(work: GraphWork) -> None:
     """Give every kernel and value a device, and add the copies between devices."""
     place_on_devices(work.schedule, work.device)
+
+
+@compiler_pass(SCHEDULE, "schedule/recurrent_steps.py")
+def recurrent_steps(work: GraphWork) -> None:
+    """Schedule one step of each recurrence; its kernels are those of all steps."""
+    schedule_steps(work.schedule, lambda sinks, params, device: make_schedule(sinks, params, device,
+                                                                              work.stores_scores, work.limits))
 
 
 # -- kernel: from a kernel's graph to a loop tree ------------------------------------------------------------
