@@ -7,9 +7,9 @@ writes pieces of the sequences, at an offset. So a longer sequence compiles noth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import UOp, ops as o
@@ -36,58 +36,70 @@ def schedule_steps(planned: Schedule, schedule: ScheduleStep) -> None:
 
 
 def unrolled(planned: Schedule, values: Sequence[int] = ()) -> Schedule:
-    """The schedule with the kernels of every step, for these values of the variables."""
+    """The schedule with the kernels of every step. For these values of the variables, memory has plain sizes."""
     if not any(item.is_recurrence for item in planned.items):
         return planned
-    out = replace(planned, items=[], slots=list(planned.slots))
+
+    def now(shape: Any) -> Any:
+        return replaced(shape, lambda symbol: values[int(symbol.name[1:])])
+
+    slots = [replace(slot, shape=now(slot.shape)) for slot in planned.slots] if values else list(planned.slots)
+    out = replace(planned, items=[], slots=slots)
     for item in planned.items:
-        out.items += _Steps(item, out, values).items() if item.is_recurrence else [item]
+        out.items += _Steps(item, slots, now(item.ast.src[0].shape[0])).items() if item.is_recurrence else [item]
     return out
 
 
 class _Steps:
-    """All steps of one recurrence."""
+    """All steps of one recurrence: `count` of them."""
 
-    def __init__(self, item: Item, out: Schedule, values: Sequence[int]):
+    def __init__(self, item: Item, slots: list[Slot], count: int):
         assert item.step is not None
         nodes = item.ast.src
-        self.item, self.step, self.slots = item, item.step, out.slots
+        self.item, self.step, self.slots, self.count = item, item.step, slots, count
         self.what: Recurrence = nodes[0].arg
-        self.results = {n.arg.index: slot for n, slot in zip(nodes, item.slots)}      # those that are kept, and where
+        self.kept = {n.arg.index: slot for n, slot in zip(nodes, item.slots)}      # results in memory for all steps
         self.sources = item.slots[item.results:]
-        self.count = int(replaced(nodes[0].shape[0], lambda symbol: values[int(symbol.name[1:])]))
+        self.own: dict[tuple[int, int], int] = {}        # memory of one step, which later ones use again
 
     def items(self) -> list[Item]:
-        what, step = self.what, self.step
-        states, made = list(self.sources[:what.states]), list[Item]()
-        constants = self.sources[what.states + what.sequences:]
-        others = [index for index in self.results if index >= what.states]
+        """The kernels of all steps, in order."""
+        what, step, item = self.what, self.step, self.item
+        first_constant = what.states + what.sequences
+        states, sequences = list(self.sources[:what.states]), self.sources[what.states:first_constant]
+        results = [*range(what.states), *[index for index in self.kept if index >= what.states]]
+        made: list[Item] = []
         for number in range(self.count):
             row = self.count - 1 - number if what.backwards else number
-            rows = [self._piece(slot, row, step.slots[what.states + i])
-                    for i, slot in enumerate(self.sources[what.states:what.states + what.sequences])]
-            place = dict(enumerate([*states, *rows, *constants]))
-            for index, inner in zip((*range(what.states), *others), step.sinks):
-                place[inner] = self._piece(self.results[index], row, step.slots[inner]) if index in self.results else \
-                    self._new(step.slots[inner])
-            for inner, slot in enumerate(step.slots):
+            place = dict(enumerate(states))
+            for inner, slot in enumerate(sequences, what.states):
+                place[inner] = self._row(slot, row, step.slots[inner])
+            place.update(enumerate(self.sources[first_constant:], first_constant))
+            for index, inner in zip(results, step.sinks):
+                # a state is read by the next step, which therefore writes to other memory
+                place[inner] = self._row(self.kept[index], row, step.slots[inner]) if index in self.kept else \
+                    self._own(inner, number % 2)
+            for inner, each in enumerate(step.slots):
                 if inner not in place:
-                    place[inner] = self._new(slot) if slot.whole is None else \
-                        self._at(place[slot.whole], slot.offset, slot)
+                    place[inner] = self._own(inner, 0) if each.whole is None else \
+                        self._piece(place[each.whole], each.offset, each)
             states = [place[inner] for inner in step.sinks[:what.states]]
-            made += [replace(each, slots=tuple([place[slot] for slot in each.slots]), device=self.item.device,
-                             lines=self.item.lines) for each in step.items]
+            made += [Item(kernel.ast, tuple([place[slot] for slot in kernel.slots]), kernel.results, item.device,
+                          kernel.reasons, item.lines) for kernel in step.items if step.runs(kernel)]
         return made
 
-    def _new(self, like: Slot) -> int:
-        self.slots.append(replace(like, device=self.item.device))
-        return len(self.slots) - 1
+    def _own(self, inner: int, turn: int) -> int:
+        """Memory that only the steps use."""
+        if (inner, turn) not in self.own:
+            self.own[inner, turn] = len(self.slots)
+            self.slots.append(replace(self.step.slots[inner], device=self.item.device))
+        return self.own[inner, turn]
 
-    def _piece(self, slot: int, row: int, like: Slot) -> int:
+    def _row(self, slot: int, row: int, like: Slot) -> int:
         """One row of a sequence in memory."""
-        return self._at(slot, row * math.prod(like.shape) * like.dtype.itemsize, like)
+        return self._piece(slot, row * like.nbytes, like)
 
-    def _at(self, slot: int, offset: int, like: Slot) -> int:
+    def _piece(self, slot: int, offset: int, like: Slot) -> int:
         whole = self.slots[slot].whole
         if whole is not None:
             slot, offset = whole, offset + self.slots[slot].offset
