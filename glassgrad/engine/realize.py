@@ -28,9 +28,10 @@ from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
+from glassgrad.engine.changing_sizes.recurrent_schedule import compiled_schedule
 from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
                                                            SizeFormulas)
-from glassgrad.engine.compiled_schedule import CompiledSchedule, compiled_schedule
+from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.custom_calls import UserCall
 from glassgrad.engine.debug_report import report_sizes

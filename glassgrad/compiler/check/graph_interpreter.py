@@ -360,7 +360,7 @@ def _(np: Any, node: UOp, *sources: Array) -> Array:
     for t in range(len(found))[::-1 if what.backwards else 1]:
         given = [*states, *[x[t] for x in sources[what.states:last]], *sources[last:]]
         made = interpret(what.results, {p: given[p.arg.slot] for p in params})
-        states, found[t] = made[:what.states], made[what.index]
+        states, found[t] = made[:what.states], made[what.result]
     return found
 
 

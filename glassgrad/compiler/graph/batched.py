@@ -1,5 +1,6 @@
-"""A graph for one example as a graph for many. In: nodes, and those that differ between examples. Out: the same with one
-more axis in front. Knows elementwise ops, reductions and movements; `vmap` (tensor/autograd/transforms.py) adds the rest.
+"""A graph for one example as a graph for many. In: nodes, and those that differ between examples. Out: the same with
+one more axis in front. Handles elementwise ops, reductions and movements; `vmap` (tensor/autograd/transforms.py) adds
+the other ops.
 """
 
 from __future__ import annotations

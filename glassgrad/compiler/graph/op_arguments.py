@@ -71,7 +71,7 @@ class Recurrence(NamedTuple):
     states: int                              # how many sources are starts; they come first
     sequences: int                           # and how many after them are sequences
     backwards: bool                          # whether the last step of the sequences is the first
-    index: int = 0                           # of the result
+    result: int = 0                          # its number among the results
 
     def __repr__(self) -> str:               # the same in every process: schedules are found by it
         numbers: dict[Any, int] = {}
@@ -82,7 +82,7 @@ class Recurrence(NamedTuple):
                 shown = getattr(node.arg, "name", node.arg)      # of a formula with its own gradient, the name
                 rows.append(f"{node.op.name} {node.dtype.name} {[numbers[s] for s in node.src]} {shown!r}")
         results = [numbers[result] for result in self.results]
-        return f"Recurrence({rows}, {results}, {self.states}, {self.sequences}, {self.backwards}, {self.index})"
+        return f"Recurrence({rows}, {results}, {self.states}, {self.sequences}, {self.backwards}, {self.result})"
 
 
 class RandomBits(NamedTuple):

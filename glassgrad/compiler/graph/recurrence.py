@@ -1,16 +1,17 @@
-"""A recurrence: the same step again and again, each from the state that the one before left. In: a step as a function of
-nodes. Out: a RECURRENCE node for each of its results, for all steps; and its gradient, which is a recurrence too.
+"""A recurrence: the same step again and again, each from the state that the one before left. In: a step as a function
+of nodes. Out: a RECURRENCE node for each of its results, for all steps; and its gradient, which is a recurrence too.
 
-A loop in Python over the steps of a sequence writes out a graph that is longer for each longer sequence. A RECURRENCE is
-one node for any number of steps: the step's graph is its argument, over PARAMs that stand for the sources:
+A loop in Python over the steps of a sequence writes out a graph, which is longer for a longer sequence. A RECURRENCE
+is one node for any number of steps: the step's graph is its argument, over PARAMs that stand for the sources:
 
     starts        s0, ..     the state before the first step
     sequences     x0, ..     (time, ..): each step reads its own row
     constants     ..         what every step reads whole: weights
 
-The value of the node with index k is (time, ..): the step's k-th result after each step. First come the new states, then
-other values: every reduction inside, so that the gradient need not compute it again. Results that nobody reads get no
-memory. The scheduler schedules a step once (schedule/recurrent_steps.py).
+The value of a node is (time, ..): one of the step's results (`arg.result` says which), after each step. First come the
+new states, then other values: those that were asked for, and every reduction inside, so that the gradient need not
+compute it again. Results that nothing reads get no memory. One step is scheduled, for any number of steps
+(schedule/recurrent_steps.py).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def recurrence(step: Step, starts: Sequence[UOp], sequences: Sequence[UOp], back
         return None
     kept = [n for n in order if n.op in o.REDUCE and n.dtype.kind == "f" and n not in results]
     what = Recurrence((*results, *kept), len(starts), len(sequences), backwards)
-    return [UOp(o.RECURRENCE, n.dtype, sources, what._replace(index=i)) for i, n in enumerate(results)]
+    return [UOp(o.RECURRENCE, n.dtype, sources, what._replace(result=i)) for i, n in enumerate(results)]
 
 
 def _param(slot: int, source: UOp, shape: Shape) -> UOp:
@@ -121,12 +122,14 @@ class _Backward:
         self.given = _param(len(src) + what.states, g, g.shape[1:])
         # what a step's results receive: the new states from the next step, and one result from outside
         received = dict(enumerate(self.carried))
-        received[what.index] = received[what.index] + self.given if what.index in received else self.given
+        received[what.result] = received[what.result] + self.given if what.result in received else self.given
         self.received = received
         parts = [(results[i] * part).cast(dtypes.float32) for i, part in received.items()]
         total = sum([part.sum(range(len(part.shape))).reshape(()) for part in parts[1:]],
                     parts[0].sum(range(len(parts[0].shape))).reshape(()))
-        self.derived = gradients(total, const(1.0, dtypes.float32), self.params)
+        # to every float comes a gradient, of zeros where nothing passes: `deferred` in gradient.py counts on it
+        self.derived = [full(p.shape, 0, p.dtype) if n is None and p.dtype.kind == "f" else n for p, n in
+                        zip(self.params, gradients(total, const(1.0, dtypes.float32), self.params))]
 
     def gradients(self) -> tuple[UOp | None, ...]:
         """The gradients of the sources."""
@@ -136,11 +139,10 @@ class _Backward:
         constants = {p: n for p, n in zip(self.params[first_constant:], src[first_constant:])}
         values = {i: n for i, n in enumerate(derived[:first_constant]) if n is not None and i >= what.states}
         stored = list(dict.fromkeys([*values.values(), *self.received.values()]))
+        next_states = [n for n in derived[:what.states] if n is not None]         # states are floats
 
         def step(states: list[UOp], given: list[UOp]) -> tuple[list[UOp], list[UOp]]:
             new = {**constants, **dict(zip(self.carried, states)), **dict(zip(rows, given))}
-            next_states = [full(p.shape, 0, p.dtype) if n is None else n
-                           for p, n in zip(self.params, derived[:what.states])]
             made = substitute([*next_states, *stored], new)
             return made[:what.states], made[what.states:]
 
@@ -150,9 +152,8 @@ class _Backward:
             raise Bug("the gradient of a recurrence is no recurrence")
         every_step = dict(zip(stored, made[what.states:]))
         last = self.length - 1 if what.backwards else 0
-        starts = [None if derived[i] is None else
-                  n.shrink([(last, last + 1), *[(0, size) for size in n.shape[1:]]]).reshape(n.shape[1:])
-                  for i, n in enumerate(made[:what.states])]
+        starts = [n.shrink([(last, last + 1), *[(0, size) for size in n.shape[1:]]]).reshape(n.shape[1:])
+                  for n in made[:what.states]]
         spread = {p: n.reshape((1, *n.shape)).expand((self.length, *n.shape)) for p, n in constants.items()}
         batch = Batched(self.length, {**rows, **every_step, **spread})
         weights = [None if n is None else _sum_of_steps(n, batch) for n in derived[first_constant:]]
@@ -166,7 +167,7 @@ class _Backward:
         read = toposort([n for n in self.derived if n is not None], lambda n: () if n in results else n.src)
 
         def all_steps(index: int) -> UOp:
-            return UOp(o.RECURRENCE, what.results[index].dtype, src, what._replace(index=index))
+            return UOp(o.RECURRENCE, what.results[index].dtype, src, what._replace(result=index))
 
         rows = {self.given: self.g}
         for i, param in enumerate(self.params[:what.states + what.sequences]):

@@ -67,7 +67,7 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
     by_shape: dict[Shape, list[KernelGroup]] = {}
     recurrences: dict[Any, KernelGroup] = {}         # all results of one recurrence are one group
     for node in _kernels_in_order(reasons, beside) if beside else reasons:
-        steps = (node.src, node.arg._replace(index=0)) if node.op is o.RECURRENCE else None
+        steps = (node.src, node.arg._replace(result=0)) if node.op is o.RECURRENCE else None
         if steps in recurrences:
             recurrences[steps].roots.append(node)
             group_of[node] = recurrences[steps]

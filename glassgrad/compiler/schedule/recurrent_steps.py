@@ -1,5 +1,5 @@
-"""The kernels of a recurrence. In: a `Schedule` in which a RECURRENCE is one item, with the schedule of one step. Out: the
-same with the kernels of the step once for each step, on the memory of that step.
+"""The kernels of a recurrence. In: a `Schedule` in which a RECURRENCE is one item. Out: the same with the schedule of
+one step; then with the kernels of that step again and again, each time on the memory of another step.
 
 A step is scheduled once, whatever the number of steps, and its kernels are the same for all of them: each reads and
 writes pieces of the sequences, at an offset. So a longer sequence compiles nothing.
@@ -27,7 +27,7 @@ def schedule_steps(planned: Schedule, schedule: ScheduleStep) -> None:
             nodes = item.ast.src
             what: Recurrence = nodes[0].arg
             sinks = [*what.results[:what.states],
-                     *[what.results[n.arg.index] for n in nodes if n.arg.index >= what.states]]
+                     *[what.results[n.arg.result] for n in nodes if n.arg.result >= what.states]]
             found = {n.arg.slot: n for sink in sinks for n in sink.toposort() if n.op is o.PARAM}
             params = [found.get(i) or source for i, source in enumerate(nodes[0].src)]
             item.step = schedule(sinks, params, str(item.device))
@@ -46,11 +46,11 @@ def unrolled(planned: Schedule, values: Sequence[int] = ()) -> Schedule:
     slots = [replace(slot, shape=now(slot.shape)) for slot in planned.slots] if values else list(planned.slots)
     out = replace(planned, items=[], slots=slots)
     for item in planned.items:
-        out.items += _Steps(item, slots, now(item.ast.src[0].shape[0])).items() if item.is_recurrence else [item]
+        out.items += _StepKernels(item, slots, now(item.ast.src[0].shape[0])).items() if item.is_recurrence else [item]
     return out
 
 
-class _Steps:
+class _StepKernels:
     """All steps of one recurrence: `count` of them."""
 
     def __init__(self, item: Item, slots: list[Slot], count: int):
@@ -58,7 +58,7 @@ class _Steps:
         nodes = item.ast.src
         self.item, self.step, self.slots, self.count = item, item.step, slots, count
         self.what: Recurrence = nodes[0].arg
-        self.kept = {n.arg.index: slot for n, slot in zip(nodes, item.slots)}      # results in memory for all steps
+        self.kept = {n.arg.result: slot for n, slot in zip(nodes, item.slots)}      # results in memory for all steps
         self.sources = item.slots[item.results:]
         self.own: dict[tuple[int, int], int] = {}        # memory of one step, which later ones use again
 

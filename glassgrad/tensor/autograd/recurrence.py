@@ -1,5 +1,5 @@
-"""A loop over a sequence as one node of the graph. In: a step as a function of tensors, the first state, sequences. Out:
-the states after every step. Does not know layers.
+"""A loop over a sequence as one node of the graph. In: a step as a function of tensors, the first state, sequences.
+Out: the states after every step. Does not know layers.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class _Batch(Batched):
         made = recurrence(step, whole[:what.states], sequences, what.backwards)
         if made is None:
             raise Bug("a batched recurrence is no recurrence")
-        return made[what.index].permute((1, 0, *range(2, len(node.shape) + 1)))
+        return made[what.result].permute((1, 0, *range(2, len(node.shape) + 1)))
 
     def _linear(self, index: UOp, n: int) -> UOp:
         """Each example's indices, offset to its own rows of the flattened batch."""
