@@ -247,8 +247,8 @@ def device_placement(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/recurrent_steps.py")
 def recurrent_steps(work: GraphWork) -> None:
     """Schedule one step of each recurrence; its kernels are those of all steps."""
-    schedule_steps(work.schedule, lambda sinks, params, device: make_schedule(sinks, params, device,
-                                                                              work.stores_scores, work.limits))
+    schedule_steps(work.schedule, work.inputs, lambda sinks, params, device: make_schedule(
+        sinks, params, device, work.stores_scores, work.limits))
 
 
 # -- kernel: from a kernel's graph to a loop tree ------------------------------------------------------------

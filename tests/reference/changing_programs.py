@@ -71,6 +71,7 @@ PROGRAMS: dict[str, Program] = {
     "gradient": (lambda x: _gradient(x), lambda n: (n, 8)),
     "LSTM": (lambda x: _recurrent(nn.LSTM, x), lambda n: (n, 2, 8)),
     "RNN in both directions": (lambda x: _recurrent(nn.RNN, x, bidirectional=True), lambda n: (n, 2, 8)),
+    "a batch of sequences": (lambda x: _gradients_of(nn.LSTM, x), lambda n: (4, n, 8)),
     "gradients of an LSTM": (lambda x: _gradients_of(nn.LSTM, x), lambda n: (n, 2, 8)),
     "gradients of a GRU in two layers": (lambda x: _gradients_of(nn.GRU, x, num_layers=2), lambda n: (n, 2, 8)),
 }

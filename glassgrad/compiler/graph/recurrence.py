@@ -25,7 +25,6 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.gradient import gradient, gradients, written_out
 from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.op_arguments import Param, Recurrence, Shape
-from glassgrad.compiler.graph.symbolic import lengths_in
 from glassgrad.compiler.graph.uop import UOp, const, full
 
 # A step: new states, and other values of the step, from the states and a row of each sequence.
@@ -36,7 +35,7 @@ _STANDS_IN = -(1 << 20)        # the slot of the first PARAM that stands for a s
 def recurrence(step: Step, starts: Sequence[UOp], sequences: Sequence[UOp], backwards: bool = False) -> \
         list[UOp] | None:
     """The results of a step for all steps: its new states, then its other values. None where it cannot be one node: a
-    state changes its shape or type, a size is symbolic, or an op is neither elementwise, a reduction nor a movement.
+    state changes its shape or type, or an op is neither elementwise, a reduction nor a movement.
 
     >>> x = full((3, 2), 1.0)
     >>> [total] = recurrence(lambda states, rows: ([states[0] + rows[0]], []), [full((2,), 0.0)], [x])
@@ -51,7 +50,7 @@ def recurrence(step: Step, starts: Sequence[UOp], sequences: Sequence[UOp], back
     results = constants.taken_out([*states, *others])
     sources = (*starts, *sequences, *constants.found)
     shapes += [n.shape for n in constants.found]
-    if any(lengths_in(tuple(shapes))) or any(n.op in (o.SCALAR, o.LENGTH) for n in sources) or any(
+    if any(n.op in (o.SCALAR, o.LENGTH) for n in sources) or any(
             (n.shape, n.dtype) != (start.shape, start.dtype) or n.dtype.kind != "f"
             for n, start in zip(results, starts)):
         return None

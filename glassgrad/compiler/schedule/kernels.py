@@ -95,7 +95,7 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
     for group in groups:
         part = part_of(group.roots[0]) if group.roots[0] in planned.results else None
         if group.roots[0].op is o.RECURRENCE:
-            planned.items.append(_recurrence([r for r in group.roots if r in wanted], memory))
+            planned.items.append(_recurrence([r for r in group.roots if r in wanted], memory, inputs))
         elif part is None:
             stored = [r for r in group.roots if r in wanted]
             planned.items.append(_item(group.roots, stored, memory, sizes))
@@ -209,14 +209,15 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
     return Item(sink, tuple(slots), len(stored), roots[0].device, why, lines)
 
 
-def _recurrence(stored: list[UOp], memory: _Memory) -> Item:
-    """The item of a recurrence, of which some results are stored."""
+def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp]) -> Item:
+    """The item of a recurrence, of which some results are stored; after its sources come all variables."""
     slots, params = [memory.place[r] for r in stored], []
     for node in stored[0].src:
         params.append(UOp(o.PARAM, node.dtype, (), Param(len(slots), node.shape, False, node.device)))
         while node not in memory.place:                  # a reshape of what is in memory
             node = node.src[0]
         slots.append(memory.place[node])
+    slots += [slot for slot, p in enumerate(inputs) if isinstance(p.arg, Measure)]
     sink = UOp(o.SINK, stored[0].dtype, tuple([r.over(tuple(params)) for r in stored]))
     return Item(sink, tuple(slots), len(stored), stored[0].device, tuple([memory.reasons[r] for r in stored]),
                 tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None)))

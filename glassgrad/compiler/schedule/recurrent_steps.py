@@ -12,16 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import UOp, ops as o
-from glassgrad.compiler.graph.op_arguments import Recurrence
+from glassgrad.compiler.graph import UOp, dtypes, ops as o
+from glassgrad.compiler.graph.op_arguments import Measure, Recurrence
 from glassgrad.compiler.graph.symbolic import replaced
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 
 ScheduleStep = Callable[[list[UOp], list[UOp], str], Schedule]     # (sinks, PARAMs by slot, device)
 
 
-def schedule_steps(planned: Schedule, schedule: ScheduleStep) -> None:
-    """Give every item that is a recurrence the schedule of one step."""
+def schedule_steps(planned: Schedule, inputs: Sequence[UOp], schedule: ScheduleStep) -> None:
+    """Give every item that is a recurrence the schedule of one step; `inputs` are the PARAM leaves by slot."""
+    variables = [p.arg.symbol for p in inputs if isinstance(p.arg, Measure)]
     for item in planned.items:
         if item.is_recurrence:
             nodes = item.ast.src
@@ -30,6 +31,8 @@ def schedule_steps(planned: Schedule, schedule: ScheduleStep) -> None:
                      *[what.results[n.arg.result] for n in nodes if n.arg.result >= what.states]]
             found = {n.arg.slot: n for sink in sinks for n in sink.toposort() if n.op is o.PARAM}
             params = [found.get(i) or source for i, source in enumerate(nodes[0].src)]
+            params += [UOp(o.PARAM, dtypes.index, (), Measure(i, symbol))
+                       for i, symbol in enumerate(variables, len(params))]
             item.step = schedule(sinks, params, str(item.device))
             if item.step.updates:
                 raise Bug("a step of a recurrence replaces a part of a value")
@@ -46,17 +49,20 @@ def unrolled(planned: Schedule, values: Sequence[int] = ()) -> Schedule:
     slots = [replace(slot, shape=now(slot.shape)) for slot in planned.slots] if values else list(planned.slots)
     out = replace(planned, items=[], slots=slots)
     for item in planned.items:
-        out.items += _StepKernels(item, slots, now(item.ast.src[0].shape[0])).items() if item.is_recurrence else [item]
+        if item.step is None:
+            out.items.append(item)
+        else:
+            step = replace(item.step, slots=[replace(slot, shape=now(slot.shape)) for slot in item.step.slots])
+            out.items += _StepKernels(item, step, slots, now(item.ast.src[0].shape[0])).items()
     return out
 
 
 class _StepKernels:
     """All steps of one recurrence: `count` of them."""
 
-    def __init__(self, item: Item, slots: list[Slot], count: int):
-        assert item.step is not None
+    def __init__(self, item: Item, step: Schedule, slots: list[Slot], count: int):
         nodes = item.ast.src
-        self.item, self.step, self.slots, self.count = item, item.step, slots, count
+        self.item, self.step, self.slots, self.count = item, step, slots, count
         self.what: Recurrence = nodes[0].arg
         self.kept = {n.arg.result: slot for n, slot in zip(nodes, item.slots)}      # results in memory for all steps
         self.sources = item.slots[item.results:]

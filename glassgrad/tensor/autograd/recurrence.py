@@ -30,7 +30,7 @@ def states_of_steps(step: Step, start: Sequence[Tensor], sequences: Sequence[Ten
         made = step(tuple([s._with(n) for s, n in zip(start, states)]), *[x._with(n) for x, n in zip(sequences, rows)])
         return [s.uop for s in made], []
 
-    if isinstance(count, int) and count > 1:
+    if count > 1 and not any([t.uop.symbolic for t in (*start, *sequences)]):
         made = recurrence(on_nodes, [s.uop for s in start], [x.uop for x in sequences], backwards)
         if made is not None:
             return tuple([first._with(node, *start) for node in made])
