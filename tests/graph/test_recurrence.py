@@ -1,4 +1,4 @@
-"""A recurrence is one node: its values, gradients and batches are those of the steps written out, by NumPy's meaning."""
+"""A recurrence is one node: its values, gradients and batches are those of the steps written out."""
 
 from __future__ import annotations
 

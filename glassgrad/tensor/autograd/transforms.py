@@ -205,7 +205,9 @@ class _Batch(Batched):
         def step(states: list[UOp], rows: list[UOp]) -> tuple[list[UOp], list[UOp]]:
             given = [*states, *rows, *whole[first_constant:]]
             batch = Batched(self.size, {params[i]: n for i, n in enumerate(given) if i in params})
-            made = [batch.full(n, n.shape) for n in what.results if batch.mapped(n) is not None]
+            for result in what.results:
+                batch.mapped(result)
+            made = [batch.full(n, n.shape) for n in what.results]
             return made[:what.states], made[what.states:]
 
         made = recurrence(step, whole[:what.states], sequences, what.backwards)
