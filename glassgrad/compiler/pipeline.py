@@ -123,6 +123,7 @@ FEWER_PRODUCTS = When("for a GPU, not under WINOGRAD=0 nor NOOPT=1",
 JOINING_REMAINDERS = When("where the gradient of a window has a stride, not under NOOPT=1",
                           lambda work: not settings.NOOPT and any(n.op is o.UNWINDOW and n.arg.stride > 1
                                                                   for n in toposort(work.sinks)))
+RECURRENT = When("where there is a recurrence", lambda work: work.schedule.has_recurrence)
 ON_A_GPU = When("for a GPU, not under NOOPT=1", lambda work: bool(work.limits.held_row and not settings.NOOPT))
 ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
@@ -244,7 +245,7 @@ def device_placement(work: GraphWork) -> None:
     place_on_devices(work.schedule, work.device)
 
 
-@compiler_pass(SCHEDULE, "schedule/recurrent_steps.py")
+@compiler_pass(SCHEDULE, "schedule/recurrent_steps.py", RECURRENT)
 def recurrent_steps(work: GraphWork) -> None:
     """Schedule one step of each recurrence; its kernels are those of all steps."""
     schedule_steps(work.schedule, work.inputs, lambda sinks, params, device: make_schedule(

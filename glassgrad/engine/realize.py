@@ -104,7 +104,7 @@ def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
     sinks = _sinks(nodes)
     if not sinks:
         return []
-    planned = unrolled(make_schedule(*with_params(normalize(sinks), ()), device, _stores_scores, _limits(device)))
+    planned = _unrolled(make_schedule(*with_params(normalize(sinks), ()), device, _stores_scores, _limits(device)))
     return [item for item in planned.items if planned.runs(item)]
 
 
@@ -294,7 +294,11 @@ def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> 
         return make_schedule(*with_params(normal, scalars), device, stores_scores, limits), None
 
     parts = kernel_mode(), device, limits, scalars
-    return _prepared(normal, lambda: unrolled(_kept_or_made(normal, scalars, parts, make)[0]), scalars)
+    return _prepared(normal, lambda: _unrolled(_kept_or_made(normal, scalars, parts, make)[0]), scalars)
+
+
+def _unrolled(planned: Schedule) -> Schedule:
+    return unrolled(planned) if planned.has_recurrence else planned
 
 
 def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars: tuple[int, ...]) -> CompiledSchedule:

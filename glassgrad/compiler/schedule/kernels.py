@@ -40,8 +40,7 @@ class Slot:
 @dataclass(eq=False)
 class Item:
     """One kernel (or one copy between devices) and the slots it works on: PARAM i of `ast` is slots[i]."""
-    ast: UOp                     # SINK of STOREs over PARAMs (and of the sizes' PARAMs), COPY of a PARAM, or SINK of
-    # RECURRENCEs over PARAMs: all results of one recurrence, whose steps become kernels in recurrent_steps.py
+    ast: UOp                     # SINK of STOREs or RECURRENCEs over PARAMs (and of the sizes'), or COPY of a PARAM
     slots: tuple[int, ...]
     results: int                 # how many of the first slots are written
     device: str | None
@@ -73,6 +72,10 @@ class Schedule:
         """For notebooks: the kernels, what each reads, and why its result is stored."""
         from glassgrad.compiler.schedule.picture import schedule_svg
         return schedule_svg(self.items) if self.items else None
+
+    @property
+    def has_recurrence(self) -> bool:
+        return any(item.is_recurrence for item in self.items)
 
     def runs(self, item: Item) -> bool:
         """Whether an item has anything to do: a result without elements needs no kernel."""

@@ -40,9 +40,6 @@ def schedule_steps(planned: Schedule, inputs: Sequence[UOp], schedule: ScheduleS
 
 def unrolled(planned: Schedule, values: Sequence[int] = ()) -> Schedule:
     """The schedule with the kernels of every step. For these values of the variables, memory has plain sizes."""
-    if not any(item.is_recurrence for item in planned.items):
-        return planned
-
     def now(shape: Any) -> Any:
         return replaced(shape, lambda symbol: values[int(symbol.name[1:])])
 

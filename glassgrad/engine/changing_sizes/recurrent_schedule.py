@@ -12,7 +12,7 @@ from glassgrad.engine.compiled_schedule import MOST_ARENAS, CompiledSchedule
 
 def compiled_schedule(planned: Schedule, scalars: tuple[int, ...], buffers: int) -> CompiledSchedule:
     """Compile a schedule; one with a recurrence whose number of steps is a variable, for each value when it is run."""
-    kind = RecurrentSchedule if any(item.is_recurrence for item in planned.items) else CompiledSchedule
+    kind = RecurrentSchedule if planned.has_recurrence else CompiledSchedule
     return kind(planned, scalars, buffers)
 
 
