@@ -31,6 +31,8 @@ CAPABILITIES = {
     "WebGPU": ("compiler/render/wgsl", "compiler/render/gpu/loop_iteration_limit.py", "runtime/gpu/webgpu.py"),
     "AMD and Metal": ("runtime/gpu/hip.py", "runtime/gpu/metal.py"),
     "sizes that change": ("engine/changing_sizes",),
+    "recurrences of any length": (
+        "compiler/graph/recurrence.py", "compiler/schedule/recurrent_steps.py", "tensor/autograd/recurrence.py"),
     "schedules on disk": ("runtime/schedule_cache.py",),
     "the visualizer, explain and pictures": (
         "viz", "cli/viz.py", "cli/explain.py", "base/call_tree.py", "base/svg.py", "compiler/graph/picture.py",

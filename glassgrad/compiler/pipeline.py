@@ -34,6 +34,7 @@ from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph, place_on_devices
 from glassgrad.compiler.schedule.online_softmax import StoresScores
+from glassgrad.compiler.schedule.recurrent_steps import schedule_steps
 
 if TYPE_CHECKING:
     from glassgrad.compiler.lower.loops import Kernel, Statement
@@ -122,6 +123,7 @@ FEWER_PRODUCTS = When("for a GPU, not under WINOGRAD=0 nor NOOPT=1",
 JOINING_REMAINDERS = When("where the gradient of a window has a stride, not under NOOPT=1",
                           lambda work: not settings.NOOPT and any(n.op is o.UNWINDOW and n.arg.stride > 1
                                                                   for n in toposort(work.sinks)))
+RECURRENT = When("where there is a recurrence", lambda work: work.schedule.has_recurrence)
 ON_A_GPU = When("for a GPU, not under NOOPT=1", lambda work: bool(work.limits.held_row and not settings.NOOPT))
 ENDING_LOOPS = When("for a driver that ends long loops", lambda work: work.target.most_rounds < 1 << 62)
 SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
@@ -241,6 +243,13 @@ def kernels(work: GraphWork) -> None:
 def device_placement(work: GraphWork) -> None:
     """Give every kernel and value a device, and add the copies between devices."""
     place_on_devices(work.schedule, work.device)
+
+
+@compiler_pass(SCHEDULE, "schedule/recurrent_steps.py", RECURRENT)
+def recurrent_steps(work: GraphWork) -> None:
+    """Schedule one step of each recurrence; its kernels are those of all steps."""
+    schedule_steps(work.schedule, work.inputs, lambda sinks, params, device: make_schedule(
+        sinks, params, device, work.stores_scores, work.limits))
 
 
 # -- kernel: from a kernel's graph to a loop tree ------------------------------------------------------------

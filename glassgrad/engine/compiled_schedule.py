@@ -92,6 +92,10 @@ class CompiledSchedule:
         self.operations = sum(p.operations for p in self.programs)
         self.bytes = sum(p.bytes for p in self.programs)
 
+    def for_values(self, values: tuple[int, ...]) -> CompiledSchedule:
+        """The schedule to run for these values of the variables."""
+        return self
+
     # -- memory ----------------------------------------------------------------------------------------------
     def _shape(self, slot: int, values: Sequence[int]) -> tuple[int, ...]:
         """The shape of a slot's memory, for these values of the variables."""
@@ -256,13 +260,14 @@ class CompiledSchedule:
                       number: int) -> list[int]:
         """Run a segment's kernels one by one, shown and checked, from the run's `number`-th on; return nanoseconds."""
         check, times = state.check, []
-        exact = self._exact_sizes(values) if check else {}
+        sizes = {slot: s.nbytes for slot, s in enumerate(self.planned.slots) if check}
+        sizes.update(self._exact_sizes(values) if check else {})
         for i, item in enumerate(segment.items):
-            before = segment.contents(item, addresses, exact) if check and item.ast.op not in HOST_PLANS else None
+            before = segment.contents(item, addresses, sizes) if check and item.ast.op not in HOST_PLANS else None
             times.append(run_reported(segment.plan, i, number + i, item, segment.programs[i], state.debug))
             if before is not None:
                 from glassgrad.engine.check.compare import check_kernel
-                check_kernel(item, before, segment.contents(item, addresses, exact)[:item.results])
+                check_kernel(item, before, segment.contents(item, addresses, sizes)[:item.results])
         return times
 
 
@@ -293,14 +298,14 @@ class Segment:
         self.plan = (opened.replay_plan if programs else opened.plan)(self.programs, uses)
         self.plan.lines = [item.lines for item in items]
 
-    def contents(self, item: Item, addresses: list[int], exact: Mapping[int, int]) -> list[bytes]:
-        """What is in the memory of a kernel's parameters now, its results first; `exact` are the bytes of slots whose
-        memory is as large as a variable's value says."""
+    def contents(self, item: Item, addresses: list[int], sizes: Mapping[int, int]) -> list[bytes]:
+        """What is in the memory of a kernel's parameters now, its results first; `sizes` are the bytes of slots,
+        where they are not those of the parameters."""
         found = [b""] * len(item.slots)
         for n in item.ast.toposort():
             if n.op is o.PARAM:
                 slot = item.slots[n.arg.slot]
-                nbytes = exact.get(slot, n.size * n.dtype.itemsize)
+                nbytes = sizes.get(slot, n.size * n.dtype.itemsize)
                 found[n.arg.slot] = ctypes.string_at(addresses[slot], 8) if n.arg.scalar else bytes(
                     Device[self.device].copy_out(addresses[slot], nbytes))      # scalars are in host memory
         return found

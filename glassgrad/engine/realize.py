@@ -26,7 +26,9 @@ from glassgrad.compiler.graph.symbolic import Symbol, most
 from glassgrad.compiler.pipeline import StoresScores, make_schedule
 from glassgrad.compiler.schedule.inlined_values import OF_A_CPU, FusionLimits
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
+from glassgrad.compiler.schedule.recurrent_steps import unrolled
 from glassgrad.engine.capture import Record, recording
+from glassgrad.engine.changing_sizes.recurrent_schedule import compiled_schedule
 from glassgrad.engine.changing_sizes.size_families import (FIXED_AFTER, GeneralGraph, SizeFamilies, SizeFamily,
                                                            SizeFormulas)
 from glassgrad.engine.compiled_schedule import CompiledSchedule
@@ -102,7 +104,7 @@ def schedule_of(nodes: Sequence[UOp], device: str) -> list[Item]:
     sinks = _sinks(nodes)
     if not sinks:
         return []
-    planned = make_schedule(*with_params(normalize(sinks), ()), device, _stores_scores, _limits(device))
+    planned = _unrolled(make_schedule(*with_params(normalize(sinks), ()), device, _stores_scores, _limits(device)))
     return [item for item in planned.items if planned.runs(item)]
 
 
@@ -242,7 +244,7 @@ def _find_general(normal: NormalizedGraph, mode: _Mode) -> tuple[CompiledSchedul
         general.repaid += 1
         report_sizes(f"size {value} was computed {runs - 1} times: it gets kernels of its own")
         return None
-    return general.compiled, (value,)
+    return general.compiled.for_values((value,)), (value,)
 
 
 def _compile_general(normal: NormalizedGraph, mode: _Mode, family: SizeFamily,
@@ -292,7 +294,11 @@ def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> 
         return make_schedule(*with_params(normal, scalars), device, stores_scores, limits), None
 
     parts = kernel_mode(), device, limits, scalars
-    return _prepared(normal, lambda: _kept_or_made(normal, scalars, parts, make)[0], scalars)
+    return _prepared(normal, lambda: _unrolled(_kept_or_made(normal, scalars, parts, make)[0]), scalars)
+
+
+def _unrolled(planned: Schedule) -> Schedule:
+    return unrolled(planned) if planned.has_recurrence else planned
 
 
 def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars: tuple[int, ...]) -> CompiledSchedule:
@@ -303,7 +309,7 @@ def _prepared(normal: NormalizedGraph, schedule: Callable[[], Schedule], scalars
     gc.disable()
     try:
         compiled: CompiledSchedule = prepare(
-            normal, schedule, lambda planned: CompiledSchedule(planned, scalars, len(normal.buffers)))
+            normal, schedule, lambda planned: compiled_schedule(planned, scalars, len(normal.buffers)))
     finally:
         if was:
             gc.enable()

@@ -320,6 +320,22 @@ def test_check_compares_these_kernels_too() -> None:
     assert general_graphs()
 
 
+def test_check_compares_the_kernels_of_recurrences_of_any_length() -> None:
+    program, shape = PROGRAMS["gradients of an LSTM"]
+    with Context(CHECK=1):
+        for n in (3, 4, 5, 7):
+            program(Tensor(data(shape(n)))).numpy()
+    assert general_graphs()
+
+
+def test_a_jitted_recurrent_layer_is_right_at_every_length() -> None:
+    layer = nn.LSTM(8, 12)
+    jitted = TinyJit(lambda x: layer(x)[0].realize())
+    for n in (3, 9, 4, 3, 9, 7, 3, 9, 6, 2, 5, 3):
+        x = data((n, 2, 8))
+        np.testing.assert_allclose(jitted(Tensor(x)).numpy(), layer(Tensor(x))[0].numpy(), rtol=1e-4, atol=1e-6)
+
+
 def test_memory_is_as_large_as_the_size() -> None:
     for n in (3, 4, 5):
         (Tensor(data((n, n))) + 1).numpy()

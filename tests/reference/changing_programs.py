@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glassgrad import GlobalCounters, Tensor
+from glassgrad import GlobalCounters, Tensor, nn
 from glassgrad.engine import realize as engine
 from glassgrad.engine.changing_sizes.size_families import GeneralGraph
 
@@ -70,7 +70,32 @@ PROGRAMS: dict[str, Program] = {
     "convolution": (lambda x: x.conv2d(Tensor(IMAGE), padding=1), lambda n: (1, 2, n, 8)),
     "gradient": (lambda x: _gradient(x), lambda n: (n, 8)),
     "gradient of a weight": (lambda x: x[:, :24].T @ x[:, 24:], lambda n: (n, 64)),
+    "LSTM": (lambda x: _recurrent(nn.LSTM, x), lambda n: (n, 2, 8)),
+    "RNN in both directions": (lambda x: _recurrent(nn.RNN, x, bidirectional=True), lambda n: (n, 2, 8)),
+    "a batch of sequences": (lambda x: _gradients_of(nn.LSTM, x), lambda n: (4, n, 8)),
+    "gradients of an LSTM": (lambda x: _gradients_of(nn.LSTM, x), lambda n: (n, 2, 8)),
+    "gradients of a GRU in two layers": (lambda x: _gradients_of(nn.GRU, x, num_layers=2), lambda n: (n, 2, 8)),
 }
+
+
+def _layer(kind: Any, x: Tensor, **options: Any) -> tuple[Any, list[Tensor]]:
+    layer = kind(8, 12, **options)
+    parameters = nn.state.get_state_dict(layer)
+    for number, (name, value) in enumerate(parameters.items()):
+        numbers = np.random.default_rng(number).uniform(-0.3, 0.3, value.shape).astype(np.float32)
+        setattr(layer, name, Tensor(numbers, device=x.device).realize())
+    return layer, [getattr(layer, name) for name in parameters]
+
+
+def _recurrent(kind: Any, x: Tensor, **options: Any) -> Tensor:
+    layer, _ = _layer(kind, x, **options)
+    return layer(x)[0]
+
+
+def _gradients_of(kind: Any, x: Tensor, **options: Any) -> Tensor:
+    layer, parameters = _layer(kind, x, **options)
+    layer(x)[0].square().sum().backward()
+    return Tensor.cat(*[p.grad.flatten() for p in parameters])
 
 
 def _gradient(x: Tensor) -> Tensor:

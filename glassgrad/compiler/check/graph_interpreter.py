@@ -352,6 +352,18 @@ def _(np: Any, node: UOp, base: Array, index: Array, value: Array, starts: Array
     return _settle(np, out, node.dtype)
 
 
+@_means(o.RECURRENCE)
+def _(np: Any, node: UOp, *sources: Array) -> Array:
+    what = node.arg
+    last, params = what.states + what.sequences, {n for r in what.results for n in r.toposort() if n.op is o.PARAM}
+    states, found = list(sources[:what.states]), np.zeros(node.shape, array_type(node.dtype))
+    for t in range(len(found))[::-1 if what.backwards else 1]:
+        given = [*states, *[x[t] for x in sources[what.states:last]], *sources[last:]]
+        made = interpret(what.results, {p: given[p.arg.slot] for p in params})
+        states, found[t] = made[:what.states], made[what.result]
+    return found
+
+
 @_means(o.RANDOM)
 def _(np: Any, node: UOp, seed: Array, stream: Array) -> Array:
     count = np.arange(node.size, dtype=np.uint64) & np.uint64(0xFFFFFFFF)

@@ -428,5 +428,10 @@ def at_once(root: UOp, seed: UOp, targets: Sequence[UOp], order: Sequence[UOp] =
 
 
 def without_detach(roots: Sequence[UOp]) -> list[UOp]:
-    """The roots with DETACH nodes removed, once no more gradients are taken."""
-    return rebuilt(roots, lambda node, over: over.src[0] if node.op is o.DETACH else None)
+    """The roots with DETACH nodes removed, once no more gradients are taken; those in steps of recurrences too."""
+    def without(node: UOp, over: UOp) -> UOp | None:
+        if node.op is o.RECURRENCE:
+            steps = node.arg._replace(results=tuple(without_detach(node.arg.results)))
+            return UOp(node.op, node.dtype, over.src, steps, node.place)
+        return over.src[0] if node.op is o.DETACH else None
+    return rebuilt(roots, without)

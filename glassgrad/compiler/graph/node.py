@@ -165,6 +165,11 @@ class Node:
     def named(self, src: tuple[Self, ...], new: Callable[[Symbol], Symbol | int]) -> Self:
         """This node over other sources, with the variables in its argument exchanged, or set to numbers."""
         arg = replaced(self.arg, new) if self.symbolic and self.op in _SIZED else self.arg
+        if self.op is o.RECURRENCE:
+            step: dict[Self, Self] = {}
+            for node in toposort(arg.results):
+                step[node] = node.named(tuple([step[s] for s in node.src]), new)
+            arg = arg._replace(results=tuple([step[node] for node in arg.results]))
         return type(self)(self.op, self.dtype, src, arg, self.place)
 
     def toposort(self) -> list[Self]:

@@ -65,6 +65,26 @@ class Scan(NamedTuple):
     combine: Op
 
 
+class Recurrence(NamedTuple):
+    """One step of a recurrence, and which of its results the node is, for all steps: see recurrence.py."""
+    results: tuple[Any, ...]                 # UOps over PARAMs, which are the sources: new states, then other values
+    states: int                              # how many sources are starts; they come first
+    sequences: int                           # and how many after them are sequences
+    backwards: bool                          # whether the last step of the sequences is the first
+    result: int = 0                          # its number among the results
+
+    def __repr__(self) -> str:               # the same in every process: schedules are found by it
+        numbers: dict[Any, int] = {}
+        rows: list[str] = []
+        for node in [n for result in self.results for n in result.toposort()]:
+            if node not in numbers:
+                numbers[node] = len(numbers)
+                shown = getattr(node.arg, "name", node.arg)      # of a formula with its own gradient, the name
+                rows.append(f"{node.op.name} {node.dtype.name} {[numbers[s] for s in node.src]} {shown!r}")
+        results = [numbers[result] for result in self.results]
+        return f"Recurrence({rows}, {results}, {self.states}, {self.sequences}, {self.backwards}, {self.result})"
+
+
 class RandomBits(NamedTuple):
     shape: Shape
 

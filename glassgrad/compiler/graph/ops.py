@@ -231,6 +231,7 @@ SINK = declare("SINK", Kind.MEMORY)               # (STORE, ...): all that one k
 GATHER = declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S + rest:  out[s, r] = rows[index[s], r]
 SCATTER = declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] op= value
 SCAN = declare("SCAN", Kind.SPECIAL)         # running combination along one axis, inclusive
+RECURRENCE = declare("RECURRENCE", Kind.SPECIAL)     # (starts, sequences, constants): of every step: recurrence.py
 IOTA = declare("IOTA", Kind.SPECIAL)         # 0, 1, ..., n - 1 of arg.shape (n,): each element is its own index
 GRADIENT = declare("GRADIENT", Kind.SPECIAL)     # (target, value, seed): d value / d target: gradient.py
 FORMULA = declare("FORMULA", Kind.SPECIAL)       # (inputs): what arg.function makes of them: gradient.py

@@ -15,6 +15,8 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
                        a softmax's gradient, in one pass: ...                  that of q, in the same graph
                        a number of each row, for the passes that ...           its maximum, where the gradient is there
     visit              read by index: any row, any number of times             (t * 2)[rows]
+                       read by each step of a recurrence                       the inputs of nn.LSTM, for all steps
+                       a result of every step of a recurrence                  the states of nn.LSTM
     elementwise        its rows differ from those it is combined with          t.sum(0)[None, :] * t.sum(1)[:, None]
                        a sum of products shares its kernel with no other ...   a @ b + c @ d
                        few rows and long: ...                                  t.sum(1) + t.max(1), on a GPU
@@ -163,6 +165,8 @@ class _Plan(InlinedValues):
             if self.inlined[where].rows is not None:
                 self.store_computed(where, "an index with a reduction inside")
             self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, None, False, node.size)
+        elif node.op is o.RECURRENCE:
+            self.inlined[node] = self.recurrence(node)
         else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
             for s in node.src:
                 if node.op is o.COPY and s.op is not o.PARAM:      # as it is, a view too: a copy moves whole memory
@@ -175,6 +179,18 @@ class _Plan(InlinedValues):
                 reasons = {o.CONTIGUOUS: "contiguous() asks for memory", o.COPY: "copied to another device"}
                 self.store(node, "an output" if node.op is o.CONTIGUOUS and node in self.wanted else
                            reasons.get(node.op, f"{node.op.name.lower()} writes memory"))
+
+    def recurrence(self, node: UOp) -> Inlined:
+        """All steps of a recurrence, each of which reads and writes memory."""
+        for s in node.src:
+            below = s
+            while below.op is o.RESHAPE:
+                below = below.src[0]
+            if below.op is not o.PARAM and below not in self.reasons:
+                self.reasons[s] = "read by each step of a recurrence"
+                self.inlined[s] = NOTHING
+        self.reasons.setdefault(node, "a result of every step of a recurrence")
+        return NOTHING
 
     def in_one_pass(self, node: UOp) -> Inlined:
         """A node of softmax(scores) times values, or of its gradient, which is one kernel: other reductions that it

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import reduce
 from heapq import heappop, heappush
 from operator import or_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import Shape, UOp, most, ops as o, toposort
 from glassgrad.compiler.schedule.fusion import LONG_ENOUGH, NOT_READ
@@ -65,7 +65,13 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
     groups: list[KernelGroup] = []
     group_of: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
+    recurrences: dict[Any, KernelGroup] = {}         # all results of one recurrence are one group
     for node in _kernels_in_order(reasons, beside) if beside else reasons:
+        steps = (node.src, node.arg._replace(result=0)) if node.op is o.RECURRENCE else None
+        if steps in recurrences:
+            recurrences[steps].roots.append(node)
+            group_of[node] = recurrences[steps]
+            continue
         roots = [*[n for n, result in beside.items() if result is node], node]
         reads, reduces = _reads(node, reasons)
         for other in roots[:-1]:
@@ -79,7 +85,9 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp], beside: dict[UOp, 
                  any(n.op in OUT_OF_ORDER for n in _inside(node, reasons))):
             rows = None                          # no group of threads holds a row
         fresh = KernelGroup(roots, reads, needs, reduces, bit, rows)
-        alone = _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN) or \
+        if steps is not None:
+            recurrences[steps] = fresh
+        alone = _writer(node, reasons).op in (o.COPY, o.SCATTER, o.SCAN, o.RECURRENCE) or \
             (node in outputs and part_of(node) is not None) or \
             any(r.size == node.size for r in roots[:-1])         # sums of several chains: no other result joins them
         near = by_shape.get(squeezed(node), [])[-MOST_RESULTS:]

@@ -40,12 +40,17 @@ class Slot:
 @dataclass(eq=False)
 class Item:
     """One kernel (or one copy between devices) and the slots it works on: PARAM i of `ast` is slots[i]."""
-    ast: UOp                     # SINK of STOREs over PARAMs (and of the sizes' PARAMs), or COPY of a PARAM
+    ast: UOp                     # SINK of STOREs or RECURRENCEs over PARAMs (and of the sizes'), or COPY of a PARAM
     slots: tuple[int, ...]
     results: int                 # how many of the first slots are written
     device: str | None
     reasons: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
+    step: Schedule | None = None             # of a recurrence: the kernels of one step
+
+    @property
+    def is_recurrence(self) -> bool:
+        return self.ast.op is o.SINK and self.ast.src[0].op is o.RECURRENCE
 
     def _repr_svg_(self) -> str:
         """For notebooks: the kernel's graph."""
@@ -68,6 +73,10 @@ class Schedule:
         from glassgrad.compiler.schedule.picture import schedule_svg
         return schedule_svg(self.items) if self.items else None
 
+    @property
+    def has_recurrence(self) -> bool:
+        return any(item.is_recurrence for item in self.items)
+
     def runs(self, item: Item) -> bool:
         """Whether an item has anything to do: a result without elements needs no kernel."""
         return 0 not in self.slots[item.slots[0]].shape
@@ -88,7 +97,9 @@ def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str
     planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
     for group in groups:
         part = part_of(group.roots[0]) if group.roots[0] in planned.results else None
-        if part is None:
+        if group.roots[0].op is o.RECURRENCE:
+            planned.items.append(_recurrence([r for r in group.roots if r in wanted], memory, inputs))
+        elif part is None:
             stored = [r for r in group.roots if r in wanted]
             planned.items.append(_item(group.roots, stored, memory, sizes))
         else:
@@ -199,6 +210,20 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
     if sink.symbolic:
         sink = _with_variables(sink, slots, {symbol: place[size] for symbol, size in sizes.items()})
     return Item(sink, tuple(slots), len(stored), roots[0].device, why, lines)
+
+
+def _recurrence(stored: list[UOp], memory: _Memory, inputs: list[UOp]) -> Item:
+    """The item of a recurrence, of which some results are stored; after its sources come all variables."""
+    slots, params = [memory.place[r] for r in stored], []
+    for node in stored[0].src:
+        params.append(UOp(o.PARAM, node.dtype, (), Param(len(slots), node.shape, False, node.device)))
+        while node not in memory.place:                  # a reshape of what is in memory
+            node = node.src[0]
+        slots.append(memory.place[node])
+    slots += [slot for slot, p in enumerate(inputs) if isinstance(p.arg, Measure)]
+    sink = UOp(o.SINK, stored[0].dtype, tuple([r.over(tuple(params)) for r in stored]))
+    return Item(sink, tuple(slots), len(stored), stored[0].device, tuple([memory.reasons[r] for r in stored]),
+                tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None)))
 
 
 def _with_variables(sink: UOp, slots: list[int], size_slots: dict[Symbol, int]) -> UOp:

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.symbolic import Size
+from glassgrad.compiler.graph import UOp, ops as o, toposort
+from glassgrad.compiler.graph.op_arguments import Recurrence
+from glassgrad.compiler.graph.symbolic import Length, Size
+from glassgrad.compiler.graph.uop import number_of
 
-SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.RANDOM))        # ops whose argument is a shape
+SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.RANDOM, o.PARAM))        # ops whose argument is a shape
 
 
 class SizesOf(NamedTuple):
@@ -49,7 +51,20 @@ def sizes_in(op: o.Op, arg: Any) -> SizesOf:
         return SizesOf(tuple([int(n != 0) for n in flat]), tuple([n for n in flat if n]), (1,) * sum(map(bool, flat)))
     if op is o.UNWINDOW:
         return SizesOf(arg._replace(length=0), (arg.length,), (2,))
+    if op is o.RECURRENCE:
+        return _sizes_in_step(arg)
     return SizesOf(arg, (), ())
+
+
+def _sizes_in_step(arg: Recurrence) -> SizesOf:
+    """The sizes in the graph of a recurrence's step."""
+    order = toposort(arg.results)
+    number = {n: i for i, n in enumerate(order)}
+    rows = [(n.op, n.dtype, *[number[s] for s in n.src]) for n in order]
+    parts = [sizes_in(n.op, n.arg) for n in order]
+    rest = arg._replace(results=(*rows, *[part.rest for part in parts], *[number[n] for n in arg.results]))
+    return SizesOf(tuple(rest), tuple([n for part in parts for n in part.sizes]),
+                   tuple([n for part in parts for n in part.least]))
 
 
 def argument_at(op: o.Op) -> int:
@@ -69,7 +84,20 @@ def with_sizes(op: o.Op, arg: Any, sizes: Iterator[Size]) -> Any:
         return arg._replace(padding=tuple([(a and next(sizes), b and next(sizes)) for a, b in arg.padding]))
     if op is o.UNWINDOW:
         return arg._replace(length=next(sizes))
+    if op is o.RECURRENCE:
+        new: dict[UOp, UOp] = {}
+        for n in toposort(arg.results):
+            new[n] = node_with_sizes(n, tuple([new[s] for s in n.src]), sizes)
+        return arg._replace(results=tuple([new[n] for n in arg.results]))
     return next(sizes) if op is o.CONST and type(arg) is int else arg
+
+
+def node_with_sizes(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
+    """A node over other sources, with the next of the sizes in its argument."""
+    arg = with_sizes(node.op, node.arg, sizes)
+    if node.op is o.CONST and isinstance(arg, Length):
+        return number_of(arg, node.dtype)
+    return UOp(node.op, node.dtype, src, arg, node.place)
 
 
 def _new_shape(shape: Iterable[int], sizes: Iterator[Size]) -> tuple[Size, ...]:

@@ -13,8 +13,8 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import dtypes, ops as o
 from glassgrad.compiler.graph.op_arguments import Measure, Param
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in
-from glassgrad.compiler.graph.uop import UOp, number_of
-from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf, with_sizes
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.engine.changing_sizes.key_without_sizes import SizesOf, node_with_sizes, with_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 
@@ -126,7 +126,4 @@ def _over(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
     if node.op is o.FORMULA:
         with one_place(node.place):
             return node.arg.written_out(src)  # type: ignore[no-any-return]
-    arg = with_sizes(node.op, node.arg, sizes)
-    if node.op is o.CONST and isinstance(arg, Length):
-        return number_of(arg, node.dtype)
-    return UOp(node.op, node.dtype, src, arg, node.place)
+    return node_with_sizes(node, src, sizes)

@@ -16,6 +16,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import uniform_within
 from glassgrad.tensor import checks
+from glassgrad.tensor.autograd.recurrence import states_of_steps
 from glassgrad.tensor.tensor import Tensor
 
 MOST_LAYERS = 10_000        # more are surely a mistake, and would take hours to make
@@ -191,14 +192,14 @@ class _Recurrent(Layer):
         b_ih, b_hh = getattr(self, "bias_ih" + name, None), getattr(self, "bias_hh" + name, None)
         project = getattr(self, "weight_hr" + name, None)
         seen = x.linear(w_ih.transpose(), b_ih)                       # (time, batch, gates * hidden)
-        outputs: list[Any] = [None] * x.shape[0]
-        times = range(x.shape[0])
-        for t in reversed(times) if name.endswith("_reverse") else times:
-            state = self._step(seen[t], state[0].linear(w_hh.transpose(), b_hh), state)
-            if project is not None:
-                state = (state[0].linear(project.transpose()), *state[1:])
-            outputs[t] = state[0]
-        return Tensor.stack(*outputs), state
+
+        def step(state: tuple[Tensor, ...], row: Tensor) -> tuple[Tensor, ...]:
+            state = self._step(row, state[0].linear(w_hh.transpose(), b_hh), state)
+            return state if project is None else (state[0].linear(project.transpose()), *state[1:])
+
+        backwards = name.endswith("_reverse")
+        states = states_of_steps(step, state, [seen], backwards)
+        return states[0], tuple([s[0 if backwards else -1] for s in states])
 
     def _run(self, x: Tensor, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run all layers: the output, with the axes of the input, and the last state of every layer and direction."""

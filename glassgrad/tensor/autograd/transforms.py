@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
-from glassgrad.compiler.graph import Axes, Param, Scan, UOp, dtypes, full, ops as o, substitute, toposort
-from glassgrad.compiler.graph.axis_dependence import moved_behind
+from glassgrad.compiler.graph import Param, Scan, UOp, dtypes, full, ops as o, substitute, toposort
+from glassgrad.compiler.graph.batched import Batched
 from glassgrad.compiler.graph.gradient import written_out
+from glassgrad.compiler.graph.op_arguments import Recurrence
+from glassgrad.compiler.graph.recurrence import recurrence
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, index_range_check
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
@@ -168,55 +170,50 @@ def _finished(part: Tensor, batch: _Batch, axis: int) -> Tensor:
     return made.movedim(0, axis) if axis else made
 
 
-class _Batch:
-    """Rewrites a graph for one example into the graph for all of them."""
-
-    def __init__(self, size: int, known: dict[UOp, UOp]):
-        self.size, self.made = size, dict(known)       # nodes that differ between examples, with one more axis in front
+class _Batch(Batched):
+    """Adds to the ops that can be batched those by index, scans and recurrences."""
 
     def of(self, root: UOp) -> UOp:
         self.mapped(root := written_out([root])[0])
         return self.full(root, root.shape)
 
-    def mapped(self, root: UOp) -> UOp:
-        """A node with the batch axis in front, or as it is if it is the same for all examples."""
-        for node in toposort([root]):
-            if node not in self.made and any(s in self.made for s in node.src):
-                self.made[node] = self._batched(node)
-        return self.made.get(root, root)
-
-    def full(self, node: UOp, shape: tuple[int, ...]) -> UOp:
-        """A node at (batch, *shape), whether or not it differs between examples; a scalar is broadcast."""
-        if node in self.made:
-            own = self.made[node]
-            if node.shape != shape:
-                own = own.reshape((self.size, *(1,) * len(shape))).expand((self.size, *shape))
-            return own
-        return node.broadcast(shape).reshape((1, *shape)).expand((self.size, *shape))
-
-    def _batched(self, node: UOp) -> UOp:
-        op, arg, kind = node.op, node.arg, node.op.kind
-        if kind in (o.Kind.UNARY, o.Kind.BINARY, o.Kind.TERNARY) or op is o.DETACH:
-            src = tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src)
-            made = UOp(op, node.dtype, src, arg)
-            found = index_range_check.watched_by(node) if op is o.CMPEQ else None
-            if found is not None:
-                self._watch(found[1], self.mapped(found[0]), found[1].limit, made)
-            return made
-        x = self.full(node.src[0], node.src[0].shape)
-        if kind == o.Kind.REDUCE:
-            return UOp(op, node.dtype, (x,), Axes(tuple(a + 1 for a in arg.axes)))
-        if kind == o.Kind.MOVEMENT:
-            return moved_behind(node, x, 1)
-        if op in (o.CONTIGUOUS, o.COPY):
-            return UOp(op, node.dtype, (x,), arg)
-        if op is o.SCAN:
-            return UOp(op, node.dtype, (x,), Scan(arg.axis + 1, arg.combine))
-        if op is o.GATHER:
+    def batched(self, node: UOp) -> UOp:
+        if node.op is o.SCAN:
+            x = self.full(node.src[0], node.src[0].shape)
+            return UOp(node.op, node.dtype, (x,), Scan(node.arg.axis + 1, node.arg.combine))
+        if node.op is o.GATHER:
             return self._gathered(node)
-        if op is o.SCATTER:
+        if node.op is o.SCATTER:
             return self._scattered(node)
-        raise Bug(f"vmap does not know {op.name}")
+        if node.op is o.RECURRENCE:
+            return self._recurrent(node)
+        made = super().batched(node)
+        found = index_range_check.watched_by(node) if node.op is o.CMPEQ else None
+        if found is not None:
+            self._watch(found[1], self.mapped(found[0]), found[1].limit, made)
+        return made
+
+    def _recurrent(self, node: UOp) -> UOp:
+        """A recurrence of all examples: its step is that of one, batched."""
+        what: Recurrence = node.arg
+        first_constant = what.states + what.sequences
+        order = list(dict.fromkeys(n for result in what.results for n in result.toposort()))
+        params = {n.arg.slot: n for n in order if n.op is o.PARAM}
+        whole = [self.full(n, n.shape) for n in node.src]
+        sequences = [n.permute((1, 0, *range(2, len(n.shape)))) for n in whole[what.states:first_constant]]
+
+        def step(states: list[UOp], rows: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+            given = [*states, *rows, *whole[first_constant:]]
+            batch = Batched(self.size, {params[i]: n for i, n in enumerate(given) if i in params})
+            for result in what.results:
+                batch.mapped(result)
+            made = [batch.full(n, n.shape) for n in what.results]
+            return made[:what.states], made[what.states:]
+
+        made = recurrence(step, whole[:what.states], sequences, what.backwards)
+        if made is None:
+            raise Bug("a batched recurrence is no recurrence")
+        return made[what.result].permute((1, 0, *range(2, len(node.shape) + 1)))
 
     def _linear(self, index: UOp, n: int) -> UOp:
         """Each example's indices, offset to its own rows of the flattened batch."""
