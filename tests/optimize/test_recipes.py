@@ -139,7 +139,7 @@ def test_matmul_of_awkward_sizes(m: int, n: int, k: int, name: str, rng: np.rand
 
 
 @pytest.mark.parametrize("across", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("m, n, most", [(29, 67, 83), (70, 40, 64), (13, 50, 2100)])
+@pytest.mark.parametrize("m, n, most", [(29, 67, 83), (70, 40, 64), (13, 50, 2100), (40, 36, 2100)])
 @pytest.mark.parametrize("name", ["avx512", "avx2", "neon", "gpu"])
 def test_products_whose_sum_has_a_run_time_bound(name: str, m: int, n: int, most: int, across: tuple[bool, bool],
                                                  rng: np.random.Generator) -> None:
